@@ -51,30 +51,31 @@ lint: dev
 	$(BIN)/mypy
 
 # Tests marked real_time measure time: they run one after the other, before other programs where this user may ask for
-# that. All others run beside them, except those of tests/e2e, which come afterwards: every file there has a cluster of
-# its own, and two fit beside each other. What clusters are made of is built meanwhile where it is missing.
+# that. Lint and all other tests run beside them, except those of tests/e2e: every file there has a cluster of its own,
+# and two of them run beside what is left as soon as nothing is measured any more. What clusters are made of is built
+# before that where it is missing. What fails ends the whole after what runs then.
 #
-# A test that failed is run again once, but not a unit or property test; a second such test fails the whole. The summary
-# says what was run again, and why, and build/reruns keeps it.
+# A test that measures time and failed is run again once; a second such test fails the whole, and the summary says which
+# were run again, and why. No other test is: one that passes the second time has a defect, or its program has.
 AGAIN := --reruns 1 -rR
 AHEAD := $(if $(filter -10,$(shell nice -n -10 nice 2> /dev/null)),nice -n -10)
 BEHIND := $(if $(AHEAD),,nice -n 10)
-test: export ALIQUOT_RERUNS := $(CURDIR)/build/reruns
 test: dev
-	@mkdir -p build && rm -f build/reruns
+	@mkdir -p build
 	@PYTHONPATH=tests/e2e $(BIN)/python -m cluster.prepare > build/cluster-parts.log 2>&1 &
-	$(MAKE) lint
-	$(MAKE) -j2 test-timed test-untimed
-	$(BIN)/pytest $(AGAIN) -n 2 --dist loadfile tests/e2e $(PYTEST_ARGS)
+	$(MAKE) -j2 test-clusters test-untimed
 
-.PHONY: test-timed test-untimed
+.PHONY: test-timed test-clusters test-untimed
 test-timed:
-	$(AHEAD) $(BIN)/pytest $(AGAIN) -m "real_time and not slow" tests/integration $(PYTEST_ARGS)
+	$(AHEAD) $(BIN)/pytest $(AGAIN) -m "real_time and not slow" tests/integration tests/e2e_web $(PYTEST_ARGS)
+
+test-clusters: test-timed
+	$(BIN)/pytest -n 2 --dist loadfile tests/e2e $(PYTEST_ARGS)
 
 # Its words come in one piece, at its end.
-test-untimed:
+test-untimed: lint
 	@($(BEHIND) $(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS) && \
-	  $(BEHIND) $(BIN)/pytest $(AGAIN) -n 2 --dist loadfile -m "not real_time and not slow" \
+	  $(BEHIND) $(BIN)/pytest -n 2 --dist loadfile -m "not real_time and not slow" \
 	    tests/integration tests/e2e_web $(PYTEST_ARGS)) > build/untimed.log 2>&1; \
 	  status=$$?; cat build/untimed.log; exit $$status
 

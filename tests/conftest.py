@@ -3,7 +3,6 @@
 import os
 import resource
 import signal
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,8 +10,6 @@ from hypothesis import settings
 from aliquot.lib.log import set_up_log
 
 MAX_REASON = 500
-# All runs of one `make test` write here which tests they ran again.
-RERUNS = os.environ.get("ALIQUOT_RERUNS", "")
 MAX_RERUNS = 1
 
 # The same examples in every run, so that what passes here passes there; `make test-slow` draws others each time. No
@@ -44,17 +41,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fail where too many tests have been run again since the first of these runs: a flaky test is a defect."""
+    """Fail where too many tests were run again: a flaky test is a defect."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    again = run_again(reporter) if reporter and not hasattr(session.config, "workerinput") else []
-    if not again or not RERUNS:
-        return
-    with Path(RERUNS).open("a+") as file:
-        file.writelines(f"{line}\n" for line in again)
-        file.seek(0)
-        total = len(file.readlines())
-    if total > MAX_RERUNS and exitstatus == pytest.ExitCode.OK:
-        reporter.write_line(f"\n{total} tests were run again, and at most {MAX_RERUNS} may be: see {RERUNS}")
+    again = run_again(reporter) if reporter else []
+    if len(again) > MAX_RERUNS and exitstatus == pytest.ExitCode.OK:
+        reporter.write_line(f"\n{len(again)} tests were run again, and at most {MAX_RERUNS} may be")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

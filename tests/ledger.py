@@ -32,8 +32,8 @@ def check(cluster: Cluster) -> None:
                 used = totals.setdefault((split_key(tenant)[0], cluster.model.item(number, g)), [0, 0])
                 used[0] += resident.piece.request_milli
                 used[1] += resident.piece.memory_mib
-    seated = sum(len(residents) for node in cluster.rows if node for residents in node.residents)
-    assert seated == sum(len(holding.cells) for holding in cluster.tenants.values())
+    listed = sum(len(residents) for node in cluster.rows if node for residents in node.residents)
+    assert listed == sum(len(holding.cells) for holding in cluster.tenants.values())
     assert labels == cluster.labels
     booked = {(name, model): used for name, models in cluster.used.items() for model, used in models.items()}
     assert totals == {key: used for key, used in booked.items() if used != [0, 0]}

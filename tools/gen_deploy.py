@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from gen_crds import dump
+from gen_crds import dump, files
 from generated import ROOT, parser, settle
 
 sys.path.insert(0, str(ROOT / "src"))
 
-from aliquot.kube.crds import files
 from aliquot.scheduler.config import PROFILE, kube_scheduler_config
 from aliquot.scheduler.webhook.configuration import asks_for_gpus, configurations
 
@@ -134,6 +133,8 @@ def main() -> int:
     flags.add_argument("--helm", default="", help="helm, for the plain manifests")
     chosen = flags.parse_args()
     status = settle(chart_files(), (CHART / "files" / "crds").glob("*"), check=chosen.check, flags=AGAIN)
+    if not chosen.helm:
+        print(f"{MANIFEST} was not looked at: that needs {AGAIN}", file=sys.stderr)
     if chosen.helm and not status:
         status = settle({MANIFEST: manifest(chosen.helm)}, check=chosen.check, flags=AGAIN)
     return status

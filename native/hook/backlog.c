@@ -18,6 +18,11 @@
 #define LIFTED_NS 60000000000u
 #define SPIN_NS 10000u
 #define LONGEST_NAP_NS 500000u
+#define SUSPECTS 256u
+#define SUSPECT_NS 100000000u
+#define SUSPECT_MOST_NS 5000000000u
+#define SLACK_NS 1000u /* events tell half a microsecond */
+#define DRIFT 8192u   /* a clock is not off by more than this part of what it measures */
 
 uint64_t backlog_bound(const struct gate_entry *entry)
 {
@@ -43,6 +48,8 @@ void backlog_credit(struct gate_entry *entry)
         entry->cost_ns[i] = cost > least ? cost : least;
     }
     entry->credit_ns = segment ? (int64_t)segment : INT64_MAX;
+    if (entry->sampling && entry->sampling--)
+        entry->credit_ns = 0;
 }
 
 static uint64_t over(uint64_t later, uint64_t earlier)
@@ -70,25 +77,89 @@ static void learn(struct gate_entry *entry, const struct checkpoint *point, uint
         correct(&cost[LAUNCH_GRAPH], over(took, kernels * cost[LAUNCH_KERNEL]) / graphs);
 }
 
-/* Takes out the checkpoints that were reached; within an own call. The clock is read before a query for what has not been
- * reached and after it for what has: the thread may lose its processor in between. */
+static uint64_t later_of(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What the launches before a checkpoint took, and when they ended: between `low` and `high`. */
+struct span {
+    uint64_t low, high, end_low, end_high;
+};
+
+/* The GPU's clock says how long after its predecessor the checkpoint was reached. So every look at one bounds the others
+ * too, and where the stream had work all the time, nothing is left to bound. */
+static struct span measure(const struct gate_entry *entry, const struct checkpoint *point)
+{
+    const struct checkpoint *last = &entry->ring[(entry->first + CHECKPOINT_PLACES - 1) % CHECKPOINT_PLACES];
+    uint64_t apart = entry->ended_high_ns ? checkpoint_between(last, point) : 0, slack = SLACK_NS + apart / DRIFT;
+    uint64_t end_low = later_of(point->unfinished_ns, apart ? entry->ended_low_ns + over(apart, slack) : 0);
+    uint64_t end_high = entry->ended_high_ns + apart + slack;
+    if (!apart || end_high > point->reached_ns)
+        end_high = point->reached_ns;
+    if (end_low > end_high) { /* the clocks do not agree */
+        end_low = point->unfinished_ns;
+        end_high = point->reached_ns;
+    }
+    uint64_t from = later_of(point->began_ns, entry->ended_low_ns);
+    uint64_t until = later_of(point->recorded_ns, entry->ended_high_ns);
+    struct span span = {over(end_low, until), over(end_high, from), end_low, end_high};
+    if (apart && span.high > apart + slack)
+        span.high = apart + slack;
+    if (apart && entry->ended_low_ns >= point->recorded_ns)
+        span.low = later_of(span.low, over(apart, slack));
+    return span;
+}
+
+/* Of what they took at least, what was not another tenant's. */
+static uint64_t unshared(const struct gate_entry *entry, const struct checkpoint *point, uint64_t low)
+{
+    uint64_t before = later_of(point->recorded_shared, entry->ended_shared);
+    if (point->reached_shared == before)
+        return low;
+    uint64_t until = later_of(point->recorded_ns, entry->ended_high_ns);
+    return checkpoint_unshared(until, point->unfinished_ns, before, point->unfinished_shared);
+}
+
+/* One of several launches seems to be long: the next ones are looked at one by one, less and less often. */
+static void suspect(struct gate_entry *entry, uint64_t now)
+{
+    if (now < entry->suspect_ns)
+        return;
+    entry->sampling = SUSPECTS;
+    entry->suspect_wait_ns = entry->suspect_wait_ns ? 2 * entry->suspect_wait_ns : SUSPECT_NS;
+    if (entry->suspect_wait_ns > SUSPECT_MOST_NS)
+        entry->suspect_wait_ns = SUSPECT_MOST_NS;
+    entry->suspect_ns = now + entry->suspect_wait_ns;
+}
+
+/* Takes out the checkpoints that were reached; within an own call. */
 static void reap(struct gate_entry *entry)
 {
-    for (; entry->used; entry->used--, entry->first = (entry->first + 1) % CHECKPOINTS) {
+    struct slot *slot = entry->record->slot;
+    for (; entry->used; entry->used--, entry->first = (entry->first + 1) % CHECKPOINT_PLACES) {
         struct checkpoint *point = &entry->ring[entry->first];
-        uint64_t asked = now_ns();
-        if (!event_done(point->event)) {
-            point->unfinished_ns = asked;
+        if (!checkpoint_reached(slot, point))
             return;
-        }
-        uint64_t now = now_ns();
-        uint64_t from = point->began_ns > entry->ended_low_ns ? point->began_ns : entry->ended_low_ns;
-        uint64_t until = point->recorded_ns > entry->ended_high_ns ? point->recorded_ns : entry->ended_high_ns;
-        learn(entry, point, over(point->unfinished_ns, until), over(now, from));
-        longest_note(entry, point, over(point->unfinished_ns, until));
-        entry->ended_low_ns = point->unfinished_ns;
-        entry->ended_high_ns = now;
+        struct span span = measure(entry, point);
+        learn(entry, point, span.low, span.high);
+        if (longest_note(slot, point, unshared(entry, point, span.low)))
+            suspect(entry, point->reached_ns);
+        entry->ended_low_ns = span.end_low;
+        entry->ended_high_ns = span.end_high;
+        entry->ended_shared = point->reached_shared;
     }
+}
+
+/* What is in the ring is of another stream from now on. The helper may be looking at it. */
+void backlog_forget(struct gate_entry *entry)
+{
+    struct own_call call;
+    bool locked = entry->watched && own_begin(&call, entry->context, entry->life, true) == OWN_YES;
+    entry->first = entry->used = 0;
+    entry->ended_low_ns = entry->ended_high_ns = entry->ended_shared = 0;
+    if (locked)
+        own_end(&call);
 }
 
 /* Takes out what was reached; an own_answer. */
@@ -113,7 +184,7 @@ static uint64_t left(const struct gate_entry *entry, uint64_t now)
     uint64_t began = oldest->recorded_ns > entry->ended_high_ns ? oldest->recorded_ns : entry->ended_high_ns;
     uint64_t gone = over(now, began), behind = 0;
     for (unsigned i = 1; i < entry->used; i++)
-        behind += entry->ring[(entry->first + i) % CHECKPOINTS].cost_ns;
+        behind += entry->ring[(entry->first + i) % CHECKPOINT_PLACES].cost_ns;
     if (gone <= oldest->cost_ns)
         return oldest->cost_ns - gone + behind;
     return behind * (1 + (gone - oldest->cost_ns) / oldest->cost_ns);
@@ -134,7 +205,7 @@ bool backlog_add(struct gate_entry *entry, uint64_t now)
 {
     reap(entry);
     bool full = entry->used == CHECKPOINTS;
-    struct checkpoint *point = &entry->ring[(entry->first + entry->used - full) % CHECKPOINTS];
+    struct checkpoint *point = &entry->ring[(entry->first + entry->used - full) % CHECKPOINT_PLACES];
     if (!point->event && !(point->event = event_take(entry->context)))
         return true;
     if (REAL(cuEventRecord, void *, void *)(point->event, entry->stream) != CUDA_SUCCESS)
@@ -149,6 +220,9 @@ bool backlog_add(struct gate_entry *entry, uint64_t now)
     point->cost_ns = 1 + point->count[0] * costs(entry)[0] + point->count[1] * costs(entry)[1];
     entry->mean_ns = point->cost_ns / (point->count[0] + point->count[1] ? point->count[0] + point->count[1] : 1);
     point->recorded_ns = point->unfinished_ns = now;
+    point->recorded_shared = point->unfinished_shared = checkpoint_shared(entry->record->slot, now);
+    point->reached_ns = 0;
+    checkpoint_watch(entry);
     entry->began_ns = now;
     entry->used += !full;
     return fits(entry, now) || now < entry->record->lifted_until_ns;

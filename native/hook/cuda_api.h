@@ -42,7 +42,6 @@ enum {
 #define MANAGED_HOST 2
 #define CAPTURE_MODE_RELAXED 2
 #define CAPTURE_INVALIDATED 2 /* of cuStreamIsCapturing */
-#define EVENT_NO_TIMING 2
 #define POOL_RELEASE_THRESHOLD 4
 #define POOL_RESERVED_CURRENT 5
 #define POOL_USED_CURRENT 7

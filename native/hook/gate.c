@@ -6,6 +6,8 @@
 #include "gate.h"
 #include "own.h"
 
+#define SAMPLE_NS 20000000u
+
 /* The slot of the current context's GPU, attached; NULL: no context, or not ours to gate. */
 struct slot *thread_slot(void)
 {
@@ -96,6 +98,17 @@ static void remember(struct gate_entry *entry, const struct pass *pass, uint64_t
         entry->revision = revision;
 }
 
+/* Now and then an event on either side of the next launch but one says how long that is by itself. */
+static void sample(struct gate_entry *entry)
+{
+    uint64_t now = now_ns();
+    if (now < entry->sample_ns || !backlog_bound(entry))
+        return;
+    entry->sample_ns = now + SAMPLE_NS;
+    entry->sampling = 1;
+    entry->credit_ns = 0;
+}
+
 struct gate_entry *gate_slow(void *stream, bool own)
 {
     UNCANCELLED();
@@ -114,6 +127,7 @@ struct gate_entry *gate_slow(void *stream, bool own)
     }
     if (now_ns() >= entry->look_ns)
         entry->credit_ns = 0; /* an event after this launch says how far behind the GPU is */
+    sample(entry);
     backlog_wait(entry);
     struct pass pass = enter(record->slot, record);
     note(entry);

@@ -14,6 +14,7 @@
 #define GATE_ENTRIES 64
 #define GATE_CLOSED 0u /* no revision: the slow path is taken */
 #define CHECKPOINTS 8
+#define CHECKPOINT_PLACES (CHECKPOINTS + 1) /* the last one reached keeps its event: times are measured from it */
 
 enum launch_weight { LAUNCH_KERNEL, LAUNCH_GRAPH };
 
@@ -21,7 +22,9 @@ enum launch_weight { LAUNCH_KERNEL, LAUNCH_GRAPH };
 struct checkpoint {
     void *event;
     uint32_t count[2];
-    uint64_t cost_ns, began_ns, recorded_ns, unfinished_ns; /* none launched before, all launched by, not reached at */
+    uint64_t cost_ns, began_ns, recorded_ns; /* none launched before, all launched by */
+    uint64_t unfinished_ns, reached_ns;      /* last seen not reached, first seen reached; 0: not yet */
+    uint64_t recorded_shared, unfinished_shared, reached_shared; /* the slot's shared_ns at those times */
 };
 
 /* What this thread knows of one stream. The first lines are what every launch reads. */
@@ -40,9 +43,12 @@ struct gate_entry {
     uint64_t epoch;
     void *stream; /* as passed to the driver */
     struct gpu_context *context;
-    uint64_t life, began_ns, look_ns, ended_low_ns, ended_high_ns, mean_ns; /* mean: of the last launches */
-    unsigned first, used;
-    struct checkpoint ring[CHECKPOINTS];
+    uint64_t life, began_ns, look_ns, ended_low_ns, ended_high_ns, ended_shared, mean_ns; /* mean: of the last launches */
+    uint64_t sample_ns, suspect_ns, suspect_wait_ns;
+    unsigned sampling, first, used;
+    struct gate_entry *next_watched; /* in the context's list: the helper looks at the ring too, with the driver_lock */
+    bool watched;
+    struct checkpoint ring[CHECKPOINT_PLACES];
 } __attribute__((aligned(64)));
 
 struct gate_thread {
@@ -68,9 +74,18 @@ HIDDEN __attribute__((cold)) struct gate_entry *gate_slow(void *stream, bool own
 HIDDEN __attribute__((cold)) void gate_checkpoint(struct gate_entry *entry);
 /* threads.c */
 HIDDEN struct gate_entry *entry_of(void *stream, bool own);
+/* longest.c */
+HIDDEN bool longest_note(struct slot *slot, const struct checkpoint *point, uint64_t low);
+/* checkpoint.c */
+HIDDEN bool checkpoint_reached(struct slot *slot, struct checkpoint *point);
+HIDDEN uint64_t checkpoint_shared(struct slot *slot, uint64_t now);
+HIDDEN uint64_t checkpoint_unshared(uint64_t from, uint64_t until, uint64_t shared_from, uint64_t shared_until);
+HIDDEN uint64_t checkpoint_between(const struct checkpoint *earlier, const struct checkpoint *later);
+HIDDEN void checkpoint_watch(struct gate_entry *entry);
+HIDDEN void checkpoint_unwatch(struct gate_entry *entry);
 /* backlog.c */
-HIDDEN void longest_note(const struct gate_entry *entry, const struct checkpoint *point, uint64_t low);
 HIDDEN int backlog_look(struct gate_entry *entry);
+HIDDEN void backlog_forget(struct gate_entry *entry);
 HIDDEN bool backlog_add(struct gate_entry *entry, uint64_t now);
 HIDDEN void backlog_wait(struct gate_entry *entry);
 HIDDEN uint64_t backlog_bound(const struct gate_entry *entry);

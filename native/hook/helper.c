@@ -99,7 +99,9 @@ static void look_for_pause(struct slot *slot, const aliquot_page *page, uint32_t
     }
     if (launches != slot->seen_launches)
         slot->used_word = word;
-    bool active = is_active(slot, launches, inside);
+    bool in_flight = launches != slot->finished_launches, active = is_active(slot, launches, inside);
+    if (in_flight)
+        checkpoints_look(slot, !active);
     burst_tick(slot, active, now);
     if (active) {
         slot->idle_from_ns = 0;
@@ -165,6 +167,8 @@ static bool wait_for_work(struct slot *slot, uint32_t word, uint64_t launches)
     while (atomic_load(&slot->answered) != word && !streams_idle(slot, launches)) {
         if (granted_again(slot, word))
             return false;
+        checkpoints_look(slot, false);
+        longest_tell(slot);
         nanosleep(&(struct timespec){0, (long)nap_since(start)}, NULL);
     }
     return true;
@@ -233,6 +237,7 @@ static void drain(struct slot *slot, uint32_t word, struct behind *behind)
     slot->finished_launches = launches;
     behind->since_ns = 0;
     answer_drained(slot, word);
+    checkpoints_look(slot, true);
 }
 
 static void *help(void *argument)

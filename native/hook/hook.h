@@ -96,6 +96,9 @@ struct slot {
     /* the longest launch lately: longest.c */
     _Atomic uint64_t longest_ns;
     uint64_t longest_before_ns, longest_since_ns, longest_told_ns, longest_told_at_ns, longest_told_boot;
+    /* what of the time until then other tenants' work had: checkpoint.c, with the driver_lock held */
+    uint64_t shared_ns, shared_at_ns, watched_ns; /* the last is the helper's */
+    uint32_t others;
     /* the memory: lease.c, charge.c and graph.c */
     pthread_rwlock_t books; /* shared by allocations from their reservation to their entry; alone when one was refused */
     uint64_t leased, context_bytes, context_each;
@@ -215,8 +218,9 @@ void stay_returned(struct slot *slot, uint64_t now);
 void stay_returned_in_vain(struct slot *slot);
 void stay_await(struct slot *slot, bool wanted);
 void stay_hint(void);
-/* longest.c */
+/* longest.c, checkpoint.c */
 void longest_tell(struct slot *slot);
+void checkpoints_look(struct slot *slot, bool now_or_never);
 /* helper.c, burst.c */
 void helper_start(struct slot *slot);
 bool has_drained(struct slot *slot, uint32_t word);
@@ -376,6 +380,11 @@ static inline uint64_t page_deadline(const aliquot_page *page)
 static inline uint32_t page_in_flight_us(const aliquot_page *page)
 {
     return __atomic_load_n(&page->in_flight_us, __ATOMIC_RELAXED);
+}
+/* Other tenants that may have work on the GPU now; an arbiter of before this field leaves it 0. */
+static inline uint32_t page_overlapping(const aliquot_page *page)
+{
+    return __atomic_load_n(&page->overlapping, __ATOMIC_RELAXED);
 }
 static inline uint32_t page_waiters(const aliquot_page *page)
 {

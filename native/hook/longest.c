@@ -1,31 +1,32 @@
 /* longest.c: the longest launch of this process on one GPU lately, which bounds how soon a neighbour can have its turn.
  *
- * Recorded where a checkpoint is reached; the helper thread reports a change to the arbiter. What it reports is
- * an estimate: not less than what was proven, not more than what the longest burst leaves room for.
+ * A bound from below: a launch counts as what it is known to have run, also while it is in flight, and no wait counts. Its
+ * time begins when it had been launched and its predecessor in the stream was seen to have ended; it ends when the launch was
+ * last seen unfinished, or by the GPU's clock, where the events of both bound it closer (backlog.c). While work of other
+ * tenants runs beside it the GPU divides its time in slices, and an equal part less one slice counts. Of several launches behind one
+ * checkpoint the mean counts; so single ones are sampled, and many of them where one of several seems to be
+ * longer than any that was seen. One that waits for another stream of its program counts with that wait: a neighbour
+ * waits for both.
  */
 #include "gate.h"
 
 #define HALF_NS 10000000000u /* the longest of the last one or two of these counts */
 #define TELL_NS 500000000u
-#define ROUGH_NS 2000000u /* the helper finds the ends of bursts by looking now and then */
-#define UNKNOWN_NS 50000000u /* what backlog.c takes a launch for before it knows */
+#define TELL_DOUBLED_NS 10000000u
+#define SUSPICIOUS_NS 100000u
 
-/* A checkpoint was reached: the launches before it took `low` at least. */
-void longest_note(const struct gate_entry *entry, const struct checkpoint *point, uint64_t low)
+/* The launches before this checkpoint ran for `low` at least. True: one of them seems to be longer than any known, were
+ * the others twice as long as thought. */
+bool longest_note(struct slot *slot, const struct checkpoint *point, uint64_t low)
 {
-    struct slot *slot = entry->record->slot;
-    const uint64_t *cost = entry->record->cost_ns;
-    uint64_t launches = (uint64_t)point->count[LAUNCH_KERNEL] + point->count[LAUNCH_GRAPH], longest = 0;
+    uint64_t launches = (uint64_t)point->count[LAUNCH_KERNEL] + point->count[LAUNCH_GRAPH];
     if (!launches)
-        return;
-    uint64_t mean = low / launches, least = cost[LAUNCH_KERNEL] < mean ? cost[LAUNCH_KERNEL] : mean;
-    longest = low - (launches - 1) * least; /* the others took what such launches take, or no more than the mean */
-    for (unsigned i = 0; i < 2; i++)
-        if (point->count[i] && cost[i] != UNKNOWN_NS && cost[i] > longest)
-            longest = cost[i];
+        return false;
+    uint64_t mean = low / launches, others = 2 * (point->cost_ns / launches) * (launches - 1);
     uint64_t before = atomic_load_explicit(&slot->longest_ns, memory_order_relaxed);
-    while (longest > before && !atomic_compare_exchange_weak(&slot->longest_ns, &before, longest))
+    while (mean > before && !atomic_compare_exchange_weak(&slot->longest_ns, &before, mean))
         ;
+    return launches > 1 && low > others + before + before / 4 + SUSPICIOUS_NS;
 }
 
 /* The helper thread's alone; 0: not known. */
@@ -35,22 +36,20 @@ static uint64_t lately(struct slot *slot, uint64_t now)
         slot->longest_before_ns = atomic_exchange(&slot->longest_ns, 0);
         slot->longest_since_ns = now;
     }
-    uint64_t longest = atomic_load(&slot->longest_ns), burst = burst_estimate(slot, now);
-    if (slot->longest_before_ns > longest)
-        longest = slot->longest_before_ns;
-    return burst && burst + ROUGH_NS < longest ? burst + ROUGH_NS : longest;
+    uint64_t longest = atomic_load(&slot->longest_ns);
+    return slot->longest_before_ns > longest ? slot->longest_before_ns : longest;
 }
 
-/* By the helper thread, in each of its rounds. A value that is no longer measured stays as last reported. */
+/* By the helper thread, in each of its rounds: sooner where the length has doubled, as that of a kernel that runs on. A value
+ * that is no longer measured stays as last reported. */
 void longest_tell(struct slot *slot)
 {
-    uint64_t now = now_ns(), boot = atomic_load(&slot->boot_id);
-    if (now - slot->longest_told_at_ns < TELL_NS)
+    uint64_t now = now_ns(), boot = atomic_load(&slot->boot_id), since = now - slot->longest_told_at_ns;
+    uint64_t longest = lately(slot, now), told = slot->longest_told_boot == boot ? slot->longest_told_ns : 0;
+    if (!longest || since < (longest >= 2 * told ? TELL_DOUBLED_NS : TELL_NS) ||
+        (longest <= told + told / 8 && longest >= told - told / 8))
         return;
     slot->longest_told_at_ns = now;
-    uint64_t longest = lately(slot, now), told = slot->longest_told_boot == boot ? slot->longest_told_ns : 0;
-    if (!longest || (longest <= told + told / 8 && longest >= told - told / 8))
-        return;
     if (link_report_longest(slot, longest)) {
         slot->longest_told_ns = longest;
         slot->longest_told_boot = boot;

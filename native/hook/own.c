@@ -80,6 +80,7 @@ void context_ended(struct gpu_context *context)
     context->life++;
     captures_end_with(context->handle);
     context->spare_count = context->tail_count = 0;
+    context->watched = NULL;
     streams_clear(context);
     __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
 }
@@ -145,7 +146,7 @@ void *event_take(struct gpu_context *context)
     void *event = NULL;
     if (context->spare_count)
         return context->spare[--context->spare_count];
-    return REAL(cuEventCreate, void **, unsigned)(&event, EVENT_NO_TIMING) == CUDA_SUCCESS ? event : NULL;
+    return REAL(cuEventCreate, void **, unsigned)(&event, 0) == CUDA_SUCCESS ? event : NULL;
 }
 
 void event_give(struct gpu_context *context, void *event)

@@ -39,6 +39,7 @@ struct gpu_context {
     unsigned tail_count, tail_room;
     void **spare;
     unsigned spare_count, spare_room;
+    struct gate_entry *watched; /* whose checkpoints are in this context */
 };
 
 enum own_answer { OWN_YES, OWN_BUSY, OWN_GONE };

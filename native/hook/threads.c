@@ -33,15 +33,16 @@ static void entry_drop_events(struct gate_entry *entry)
 {
     struct own_call call;
     bool any = false;
-    for (unsigned i = 0; i < CHECKPOINTS; i++)
+    for (unsigned i = 0; i < CHECKPOINT_PLACES; i++)
         any |= entry->ring[i].event != NULL;
     if (any && own_begin(&call, entry->context, entry->life, true) == OWN_YES) {
-        for (unsigned i = 0; i < CHECKPOINTS; i++)
+        checkpoint_unwatch(entry);
+        for (unsigned i = 0; i < CHECKPOINT_PLACES; i++)
             event_give(entry->context, entry->ring[i].event);
         own_end(&call);
     }
     memset(entry->ring, 0, sizeof entry->ring);
-    entry->first = entry->used = 0;
+    entry->watched = false;
 }
 
 static void own_stream_gone(const struct gate_entry *entry)
@@ -187,7 +188,7 @@ static bool fill(struct gate_entry *entry, void *stream, bool own, struct gpu_co
         return false;
     if (entry->context != context || entry->life != context->life)
         entry_drop_events(entry);
-    entry->first = entry->used = 0; /* the events may be used again, what they stood for is another stream's */
+    backlog_forget(entry);
     entry->record = record;
     entry->page = &closed;
     entry->revision = GATE_CLOSED;
@@ -198,7 +199,8 @@ static bool fill(struct gate_entry *entry, void *stream, bool own, struct gpu_co
     entry->noted_epoch = atomic_load(&context->slot->stream_epoch) - 1;
     entry->count[0] = entry->count[1] = 0;
     entry->began_ns = now_ns();
-    entry->ended_low_ns = entry->ended_high_ns = 0;
+    entry->sampling = 0;
+    entry->suspect_ns = entry->suspect_wait_ns = 0;
     entry->mean_ns = 0;
     entry->fresh = true;
     return true;

@@ -40,8 +40,7 @@ void object_drop(uint64_t object)
 
 void handle_enter(uint64_t handle, uint64_t object)
 {
-    if (!ledger_join((struct ledger_entry){.kind = LEDGER_VMM, .key = handle, .other = object, .refs = 1}))
-        return;
+    ledger_join((struct ledger_entry){.kind = LEDGER_VMM, .key = handle, .other = object, .refs = 1});
 }
 
 static uint64_t object_new(struct slot *slot, uint64_t bytes)

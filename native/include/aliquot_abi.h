@@ -29,7 +29,8 @@ typedef struct aliquot_page {
     uint64_t deadline_ns;
     uint64_t granted_at_ns;
     uint32_t in_flight_us;
-    uint8_t reserved0[36];
+    uint32_t overlapping;
+    uint8_t reserved0[32];
     uint64_t memory_limit_bytes;
     uint64_t memory_leased_bytes;
     uint64_t memory_context_bytes;
@@ -58,6 +59,7 @@ _Static_assert(offsetof(aliquot_page, waiters) == 68, "aliquot_page.waiters");
 _Static_assert(offsetof(aliquot_page, deadline_ns) == 72, "aliquot_page.deadline_ns");
 _Static_assert(offsetof(aliquot_page, granted_at_ns) == 80, "aliquot_page.granted_at_ns");
 _Static_assert(offsetof(aliquot_page, in_flight_us) == 88, "aliquot_page.in_flight_us");
+_Static_assert(offsetof(aliquot_page, overlapping) == 92, "aliquot_page.overlapping");
 _Static_assert(offsetof(aliquot_page, memory_limit_bytes) == 128, "aliquot_page.memory_limit_bytes");
 _Static_assert(offsetof(aliquot_page, memory_leased_bytes) == 136, "aliquot_page.memory_leased_bytes");
 _Static_assert(offsetof(aliquot_page, memory_context_bytes) == 144, "aliquot_page.memory_context_bytes");

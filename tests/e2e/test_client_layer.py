@@ -18,7 +18,6 @@ from cluster.control_plane import ControlPlane
 
 from aliquot.kube.api import Api
 from aliquot.kube.config import load_config, open_client
-from aliquot.kube.crds import files
 from aliquot.kube.custom import SHAREPODS
 from aliquot.kube.errors import AlreadyExists, Conflict, Invalid, NotFound
 from aliquot.kube.leases import Elector, Terms
@@ -31,6 +30,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 
 ROOT = Path(__file__).resolve().parents[2]
+CRDS = [yaml.safe_load(path.read_text())["metadata"]["name"] for path in (ROOT / "deploy" / "crds").glob("*.yaml")]
 POD = {"spec": {"containers": [{"name": "main", "image": "busybox"}], "nodeSelector": {"never": "true"}}}
 
 
@@ -250,7 +250,7 @@ def test_each_answer_of_the_server_is_its_own_error(control_plane: ControlPlane,
 def kinds(control_plane: ControlPlane) -> Iterator[None]:
     """Our CRDs, from the files under deploy/, established."""
     control_plane.kubectl("apply", "--server-side", "-f", str(ROOT / "deploy" / "crds"))
-    names = [f"crd/{crd['metadata']['name']}" for crd in files().values()]
+    names = [f"crd/{name}" for name in CRDS]
     control_plane.kubectl("wait", "--for=condition=Established", "--timeout=20s", *names)
     yield
     control_plane.kubectl("delete", *names)
@@ -261,8 +261,8 @@ def test_the_crds_are_structural(control_plane: ControlPlane):
     """The real API server has no complaint about any of them: every rule compiles, every schema is structural."""
 
     async def body(api: Api) -> None:
-        for crd in files().values():
-            path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
+        for name in CRDS:
+            path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
             status = json.loads(await api.request("GET", path))["status"]
             conditions = {c["type"]: c["status"] for c in status["conditions"]}
             assert ("True", "True") == (conditions["NamesAccepted"], conditions["Established"])

@@ -112,6 +112,7 @@ def test_shares_under_load_are_shown(visit: Open, up: Up):
     assert re.search(r"Promise kept\s+[\d.]+ %", page.locator("#summary").inner_text())
 
 
+@pytest.mark.real_time
 def test_what_happens_is_seen_within_two_seconds(visit: Open, up: Up):
     """A SharePod that is applied stands on the page two seconds later at most, and is gone when it is deleted."""
     seen = visit(up.url)

@@ -119,6 +119,7 @@ def test_numbers_are_those_of_the_api(visit: Open, server: WebServer, facts: Mad
         assert all(share["tenant"] in text for share in gpu["shares"])
 
 
+@pytest.mark.real_time
 def test_news_arrive_within_two_seconds(visit: Open, server: WebServer, facts: MadeUpFacts):
     """A tenant that comes is on the page within two seconds, without a reload and without losing the focus."""
     seen = visit(server.url)
@@ -301,6 +302,7 @@ def test_hostile_names_stay_text(visit: Open, server: WebServer, facts: MadeUpFa
         assert 0 == page.locator("main img").count() + page.locator("main script").count()
 
 
+@pytest.mark.real_time
 def test_a_thousand_gpus_load_at_once(visit: Open):
     """With 1,000 GPUs the first page comes with all its files under 150 kB, and is there within 300 ms."""
     facts = MadeUpFacts(nodes=125, gpus=8)

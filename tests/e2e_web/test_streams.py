@@ -62,6 +62,7 @@ def room() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.real_time
 def test_a_thousand_streams_get_the_news(sockets: list[socket.socket], room: None):
     """A thousand open pages all hear of a change, and the server still answers others meanwhile."""
     facts = MadeUpFacts(nodes=1, gpus=2)
@@ -101,6 +102,7 @@ def test_a_reader_that_takes_nothing_is_dropped(sockets: list[socket.socket], mo
         assert 1 == feeds.streams
 
 
+@pytest.mark.real_time
 def test_closing_does_not_wait_for_readers(sockets: list[socket.socket]):
     """A server with open pages, read and unread, closes within seconds and leaves no thread behind."""
     facts = MadeUpFacts(nodes=12, gpus=8)

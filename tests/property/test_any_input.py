@@ -37,7 +37,7 @@ from aliquot.scheduler.wire import Args, BadMessage
 from aliquot.scheduler.wire import read as read_body
 from aliquot.sim.clusters import read_cluster
 from aliquot.sim.policies import parsed
-from aliquot.standalone.pods import read_documents
+from aliquot.standalone.documents import read_documents
 from aliquot.topology.matrix import parse_topo
 from aliquot.web.agents import UnreadableReport, read_report
 from aliquot.web.app import dashboard, everyone

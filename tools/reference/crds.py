@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aliquot.kube.crds import files
+from gen_crds import files
+
 from reference.markdown import code, page, table
 
 SCOPES = {"Namespaced": "It is in a namespace", "Cluster": "It is in no namespace"}

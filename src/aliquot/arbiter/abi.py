@@ -50,6 +50,7 @@ GRANT_PAGE: Final[tuple[Field, ...]] = (
     Field("deadline_ns", 72, "Q"),
     Field("granted_at_ns", 80, "Q"),
     Field("in_flight_us", 88, "I"),  # GPU time that may be queued now: less while other tenants are attached
+    Field("overlapping", 92, "I"),  # other tenants that may have work on the GPU now
     Field("memory_limit_bytes", 128, "Q"),
     Field("memory_leased_bytes", 136, "Q"),
     Field("memory_context_bytes", 144, "Q"),

@@ -21,7 +21,7 @@ from aliquot.tokens.actions import Upcoming
 
 from .abi import MessageType
 from .engine import Dispatcher
-from .seats import Process, Seat
+from .grants import GrantState, Process
 
 MAX_PREPARED: Final = 64
 LEAST_NS: Final = 50_000
@@ -50,11 +50,11 @@ class _Done(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class PreparedHandover:
-    """When this process has answered, its tenant's seat is left and the next one is granted."""
+    """When this process has answered, its tenant's grant ends and the next tenant's begins."""
 
     process: Process
-    holder: Seat
-    next: Seat
+    holder: GrantState
+    next: GrantState
     next_epoch: int
     upcoming: Upcoming
     open: bool  # the holder's gate, which is then closed first
@@ -149,14 +149,14 @@ def prepared(engine: Dispatcher, now_ns: int) -> Iterator[PreparedHandover]:
             yield found
 
 
-def _awaited(engine: Dispatcher, tenant: str, seat: Seat) -> Process | None:
+def _awaited(engine: Dispatcher, tenant: str, grant: GrantState) -> Process | None:
     """The only process whose answer is missing; None where there are several, or the answer means something else."""
-    if seat.behind or seat.stopped or engine.tenants[tenant].stopping:
+    if grant.behind or grant.stopped or engine.tenants[tenant].stopping:
         return None
-    if seat.valid:
-        missing = seat.launching - seat.returned
-        return next(iter(missing)) if len(missing) == 1 and seat.users <= missing else None
-    return next(iter(seat.pending)) if seat.draining and len(seat.pending) == 1 else None
+    if grant.valid:
+        missing = grant.launching - grant.returned
+        return next(iter(missing)) if len(missing) == 1 and grant.users <= missing else None
+    return next(iter(grant.pending)) if grant.draining and len(grant.pending) == 1 else None
 
 
 def native_loop(library: Path | None, epoll: int) -> NativeLoop | None:

@@ -137,8 +137,8 @@ class Journal:
         """The lines to write, and the sums of all charges that are known then."""
         lines, seen = [], {}
         for tenant in engine.tenants.values():
-            for seat in tenant.gated:
-                key = (tenant.name, seat.gpu.uuid)
+            for grant in tenant.gated:
+                key = (tenant.name, grant.gpu.uuid)
                 account = engine.policy.account(*key)
                 window, debt_ns = account.window, account.debt_ns(now_ns)
                 seen[key] = window.total_ns

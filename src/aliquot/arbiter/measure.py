@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from .engine import Dispatcher
 from .events import EventRing
-from .seats import Seat, Seen
+from .grants import GrantState, Seen
 
 _PERIOD_S: Final = 1.0
 _WORTH_TELLING_BYTES: Final = 32 << 20
@@ -61,16 +61,15 @@ class MemoryMeasure:
         used, busy = latest
         engine.seen = Seen(used, now_ns)
         for tenant in engine.tenants.values():
-            for seat in tenant.seats:
-                if seat.ungated and seat.gpu.uuid in busy:
-                    seat.note_use(busy[seat.gpu.uuid], now_ns, engine.policy.config.window_ns)
-                before = seat.context_bytes
-                note_contexts(engine, seat, used)
-                correct(seat, used)
-                if abs(seat.context_bytes - before) >= _WORTH_TELLING_BYTES:
-                    events.emit(
-                        "context-measured", now_ns, tenant=tenant.name, gpu=seat.gpu.uuid, mib=seat.context_bytes >> 20
-                    )
+            for grant in tenant.grants:
+                if grant.ungated and grant.gpu.uuid in busy:
+                    grant.note_use(busy[grant.gpu.uuid], now_ns, engine.policy.config.window_ns)
+                before = grant.context_bytes
+                note_contexts(engine, grant, used)
+                correct(grant, used)
+                if abs(grant.context_bytes - before) >= _WORTH_TELLING_BYTES:
+                    mib = grant.context_bytes >> 20
+                    events.emit("context-measured", now_ns, tenant=tenant.name, gpu=grant.gpu.uuid, mib=mib)
 
     def _run(self) -> None:
         while not self._stop.wait(_PERIOD_S):
@@ -82,14 +81,14 @@ class MemoryMeasure:
                 self._latest = None
 
 
-def correct(seat: Seat, used: Used) -> None:
-    """Take one sample into a seat's books; what NVML does not tell changes nothing.
+def correct(grant: GrantState, used: Used) -> None:
+    """Take one sample into the books of a tenant on one GPU; what NVML does not tell changes nothing.
 
     A process without a context that we saw being made, and with memory on the GPU, got its context past the hook: it is
     charged what is measured for as long as it is there.
     """
-    for process in seat.attached:
-        lease, key = process.leases[seat.slot], (seat.gpu.uuid, process.pid)
+    for process in grant.attached:
+        lease, key = process.leases[grant.slot], (grant.gpu.uuid, process.pid)
         total, leased = used.get(key), lease.max_since_measured()
         if lease.unsettled:
             lease.unsettled -= 1
@@ -98,18 +97,18 @@ def correct(seat: Seat, used: Used) -> None:
             continue
         # NVML may count what is shared for this process or for another one that holds it.
         most = max(0, (total or 0) - leased)
-        measured = min(most, max(lease.context_bytes, most - seat.shared.held_bytes(process)))
+        measured = min(most, max(lease.context_bytes, most - grant.shared.held_bytes(process)))
         if measured > lease.context_bytes or not leased or not lease.contexts:
-            seat.add(lease, context=measured - lease.context_bytes)
+            grant.add(lease, context=measured - lease.context_bytes)
 
 
-def note_contexts(engine: Dispatcher, seat: Seat, used: Used) -> None:
-    """Learn what one context takes from the processes of a seat that have one and nothing else."""
-    for process in seat.attached:
-        lease, total = process.leases[seat.slot], used.get((seat.gpu.uuid, process.pid))
-        held = max(lease.max_bytes) or seat.shared.held_bytes(process)
+def note_contexts(engine: Dispatcher, grant: GrantState, used: Used) -> None:
+    """Learn what one context takes from a tenant's processes on a GPU that have one and nothing else."""
+    for process in grant.attached:
+        lease, total = process.leases[grant.slot], used.get((grant.gpu.uuid, process.pid))
+        held = max(lease.max_bytes) or grant.shared.held_bytes(process)
         if total and lease.contexts == 1 and not lease.unsettled and not held:
-            engine.context_bytes[seat.gpu.uuid] = min(total, engine.context_bytes.get(seat.gpu.uuid, total))
+            engine.context_bytes[grant.gpu.uuid] = min(total, engine.context_bytes.get(grant.gpu.uuid, total))
 
 
 def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:

@@ -25,6 +25,7 @@ _WORD: Final = _OFFSET["word"] // 4
 _WAITERS: Final = _OFFSET["waiters"] // 4
 _DEADLINE: Final = _OFFSET["deadline_ns"] // 8
 _IN_FLIGHT: Final = _OFFSET["in_flight_us"] // 4
+_OVERLAPPING: Final = _OFFSET["overlapping"] // 4
 _GRANTED: Final = _OFFSET["granted_at_ns"] // 8
 _FEATURES: Final = _OFFSET["features"] // 8
 _LIMIT: Final = _OFFSET["memory_limit_bytes"] // 8
@@ -106,6 +107,11 @@ class GrantPage:
         """How many other tenants wait for this GPU."""
         if self._u32[_WAITERS] != count:
             self._u32[_WAITERS] = count
+
+    def set_overlapping(self, count: int) -> None:
+        """How many other tenants may have work on this GPU now."""
+        if self._u32[_OVERLAPPING] != count:
+            self._u32[_OVERLAPPING] = count
 
     def set_company(self, others: bool, wake_us: int = 0) -> None:
         """Whether other tenants are attached to this GPU: less may be queued then, for they wait for what is queued.

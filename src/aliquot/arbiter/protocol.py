@@ -20,7 +20,7 @@ from .abi import (
     WelcomeFeature,
 )
 from .engine import Dispatcher
-from .seats import MemoryLease, Process, Seat
+from .grants import GrantState, MemoryLease, Process
 
 _NO_UUID: Final = bytes(16)
 _HELLO, _ATTACH, _WANT, _RETURN = (
@@ -84,27 +84,27 @@ class Protocol:
         if not process.greeted and kind != _HELLO:
             raise Misbehaved(Refusal.MALFORMED)
         if kind == _WANT:
-            self._engine.want(process, self._seat(process, gpu), a, now_ns)
+            self._engine.want(process, self._grant(process, gpu), a, now_ns)
         elif kind == _RETURN:
-            self._engine.give_back(process, self._seat(process, gpu), a, c, now_ns)
+            self._engine.give_back(process, self._grant(process, gpu), a, c, now_ns)
         elif kind == _DRAINED:
-            self._engine.drained(process, self._seat(process, gpu), a, c, now_ns)
+            self._engine.drained(process, self._grant(process, gpu), a, c, now_ns)
         elif kind == _RESERVE:
-            self._reserve(process, self._seat(process, gpu), seq, a, b, flags)
+            self._reserve(process, self._grant(process, gpu), seq, a, b, flags)
         elif kind == _RELEASE:
-            self._release(process, self._seat(process, gpu), a, b, flags)
+            self._release(process, self._grant(process, gpu), a, b, flags)
         elif kind == _SHARE:
-            self._share(process, self._seat(process, gpu), seq, a, b, c, flags)
+            self._share(process, self._grant(process, gpu), seq, a, b, c, flags)
         elif kind == _UNSHARE:
-            self._seat(process, gpu).unshare(process, a)
+            self._grant(process, gpu).unshare(process, a)
         elif kind == _ATTACH:
             self._attach(process, seq, uuid, flags)
         elif kind == _DENIED:
-            self._seat(process, gpu).memory_refusals += 1
+            self._grant(process, gpu).memory_refusals += 1
         elif kind == _REPORT:
             self._engine.report(process, a, b, now_ns)
             if c and gpu in process.leases:
-                self._engine.note_kernel(process, process.tenant.seats[gpu], c)
+                self._engine.note_kernel(process, process.tenant.grants[gpu], c)
         elif kind == _HELLO:
             self._hello(process, seq, a)
         else:
@@ -113,50 +113,50 @@ class Protocol:
             return False
         return True
 
-    def _seat(self, process: Process, slot: int) -> Seat:
+    def _grant(self, process: Process, slot: int) -> GrantState:
         if slot not in process.leases:
             raise Misbehaved(Refusal.MALFORMED)
-        return process.tenant.seats[slot]
+        return process.tenant.grants[slot]
 
     def _hello(self, process: Process, seq: int, version: int) -> None:
         if version != ABI_VERSION:
             raise Misbehaved(Refusal.VERSION)
         process.greeted = True
-        answer(process, MessageType.WELCOME, seq, a=self._boot_id, b=WelcomeFeature.SHARE, c=len(process.tenant.seats))
+        answer(process, MessageType.WELCOME, seq, a=self._boot_id, b=WelcomeFeature.SHARE, c=len(process.tenant.grants))
 
     def _attach(self, process: Process, seq: int, uuid: bytes, flags: int) -> None:
         """Let the process see the page; from the first time without VIEW on it takes part in turns."""
-        seat = process.tenant.seat_of(uuid)
-        if seat is None:
+        grant = process.tenant.grant_of(uuid)
+        if grant is None:
             answer(process, MessageType.REFUSED, seq, a=Refusal.NOT_YOURS)
             return
-        if seat.slot not in process.leases:
-            process.leases[seat.slot] = MemoryLease(unsettled=1)  # what it held under an earlier arbiter comes next
-            seat.attached.add(process)
-            seat.show_processes()
+        if grant.slot not in process.leases:
+            process.leases[grant.slot] = MemoryLease(unsettled=1)  # what it held under an earlier arbiter comes next
+            grant.attached.add(process)
+            grant.show_processes()
         if not flags & _VIEW:
-            self._engine.attach(process, seat)
-        reply = MESSAGE_STRUCT.pack(MessageType.PAGE, 0, seat.slot, seq, 0, 0, 0, 0, uuid)
-        socket.send_fds(process.sock, [reply], [seat.page.fd], socket.MSG_DONTWAIT)
+            self._engine.attach(process, grant)
+        reply = MESSAGE_STRUCT.pack(MessageType.PAGE, 0, grant.slot, seq, 0, 0, 0, 0, uuid)
+        socket.send_fds(process.sock, [reply], [grant.page.fd], socket.MSG_DONTWAIT)
 
-    def _reserve(self, process: Process, seat: Seat, seq: int, needed: int, liked: int, flags: int) -> None:
-        lease = process.leases[seat.slot]
+    def _reserve(self, process: Process, grant: GrantState, seq: int, needed: int, liked: int, flags: int) -> None:
+        lease = process.leases[grant.slot]
         if flags & _CONTEXT:
-            given = self._reserve_context(seat, lease, restore=bool(flags & _RESTORE))
+            given = self._reserve_context(grant, lease, restore=bool(flags & _RESTORE))
         elif flags & _RESTORE:
             if needed >= 1 << 50:
                 raise Misbehaved(Refusal.MALFORMED)
-            seat.add(lease, needed)
+            grant.add(lease, needed)
             lease.spare, given = True, needed
         else:
-            given = seat.reserve(lease, needed, liked)
+            given = grant.reserve(lease, needed, liked)
         asked = bool(needed or flags & _CONTEXT)  # nothing is asked for by who only wants to know that it was heard
-        open_yet = asked and not given and seat.demand_memory(process)
+        open_yet = asked and not given and grant.demand_memory(process)
         # Of memory only the process knows which refusal was its last try: it sends DENIED.
-        seat.memory_refusals += bool(flags & _CONTEXT) and not given and not open_yet
-        answer(process, MessageType.LEASE, seq, gpu=seat.slot, a=given, b=open_yet)
+        grant.memory_refusals += bool(flags & _CONTEXT) and not given and not open_yet
+        answer(process, MessageType.LEASE, seq, gpu=grant.slot, a=given, b=open_yet)
 
-    def _reserve_context(self, seat: Seat, lease: MemoryLease, *, restore: bool) -> int:
+    def _reserve_context(self, grant: GrantState, lease: MemoryLease, *, restore: bool) -> int:
         """Charge one context's allowance; an allowance of nothing is granted as one byte that is not charged.
 
         The allowance is the least that a context was seen to take on this GPU, and until then what the record says. It
@@ -164,40 +164,40 @@ class Protocol:
         that and half of the tenant's memory, which may run until the truth of this context is measured. What a process
         is charged already, for a context that was made past the hook, is part of the first one's.
         """
-        guess = seat.gpu.context_mib << 20
-        seen = self._engine.context_bytes.get(seat.gpu.uuid, 0)
-        allowance = min(seen, max(guess, min(2 * guess, seat.limit_bytes // 2))) or guess
+        guess = grant.gpu.context_mib << 20
+        seen = self._engine.context_bytes.get(grant.gpu.uuid, 0)
+        allowance = min(seen, max(guess, min(2 * guess, grant.limit_bytes // 2))) or guess
         more = max(0, allowance - (0 if lease.contexts else lease.context_bytes))
-        if not restore and (more > seat.free_bytes() or not seat.limit_bytes):
+        if not restore and (more > grant.free_bytes() or not grant.limit_bytes):
             return 0
         lease.contexts += 1
-        seat.add(lease, context=more)
+        grant.add(lease, context=more)
         return max(1, allowance)
 
     def _share(
-        self, process: Process, seat: Seat, seq: int, size_bytes: int, descriptor: int, number: int, flags: int
+        self, process: Process, grant: GrantState, seq: int, size_bytes: int, descriptor: int, number: int, flags: int
     ) -> None:
         if not 0 < size_bytes < 1 << 50 or descriptor >= 1 << 31:
             raise Misbehaved(Refusal.MALFORMED)
         over = False
         if flags & _EXPORT:
-            if not number and size_bytes > process.leases[seat.slot].leased_bytes:
+            if not number and size_bytes > process.leases[grant.slot].leased_bytes:
                 raise Misbehaved(Refusal.MALFORMED)
-            number = seat.export(process, size_bytes, descriptor, number)
+            number = grant.export(process, size_bytes, descriptor, number)
         else:
-            number, over = seat.join(process, size_bytes, descriptor)
-        answer(process, MessageType.SHARED, seq, gpu=seat.slot, a=number, b=over)
+            number, over = grant.join(process, size_bytes, descriptor)
+        answer(process, MessageType.SHARED, seq, gpu=grant.slot, a=number, b=over)
 
-    def _release(self, process: Process, seat: Seat, given_back: int, demand: int, flags: int) -> None:
-        lease = process.leases[seat.slot]
+    def _release(self, process: Process, grant: GrantState, given_back: int, demand: int, flags: int) -> None:
+        lease = process.leases[grant.slot]
         if flags & _CONTEXT:
             if not lease.contexts:
                 raise Misbehaved(Refusal.MALFORMED)
-            seat.add(lease, context=-(lease.context_bytes // lease.contexts))
+            grant.add(lease, context=-(lease.context_bytes // lease.contexts))
             lease.contexts -= 1
             lease.unsettled = 2
             return
         if given_back > lease.leased_bytes:
             raise Misbehaved(Refusal.MALFORMED)
-        seat.add(lease, -given_back)
+        grant.add(lease, -given_back)
         lease.spare = lease.spare and not (lease.asked and demand >= lease.asked)

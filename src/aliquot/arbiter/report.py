@@ -1,4 +1,4 @@
-"""The status of everything at one moment, from the policy's accounts and the seats."""
+"""The status of everything at one moment, from the policy's accounts and the grant states."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from aliquot.status.tenants import PromiseStatus, TenantStatus, Unregistered
 from aliquot.tokens import Account
 
 from .engine import Dispatcher
+from .grants import GrantState, Tenant
 from .records import GpuStatus, Status
-from .seats import Seat, Tenant
 from .settings import Settings
 from .wakes import wake_status
 
@@ -28,12 +28,12 @@ def status_of(engine: Dispatcher, settings: Settings, boot_id: int) -> Status:
     engine.tick(now)
     gpus: dict[str, GpuStatus] = {}
     for tenant in engine.tenants.values():
-        for seat in tenant.seats:
-            uuid = seat.gpu.uuid
+        for grant in tenant.grants:
+            uuid = grant.gpu.uuid
             if uuid not in gpus:
                 context_mib = engine.context_bytes.get(uuid, 0) >> 20
                 gpus[uuid] = GpuStatus(uuid, engine.policy.holder(uuid), 0.0, [], context_mib=context_mib)
-            gpus[uuid].tenants.append(_tenant_status(engine, tenant, seat, now, settings.tokens.window_ns))
+            gpus[uuid].tenants.append(_tenant_status(engine, tenant, grant, now, settings.tokens.window_ns))
     window = settings.tokens.window_ns
     for gpu in gpus.values():
         gated = [t for t in gpu.tenants if t.enforce == "all"]
@@ -65,9 +65,11 @@ def _compare(engine: Dispatcher, gpus: dict[str, GpuStatus], now_ns: int) -> boo
     """
     seen, attached = engine.seen, set()
     computing = []
-    for seat in (seat for tenant in engine.tenants.values() for seat in tenant.seats):
-        attached |= {(seat.gpu.uuid, process.pid) for process in seat.attached}
-        computing += [(seat.gpu.uuid, process.pid) for process in seat.attached if process.leases[seat.slot].contexts]
+    for grant in (grant for tenant in engine.tenants.values() for grant in tenant.grants):
+        attached |= {(grant.gpu.uuid, process.pid) for process in grant.attached}
+        computing += [
+            (grant.gpu.uuid, process.pid) for process in grant.attached if process.leases[grant.slot].contexts
+        ]
     if seen is None or now_ns - seen.at_ns > SEEN_FOR_NS or any(not pid for _, pid in attached):
         return False
     if seen.used and computing and not any(key in seen.used for key in computing):
@@ -83,10 +85,10 @@ def _compare(engine: Dispatcher, gpus: dict[str, GpuStatus], now_ns: int) -> boo
     return True
 
 
-def _tenant_status(engine: Dispatcher, tenant: Tenant, seat: Seat, now_ns: int, window_ns: int) -> TenantStatus:
-    status = _status(engine, tenant, seat)
-    if not seat.ungated:
-        account = engine.policy.account(tenant.name, seat.gpu.uuid)
+def _tenant_status(engine: Dispatcher, tenant: Tenant, grant: GrantState, now_ns: int, window_ns: int) -> TenantStatus:
+    status = _status(engine, tenant, grant)
+    if not grant.ungated:
+        account = engine.policy.account(tenant.name, grant.gpu.uuid)
         return msgspec.structs.replace(
             status,
             usage=round(account.usage(now_ns), 4),
@@ -94,43 +96,43 @@ def _tenant_status(engine: Dispatcher, tenant: Tenant, seat: Seat, now_ns: int, 
             debt_ms=round(max(0, account.debt_ns(now_ns)) / 1e6, 3),
             promise=_promise(account),
             waiting=tenant.wanted_at_ns > 0,
-            waited_ns=seat.waited_ns + (now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0),
+            waited_ns=grant.waited_ns + (now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0),
         )
-    usage = round(seat.measured_usage(now_ns, window_ns), 4)
-    status = msgspec.structs.replace(status, usage=usage, charged_ns=seat.used_ns)
+    usage = round(grant.measured_usage(now_ns, window_ns), 4)
+    status = msgspec.structs.replace(status, usage=usage, charged_ns=grant.used_ns)
     seen = engine.seen
-    if seat.gpu.enforce == "memory" or seen is None or now_ns - seen.at_ns > SEEN_FOR_NS:
+    if grant.gpu.enforce == "memory" or seen is None or now_ns - seen.at_ns > SEEN_FOR_NS:
         return status
     # No program of it is attached; the GPU is its own, so what NVML sees there is its.
-    held = [used or 0 for (uuid, _), used in seen.used.items() if uuid == seat.gpu.uuid]
+    held = [used or 0 for (uuid, _), used in seen.used.items() if uuid == grant.gpu.uuid]
     return msgspec.structs.replace(status, memory_used_mib=sum(held) >> 20, processes=len(held))
 
 
-def _status(engine: Dispatcher, tenant: Tenant, seat: Seat) -> TenantStatus:
-    """What is known of a seat that takes no turns, before NVML's figures."""
+def _status(engine: Dispatcher, tenant: Tenant, grant: GrantState) -> TenantStatus:
+    """What is known of a tenant on one GPU that takes no turns, before NVML's figures."""
     return TenantStatus(
         name=tenant.name,
-        request_milli=seat.gpu.request_milli,
-        limit_milli=seat.gpu.limit_milli,
+        request_milli=grant.gpu.request_milli,
+        limit_milli=grant.gpu.limit_milli,
         usage=0.0,
         charged_ns=0,
-        memory_used_mib=(seat.leased_bytes + seat.context_bytes) >> 20,
-        memory_limit_mib=seat.gpu.memory_mib,
-        memory_context_mib=seat.context_bytes >> 20,
-        wait_ms_p50=round(median(seat.waits_ns) / 1e6, 3) if seat.waits_ns else 0.0,
+        memory_used_mib=(grant.leased_bytes + grant.context_bytes) >> 20,
+        memory_limit_mib=grant.gpu.memory_mib,
+        memory_context_mib=grant.context_bytes >> 20,
+        wait_ms_p50=round(median(grant.waits_ns) / 1e6, 3) if grant.waits_ns else 0.0,
         debt_ms=0.0,
         quota_ms=round(engine.policy.quota_ns(tenant.name) / 1e6, 3),
-        handovers=seat.handovers,
-        processes=len(seat.attached),
+        handovers=grant.handovers,
+        processes=len(grant.attached),
         waiting=False,
         waited_ns=0,
-        memory_refusals=seat.memory_refusals,
+        memory_refusals=grant.memory_refusals,
         unrouted=tenant.unrouted,
         ungated_ms=round(tenant.ungated_ns / 1e6, 3),
-        enforce=seat.gpu.enforce,
-        kernel_ms=seat.kernel_us / 1000,
-        wake=wake_status(seat, engine.tenants.values()),
-        first_grant_ns=seat.first_grant_ns,
+        enforce=grant.gpu.enforce,
+        kernel_ms=grant.kernel_us / 1000,
+        wake=wake_status(grant, engine.tenants.values()),
+        first_grant_ns=grant.first_grant_ns,
     )
 
 

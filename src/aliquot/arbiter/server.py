@@ -28,12 +28,12 @@ from aliquot.tokens import Turns, token_policy
 from .abi import MESSAGE_SIZE_BYTES, MessageType, Refusal
 from .engine import Dispatcher, shares_of
 from .events import EventRing
+from .grants import GrantState, Process, Tenant
 from .handover import Done, native_loop, prepared
 from .linux import Timer
 from .pages import GrantPage
 from .protocol import TURN_TAKING, Misbehaved, Protocol, answer
 from .records import TenantRecord
-from .seats import Process, Seat, Tenant
 from .settings import Settings
 
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -103,6 +103,7 @@ class Server:
         now = time.monotonic_ns()
         self._decide(now)
         self.engine.show_waiters()
+        self.engine.show_overlaps()
         if now >= self._next_round_ns and self.engine.is_awaited() and now < self._latest_round_ns:
             self._next_round_ns = now + PUT_OFF_NS
         elif now >= self._next_round_ns:
@@ -161,7 +162,7 @@ class Server:
         gc.collect(1)
 
     def add_tenant(self, record: TenantRecord) -> None:
-        """Open the tenant's socket and seats. Adding the same record again changes nothing.
+        """Open the tenant's socket and grant pages. Adding the same record again changes nothing.
 
         Raises:
             ValueError: the record cannot be kept, or the name stands for another record.
@@ -183,11 +184,11 @@ class Server:
         for gpu in record.gpus:
             gpu.uuid_bytes()
         listener = listen(Path(record.socket), socket.SOCK_SEQPACKET, 0o666)
-        seats = [Seat(slot, gpu, self._page(gpu)) for slot, gpu in enumerate(record.gates())]
-        tenant = Tenant(record, listener, seats)
+        grants = [GrantState(slot, gpu, self._page(gpu)) for slot, gpu in enumerate(record.gates())]
+        tenant = Tenant(record, listener, grants)
         now = time.monotonic_ns()
-        for seat in seats:
-            seat.page.beat(now)
+        for grant in grants:
+            grant.page.beat(now)
         self.engine.add(tenant, now)
         self._hear(tenant)
         self.events.emit("tenant-added", time.monotonic_ns(), tenant=record.name)
@@ -257,8 +258,8 @@ class Server:
             self.selector.unregister(tenant.listener)
         tenant.listener.close()
         Path(tenant.record.socket).unlink(missing_ok=True)
-        for seat in tenant.seats:
-            seat.page.close()
+        for grant in tenant.grants:
+            grant.page.close()
 
     def _hear(self, tenant: Tenant) -> None:
         self.selector.register(tenant.listener, selectors.EVENT_READ, lambda: self._accept(tenant))

@@ -62,7 +62,7 @@ class _Known(NamedTuple):
 
 
 class SharedMemory:
-    """All of it on one seat; the numbers are never used again."""
+    """All that a tenant shares of one GPU; the numbers are never used again."""
 
     def __init__(self) -> None:
         self._all: dict[int, Shared] = {}

@@ -8,32 +8,32 @@ from typing import Final
 from aliquot.model.wake import longest_kernel_us
 from aliquot.status.tenants import WakeStatus
 
-from .seats import Seat, Tenant
+from .grants import GrantState, Tenant
 
 LEAST_WAKES: Final = 100
 """A p99 of fewer says nothing."""
 
 
-def shortest_wake_us(seats: Iterable[Seat]) -> int:
+def shortest_wake_us(grants: Iterable[GrantState]) -> int:
     """The shortest time to wake in that one of these was promised; 0 for none."""
-    return min((seat.gpu.wake_us for seat in seats if seat.gpu.wake_us), default=0)
+    return min((grant.gpu.wake_us for grant in grants if grant.gpu.wake_us), default=0)
 
 
-def wake_status(seat: Seat, tenants: Iterable[Tenant]) -> WakeStatus | None:
+def wake_status(grant: GrantState, tenants: Iterable[Tenant]) -> WakeStatus | None:
     """What was promised and measured, and the neighbour with the longest kernels if they are too long; None without a
     promise."""
-    if not seat.gpu.wake_us:
+    if not grant.gpu.wake_us:
         return None
-    others = [(t.name, s) for t in tenants for s in t.seats if s is not seat and s.gpu.uuid == seat.gpu.uuid]
+    others = [(t.name, s) for t in tenants for s in t.grants if s is not grant and s.gpu.uuid == grant.gpu.uuid]
     rivals = sum(other.gpu.wake_us > 0 for _, other in others)
-    allowed_us = longest_kernel_us(seat.gpu.wake_us, rivals)
+    allowed_us = longest_kernel_us(grant.gpu.wake_us, rivals)
     longest_us, name = max(((other.kernel_us, name) for name, other in others), default=(0, ""))
     too_long = longest_us > allowed_us
-    ordered = sorted(seat.wakes_ns)
+    ordered = sorted(grant.wakes_ns)
     p50, p99 = (_percentile_ms(ordered, part) for part in (0.50, 0.99))
-    late = len(ordered) >= LEAST_WAKES and p99 > seat.gpu.wake_us / 1000
+    late = len(ordered) >= LEAST_WAKES and p99 > grant.gpu.wake_us / 1000
     return WakeStatus(
-        promised_ms=seat.gpu.wake_us / 1000,
+        promised_ms=grant.gpu.wake_us / 1000,
         p50_ms=p50,
         p99_ms=p99,
         count=len(ordered),

@@ -33,11 +33,11 @@ def check(call: str, answer: tuple[Any, ...]) -> Any:
 
 
 class CudaDevice:
-    """One device with a context and a stream of its own, and the spinning kernels loaded."""
+    """The first device with a context and a stream of its own, and the spinning kernels loaded."""
 
-    def __init__(self, ordinal: int = 0) -> None:
+    def __init__(self) -> None:
         check("cuInit", driver.cuInit(0))
-        self.device = check("cuDeviceGet", driver.cuDeviceGet(ordinal))
+        self.device = check("cuDeviceGet", driver.cuDeviceGet(0))
         self.context = check("cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(self.device))
         check("cuCtxSetCurrent", driver.cuCtxSetCurrent(self.context))
         ptx = Path(__file__).with_name("spin.ptx").read_bytes() + b"\0"

@@ -152,7 +152,7 @@ class _Server:
     """The extender over a ledger with this many pods."""
 
     def __init__(self, nodes: int, pods: int) -> None:
-        from aliquot.driver.kernels import use_kernels
+        from aliquot.driver.policies import use_kernels
         from aliquot.kube.inventory import Inventory, write_inventory
         from aliquot.kube.names import GPUS
         from aliquot.kube.objects import Node, Pod

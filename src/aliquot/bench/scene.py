@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 20.0
+SAMPLE_TRIES: Final = 20
+MAX_LATE_NS: Final = 2_000_000
 NATIVE_CLIENT: Final = "bench/aliquot-bench-client"
 SPIN_PTX: Final = Path(str(files("aliquot.bench").joinpath("spin.ptx")))
 """The kernels of known duration; the wheel is a folder on disk, so the file stays where it is."""
@@ -201,15 +203,25 @@ class Scene:
     def sample(self) -> Sample:
         """The use of all tenants so far.
 
-        The moment is the arbiter's; the clients' counts are read right after, well under a millisecond later.
+        The moment is the arbiter's; the clients' counts are read right after, well under a millisecond later. A busy
+        machine may stop this process in between, while the clients go on: then it is taken again.
         """
+        late_ns, found = self._sampled()
+        for _ in range(SAMPLE_TRIES):
+            if late_ns <= MAX_LATE_NS:
+                break
+            late_ns, found = min((late_ns, found), self._sampled(), key=lambda sampled: sampled[0])
+        return found
+
+    def _sampled(self) -> tuple[int, Sample]:
+        """A sample, and how long after its moment the last client's count was read."""
         status = self._engine.arbiter.status()
         gpu = status.gpus[0]
         charged = {Tenant(tenant.name): int(tenant.charged_ns) for tenant in gpu.tenants}
         completed = {
             tenant: totals.kernel_ns for tenant, client in self.clients.items() if (totals := client.totals) is not None
         }
-        return Sample(status.now_ns, charged, completed)
+        return time.monotonic_ns() - status.now_ns, Sample(status.now_ns, charged, completed)
 
     def usage(self) -> dict[Tenant, float]:
         """Each tenant's usage of the window that ends now, as the arbiter sees it."""

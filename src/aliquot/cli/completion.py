@@ -38,6 +38,7 @@ def resource_words(ctx: click.Context, param: click.Parameter, incomplete: str) 
     """After `get`: the kinds, then the names of what is of that kind."""
     from aliquot.cli.kinds import kind_names, read_words
     from aliquot.model.errors import AliquotError
+    from aliquot.standalone.wire import Reply
 
     words = ctx.params.get(param.name or "") or ()
     if not words:
@@ -48,16 +49,9 @@ def resource_words(ctx: click.Context, param: click.Parameter, incomplete: str) 
         return []
     if kinds == ["sharepods"]:
         return sharepod_names(ctx, param, incomplete)
-    names = _tenants() if kinds == ["tenants"] else _gpus() if kinds == ["gpus"] else []
+    reply = _reply(kinds[0]) if kinds in (["tenants"], ["gpus"]) else Reply()
+    names = [*(tenant["name"] for tenant in reply.tenants or []), *(str(gpu.index) for gpu in reply.gpus or [])]
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-def _tenants() -> list[str]:
-    return [tenant["name"] for tenant in _reply("tenants").tenants or []]
-
-
-def _gpus() -> list[str]:
-    return [str(gpu.index) for gpu in _reply("gpus").gpus or []]
 
 
 def _reply(verb: str) -> Reply:

@@ -29,9 +29,8 @@ TARGETS = ("aliquot", "tencent", "aliyun", "hami", "kubeshare1", "kubeshare2", "
 def convert(files: tuple[str, ...], target: str, aliyun_unit: str, output: str) -> None:
     """Show manifests of gpu-manager, gpushare, HAMi, KubeShare and the stock plugin in Aliquot's words.
 
-    Documents without a GPU request are printed unchanged. Comments of the file are not kept. Fields without a
-    counterpart
-    or that are not understood are reported on stderr, one line each, and make the exit status 1.
+    Documents without a GPU request are printed unchanged. Comments of the file are not kept. Fields that are
+    not understood, or that have no counterpart, are reported on stderr, one line each, and make the exit status 1.
     """
     from aliquot.cli.calling import read_text
     from aliquot.kube.convert import convert as convert_document

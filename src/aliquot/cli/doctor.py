@@ -11,7 +11,7 @@ import click
 
 from aliquot.arbiter import records
 from aliquot.arbiter.records import Status
-from aliquot.cli.calling import arbiter_status
+from aliquot.cli.calling import arbiter_status, ask_engine
 from aliquot.cli.forms import show
 from aliquot.cli.options import output_option
 from aliquot.model.findings import Finding
@@ -180,13 +180,12 @@ def _protection() -> list[Finding]:
 
 def _engine() -> list[Finding]:
     from aliquot.model.errors import AliquotError
-    from aliquot.standalone.client import NoEngine, ask
+    from aliquot.standalone.client import NoEngine
     from aliquot.standalone.paths import HISTORY_FILES, RuntimeDir, RuntimeDirError, runtime_dir, state_dir
-    from aliquot.standalone.wire import Call
 
     runtime = RuntimeDir(runtime_dir())
     try:
-        facts = ask(runtime, Call("info")).facts
+        facts = ask_engine("info").facts
     except NoEngine:
         runtime_finding = []
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aliquot.cli.calling import short_name
+from aliquot.cli.calling import ask_engine, short_name
 from aliquot.cli.options import Span
 from aliquot.model.errors import AliquotError
 
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
               help="How long to wait for the engine's end: 10m, 90s.")  # fmt: skip
 def down(timeout_s: float) -> None:
     """End the engine that is up with everything it runs, and wait until it has ended."""
-    from aliquot.standalone.client import NoEngine, ask
+    from aliquot.standalone.client import NoEngine
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.wire import Call
 
     runtime = RuntimeDir(runtime_dir())
     try:
-        facts = ask(runtime, Call("info")).facts
+        facts = ask_engine("info").facts
         assert facts is not None
         engine = os.pidfd_open(facts.pid)
-        pods = [short_name(pod.name) for pod in ask(runtime, Call("pods")).pods or [] if pod.phase == "Running"]
-        tenants = [tenant["name"] for tenant in ask(runtime, Call("tenants")).tenants or []]
+        pods = [short_name(pod.name) for pod in ask_engine("pods").pods or [] if pod.phase == "Running"]
+        tenants = [tenant["name"] for tenant in ask_engine("tenants").tenants or []]
     except (NoEngine, ProcessLookupError):
         click.echo(f"no engine is up at {runtime.root}; there is nothing to end")
         return

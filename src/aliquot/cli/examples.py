@@ -52,17 +52,9 @@ KUBECTL_EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def epilog(name: str, examples: Mapping[str, tuple[str, str]] = EXAMPLES) -> str | None:
-    """The end of a command's help; None where there is no example."""
-    if name not in examples:
-        return None
-    text, command = examples[name]
-    return f"\b\nExample, {text}:\n  {command}"
-
-
-def with_example(
-    name: str, command: click.Command, examples: Mapping[str, tuple[str, str]] = EXAMPLES
-) -> click.Command:
-    """The command, its help ending with its example unless it already has an epilogue."""
-    command.epilog = command.epilog or epilog(name, examples)
+def with_example(name: str, command: click.Command, examples: Mapping[str, tuple[str, str]]) -> click.Command:
+    """The command, its help ending with its example, if there is one, unless it already has an epilogue."""
+    if name in examples and not command.epilog:
+        text, line = examples[name]
+        command.epilog = f"\b\nExample, {text}:\n  {line}"
     return command

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from aliquot.cli.calling import ask_engine, read_text
 from aliquot.cli.completion import sharepod_names
 from aliquot.cli.options import (
     Milli,
@@ -92,23 +93,17 @@ def explain(
 
 
 def _of_file(file: str) -> list[tuple[str, GpuRequest]]:
-    from aliquot.cli.calling import read_text
-    from aliquot.standalone.pods import read_documents
+    from aliquot.standalone.documents import read_documents
 
     return [(pod.full_name, pod.request) for pod in read_documents(read_text(file), file)]
 
 
 def _asked(name: str, requests: list[tuple[str, GpuRequest]] | None) -> list[ExplanationFacts]:
     """The answer of the running engine."""
-    from aliquot.standalone.client import ask as call_engine
-    from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.wire import Call
-
-    calls = [Call("explain", name=name)]
+    calls: list[dict[str, Any]] = [{"name": name}]
     if requests is not None:
-        calls = [Call("explain", name=who, request=one) for who, one in requests]
-    runtime = RuntimeDir(runtime_dir())
-    return [one for call in calls for one in call_engine(runtime, call).explanations or []]
+        calls = [{"name": who, "request": one} for who, one in requests]
+    return [one for call in calls for one in ask_engine("explain", **call).explanations or []]
 
 
 def _imagined(
@@ -125,11 +120,5 @@ def _imagined(
         machine = imagined_books(emulate, policy)
         return [explained(machine, who, one) for who, one in requests]
     assert books is not None
-    decider = saved_cluster(_text_of(books), books, policy)
+    decider = saved_cluster(read_text(books), books, policy)
     return [explained_on(decider, who, one) for who, one in requests]
-
-
-def _text_of(file: str) -> str:
-    from aliquot.cli.calling import read_text
-
-    return read_text(file)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from aliquot.cli.forms import Form, text_of
+from aliquot.cli.options import together
 from aliquot.cli.tables import Table, aligned
 from aliquot.model.errors import UserError
 
@@ -22,14 +23,13 @@ _WIDE: Final = {**_FIELDS, "borrowed": "BORROWED", "waited": "WAITED"}
 _EVERY: Final = "namespace,controller,model"
 
 
-def hours_options(command: Any) -> Any:
-    """`--since` and `--by`."""
-    since = click.option("--since", default="", metavar="TIME",
-                         help="Of hours: how far to look back, 15m to 30d. [default: 7d]")  # fmt: skip
-    by = click.option("--by", default="", metavar="NAMES",
-                      help="Of hours: what they are summed by, some of namespace, controller and model with commas "
-                      "between. [default: namespace,controller]")  # fmt: skip
-    return since(by(command))
+hours_options = together(
+    click.option("--since", default="", metavar="TIME",
+                 help="Of hours: how far to look back, 15m to 30d. [default: 7d]"),
+    click.option("--by", default="", metavar="NAMES",
+                 help="Of hours: what they are summed by, some of namespace, controller and model with commas "
+                 "between. [default: namespace,controller]"),
+)  # fmt: skip
 
 
 def refuse_hours_options(since: str, by: str, form: Form, kinds: Sequence[str]) -> None:
@@ -85,14 +85,15 @@ class HoursView:
             where = f" in namespace {self._namespace}" if self._namespace else ""
             click.echo(f"no hours are recorded for this time{where}", err=True)
         else:
-            for line in aligned(hours_table(found, self._by, wide=word == "wide")):
+            table = hours_table(found, self._by, wide=word == "wide")
+            for line in aligned(table, right=range(len(self._by), len(table[0]))):
                 click.echo(line)
             since, until = (time.strftime("%Y-%m-%d %H:%M", time.gmtime(s)) for s in (found.since_s, found.until_s))
             click.echo(f"aliquot: GPU-hours from {since} to {until} UTC, in whole quarter hours", err=True)
 
 
 def hours_table(found: Hours, by: Sequence[str], *, wide: bool = False) -> Table:
-    """A row for each line, and the total; numbers are aligned to the right."""
+    """A row for each line, and the total."""
     from aliquot.web.history.table import format_hours, names_of
 
     fields = _WIDE if wide else _FIELDS
@@ -102,9 +103,4 @@ def hours_table(found: Hours, by: Sequence[str], *, wide: bool = False) -> Table
 
     head = [*(name.upper() for name in by), *fields.values()]
     total = row(["TOTAL", *[""] * (len(by) - 1)], found.total)
-    table = [head, *(row([name or "-" for name in names_of(line, by)], line) for line in found.lines), total]
-    widths = [max(len(line[column]) for line in table) for column in range(len(head))]
-    return [
-        [cell.rjust(width) if n >= len(by) else cell for n, (cell, width) in enumerate(zip(line, widths, strict=True))]
-        for line in table
-    ]
+    return [head, *(row([name or "-" for name in names_of(line, by)], line) for line in found.lines), total]

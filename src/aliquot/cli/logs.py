@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("-p", "--previous", is_flag=True, help="The output of the run before the last start.")
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Of the SharePods with these labels.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Their namespace. [default: default]")
-@click.option("--prefix", is_flag=True, help="Begin each line with the SharePod's name; so it is with several.")
+@click.option("--prefix", is_flag=True, help="Begin each line with the SharePod's name, as is done for several.")
 def logs(
     names: tuple[str, ...], container: str, follow: bool, tail: int | None, since: float | None, previous: bool,
     selector: str, namespace: str, prefix: bool,
@@ -77,14 +77,14 @@ class _Marked:
             self("\n")
 
 
-def _show(call: Call, put: object) -> None:
+def _show(call: Call, put: Callable[..., None]) -> None:
     from aliquot.standalone.client import EngineConnection
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
 
     with EngineConnection(RuntimeDir(runtime_dir())) as connection:
         for reply in connection.replies(call):
             for piece in reply.lines or []:
-                put(piece, nl=False)  # type: ignore[operator]
+                put(piece, nl=False)
             sys.stdout.flush()
     if isinstance(put, _Marked):
         put.end()

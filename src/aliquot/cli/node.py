@@ -20,6 +20,6 @@ from aliquot.node.settings import NodeSettings
 )
 def node(settings: NodeSettings) -> None:
     """Serve this node's GPUs to the pods that were planned on it."""
-    from aliquot.node.program import serve
+    from aliquot.node.agent import serve
 
     serve(settings)

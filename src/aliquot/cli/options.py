@@ -14,10 +14,21 @@ from click.core import ParameterSource
 from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
-from aliquot.model.requests import ENFORCE, parse_label
+from aliquot.model.requests import parse_label
 from aliquot.model.wake import parse_span, parse_wake
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one, listed in this order in --help."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 _SAME: Final = {"gpu-memory": "gpu-mem", "gpuid": "gpu-id", "gpu-index": "gpu", "gpu-uuid": "gpu"}
@@ -88,15 +99,14 @@ class Label(Name):
         return str(Quantity(self.name, parse_label).convert(text, param, ctx)) if text else ""
 
 
-def otlp_option(command: Command) -> Command:
-    """`--otlp-endpoint`, or the variable that OpenTelemetry's own programs read."""
-    return click.option(
-        "--otlp-endpoint",
-        metavar="URL",
-        envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
-        show_envvar=True,
-        help="Send spans of pods on their way here by OTLP/HTTP, as http://HOST:4318. [default: nowhere]",
-    )(command)
+otlp_option = click.option(
+    "--otlp-endpoint",
+    metavar="URL",
+    envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+    show_envvar=True,
+    help="Send spans of pods on their way here by OTLP/HTTP, as http://HOST:4318. [default: nowhere]",
+)
+"""The variable is the one that OpenTelemetry's own programs read."""
 
 
 class Amount(click.ParamType):  # type: ignore[type-arg]
@@ -144,25 +154,14 @@ def out_option(help_text: str, *, required: bool = False) -> Callable[[Command],
     return click.option("--out", type=kind, required=required, callback=_folder, help=help_text)
 
 
-def output_option(command: Command) -> Command:
-    """`-o json` for commands that print facts."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        help="How to print; json is for programs.",
-    )(command)
-
-
-def enforce_option(command: Command) -> Command:
-    """`--enforce never|memory|all`."""
-    return click.option(
-        "--enforce",
-        type=click.Choice(ENFORCE),
-        help="What is enforced: never (the bare driver) and memory are for whole GPUs. "
-        "[default: all; on whole GPUs never, or memory with --gpu-mem]",
-    )(command)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="How to print; json is for programs.",
+)
+"""For commands that print facts."""
 
 
 def memory_option(help_text: str) -> Callable[[Command], Command]:
@@ -170,24 +169,18 @@ def memory_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--gpu-mem", type=Size(), help=help_text)
 
 
-def wake_option(command: Command) -> Command:
-    """`--wake 5ms`."""
-    return click.option(
-        "--wake",
-        type=Wake(),
-        metavar="TIME",
-        help="When it wakes within its request, its first kernel starts in this time: 5ms, 1s. [default: no promise]",
-    )(command)
-
-
-def emulate_option(command: Command) -> Command:
-    """`--emulate PROFILE[xN]`."""
-    return click.option(
-        "--emulate",
-        metavar="PROFILE[xN]",
-        shell_complete=profile_names,
-        help="Use N emulated GPUs (t4, v100, a100, a100-80g, h100, h200).",
-    )(command)
+wake_option = click.option(
+    "--wake",
+    type=Wake(),
+    metavar="TIME",
+    help="When it wakes within its request, its first kernel starts in this time: 5ms, 1s. [default: no promise]",
+)
+emulate_option = click.option(
+    "--emulate",
+    metavar="PROFILE[xN]",
+    shell_complete=profile_names,
+    help="Use N emulated GPUs (t4, v100, a100, a100-80g, h100, h200).",
+)
 
 
 def _names_some(_context: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -200,44 +193,28 @@ def _names_some(_context: click.Context, option: click.Parameter, value: str | N
     return value
 
 
-def only_gpus_option(command: Command) -> Command:
-    """`--only-gpus NAMES`."""
-    return click.option(
-        "--only-gpus",
-        metavar="NAMES",
-        callback=_names_some,
-        help="Share only these GPUs: indices, UUIDs or models, with commas between them. [default: all]",
-    )(command)
+only_gpus_option = click.option(
+    "--only-gpus",
+    metavar="NAMES",
+    callback=_names_some,
+    help="Share only these GPUs: indices, UUIDs or models, with commas between them. [default: all]",
+)
+not_gpus_option = click.option(
+    "--not-gpus", metavar="NAMES", callback=_names_some, help="Leave these GPUs alone; named in the same way."
+)
 
 
-def not_gpus_option(command: Command) -> Command:
-    """`--not-gpus NAMES`."""
-    help_ = "Leave these GPUs alone; named in the same way."
-    return click.option("--not-gpus", metavar="NAMES", callback=_names_some, help=help_)(command)
-
-
-def device_options(command: Command) -> Command:
-    """`--gpu-model`, `--gpu-id` and the labels that a tenant puts on its device."""
-    options = [
-        click.option(
-            "--gpu-model", type=Name(), default="", metavar="MODEL", help="Only GPUs of this model: v100, a100|h100."
-        ),
-        click.option("--mixed-models", is_flag=True, help="Whether several GPUs may be of different models."),
-        click.option(
-            "--gpu-id",
-            type=Label(),
-            default="",
-            metavar="NAME",
-            help="A GPU by a name of yours; equal names share one.",
-        ),
-        click.option("--affinity", type=Label(), default="", metavar="LABEL", help="On the GPU that has this label."),
-        click.option(
-            "--anti-affinity", type=Label(), default="", metavar="LABEL", help="Not on a GPU that has this label."
-        ),
-        click.option(
-            "--exclusion", type=Label(), default="", metavar="LABEL", help="Only with tenants of the same label."
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+device_options = together(
+    click.option(
+        "--gpu-model", type=Name(), default="", metavar="MODEL", help="Only GPUs of this model: v100, a100|h100."
+    ),
+    click.option("--mixed-models", is_flag=True, help="Whether several GPUs may be of different models."),
+    click.option(
+        "--gpu-id", type=Label(), default="", metavar="NAME", help="A GPU by a name of yours; equal names share one."
+    ),
+    click.option("--affinity", type=Label(), default="", metavar="LABEL", help="On the GPU that has this label."),
+    click.option(
+        "--anti-affinity", type=Label(), default="", metavar="LABEL", help="Not on a GPU that has this label."
+    ),
+    click.option("--exclusion", type=Label(), default="", metavar="LABEL", help="Only with tenants of the same label."),
+)

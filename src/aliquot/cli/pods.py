@@ -38,7 +38,7 @@ def apply(paths: tuple[str, ...], files: tuple[str, ...], restart: bool) -> None
     New SharePods start, unchanged ones stay. A changed SharePod that runs has to be restarted: it is refused, with what
     would be lost, unless --restart is given. Its logs and events are kept.
     """
-    from aliquot.standalone.pods import read_documents
+    from aliquot.standalone.documents import read_documents
 
     if not (given := [*files, *paths]):
         raise UserError("apply needs a file: aliquot apply -f FILE; - is stdin")
@@ -129,6 +129,6 @@ def delete(
 
 
 def _of_files(files: tuple[str, ...]) -> list[str]:
-    from aliquot.standalone.pods import read_documents
+    from aliquot.standalone.documents import read_documents
 
     return [pod.full_name for file in files for pod in read_documents(read_text(file), file)]

@@ -15,7 +15,6 @@ from aliquot.cli.options import (
     Span,
     device_options,
     emulate_option,
-    enforce_option,
     memory_option,
     wake_option,
 )
@@ -24,7 +23,7 @@ from aliquot.driver.injection import MODES, Mode
 from aliquot.model.errors import UserError, in_words, one_line
 from aliquot.model.ids import tenant_name
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import GpuRequest, Labels, checked
+from aliquot.model.requests import ENFORCE, GpuRequest, Labels, checked
 
 if TYPE_CHECKING:
     from aliquot.standalone.wire import RunLease
@@ -46,7 +45,12 @@ _GPU_NAMES: Final = r"(?:[0-9]+|GPU-[0-9a-fA-F-]{36})(?:,(?:[0-9]+|GPU-[0-9a-fA-
     help="The GPU, or those to choose from: 0,2. CUDA_VISIBLE_DEVICES is not read. [default: all]",
 )
 @device_options
-@enforce_option
+@click.option(
+    "--enforce",
+    type=click.Choice(ENFORCE),
+    help="What is enforced: never (the bare driver) and memory are for whole GPUs. "
+    "[default: all; on whole GPUs never, or memory with --gpu-mem]",
+)
 @wake_option
 @click.option("--cpu-bind", type=click.IntRange(1), metavar="N", help="Run on the N CPU cores nearest to the GPU.")
 @emulate_option
@@ -76,7 +80,8 @@ def run(
 ) -> int:
     """Run COMMAND with a part of a GPU; ends as the command ends.
 
-    An engine is started when none is up, and ends with its last run.
+    An engine is started when none is up, and ends with its last run. Processes that the command leaves behind go on,
+    but those that use its GPU are ended. After --timeout, or when this program is killed, all of them are ended.
     """
     from aliquot.standalone.client import lease
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
@@ -107,7 +112,7 @@ def run(
             visible_devices=chosen.get("CUDA_VISIBLE_DEVICES"),
         )  # fmt: skip
         if not (status == TIMED_OUT and timeout_s):  # what a command that was ended left behind is ended too
-            connection.say_ended()
+            _say_left_behind(connection.say_ended())
         return status
     finally:
         connection.close()
@@ -144,6 +149,12 @@ def _say_place(place: RunLease, request: GpuRequest) -> None:
 
 def _waits(reason: str) -> None:
     click.echo(f"aliquot: waits: {reason}. Ctrl-C leaves the queue", err=True)
+
+
+def _say_left_behind(count: int) -> None:
+    if count:
+        processes, were = ("1 process", "was") if count == 1 else (f"{count} processes", "were")
+        click.echo(f"aliquot: {processes} that the command left behind still used its GPU and {were} ended", err=True)
 
 
 def _say_unread(place: RunLease) -> None:

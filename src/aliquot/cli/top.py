@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aliquot.cli.calling import ask_engine
 from aliquot.cli.options import Amount, output_option
 from aliquot.cli.tables import columns
 
@@ -29,22 +30,18 @@ def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
     """Show the use of the GPUs: on a terminal with keys and history, otherwise as one table."""
     from aliquot.arbiter.client import ArbiterClient
     from aliquot.cli.top_text import render
-    from aliquot.standalone.client import ask
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.wire import Call
 
     runtime = RuntimeDir(runtime_dir())
-    facts = ask(runtime, Call("info")).facts
+    facts = ask_engine("info").facts
     assert facts is not None
     with ArbiterClient(runtime.root) as arbiter:
         if output == "json":
-            click.echo(
-                as_json(facts, arbiter.status(), _waiting(runtime), ask(runtime, Call("running")).processes or {})
-            )
+            click.echo(as_json(facts, arbiter.status(), _waiting(), ask_engine("running").processes or {}))
         elif once or not on_screen():
-            click.echo(render(facts, arbiter.status(), _waiting(runtime), columns()))
+            click.echo(render(facts, arbiter.status(), _waiting(), columns()))
         elif plain or not takes_keys():
-            _refresh(lambda: render(facts, arbiter.status(), _waiting(runtime), columns()), interval_s)
+            _refresh(lambda: render(facts, arbiter.status(), _waiting(), columns()), interval_s)
         else:
             _application(runtime, interval_s)
 
@@ -80,13 +77,10 @@ def _refresh(draw: Any, interval_s: float) -> None:
             time.sleep(interval_s)
 
 
-def _waiting(runtime: RuntimeDir) -> dict[str, str]:
+def _waiting() -> dict[str, str]:
     """Why each SharePod and run waits that has no place, by name, in order."""
-    from aliquot.standalone.client import ask
-    from aliquot.standalone.wire import Call
-
-    pods = ask(runtime, Call("pods")).pods or []
-    runs = ask(runtime, Call("running")).queue or []
+    pods = ask_engine("pods").pods or []
+    runs = ask_engine("running").queue or []
     return {pod.name: pod.message for pod in pods if pod.phase == "Pending"} | {run.name: run.reason for run in runs}
 
 

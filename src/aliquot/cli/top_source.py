@@ -19,7 +19,7 @@ from aliquot.standalone.client import ask
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import Call, QueuedRun
 from aliquot.web.api import Workload
-from aliquot.web.gather import Seated, gpus_of, workloads_of
+from aliquot.web.gather import PlacedTenant, gpus_of, workloads_of
 from aliquot.web.promise import PromiseBook
 
 
@@ -58,18 +58,18 @@ class EngineSource:
         """
         facts = ask(self._runtime, Call("info")).facts
         assert facts is not None
-        seated = [_seated(tenant) for tenant in ask(self._runtime, Call("tenants")).tenants or []]
+        tenants = [_placed_tenant(tenant) for tenant in ask(self._runtime, Call("tenants")).tenants or []]
         pods = ask(self._runtime, Call("pods")).pods or []
         running = ask(self._runtime, Call("running"))
         if self._sensors is None:
             self._sensors = self._reader(emulated=bool(facts.emulate))
         status = self._status()
         node = socket.gethostname()
-        gpus = gpus_of(node, facts.gpus, seated, status, self._promises.kept, emulated=bool(facts.emulate))
+        gpus = gpus_of(node, facts.gpus, tenants, status, self._promises.kept, emulated=bool(facts.emulate))
         title = f"{node} (emulates {facts.emulate})" if facts.emulate else node
         queued = [_queued(run) for run in running.queue or []]
         return Look(
-            title, self._promises.window_s, gpus, [*queued, *workloads_of(gpus, pods, seated)],
+            title, self._promises.window_s, gpus, [*queued, *workloads_of(gpus, pods, tenants)],
             processes=running.processes or {}, sensors=in_words(self._sensors.now),
         )  # fmt: skip
 
@@ -100,5 +100,5 @@ def _queued(run: QueuedRun) -> Workload:
     return Workload(run.name, "Run", "Pending", run.request_milli, run.limit_milli, [], run.age_s, message=run.reason)
 
 
-def _seated(tenant: dict[str, Any]) -> Seated:
-    return Seated(tenant["name"], msgspec.convert(tenant["slices"], tuple[Slice, ...]))
+def _placed_tenant(tenant: dict[str, Any]) -> PlacedTenant:
+    return PlacedTenant(tenant["name"], msgspec.convert(tenant["slices"], tuple[Slice, ...]))

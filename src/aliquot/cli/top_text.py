@@ -14,7 +14,7 @@ from aliquot.model.quantities import format_milli
 
 if TYPE_CHECKING:
     from aliquot.arbiter.records import GpuStatus, Status
-    from aliquot.driver.discovery import Gpu
+    from aliquot.driver.gpu import Gpu
     from aliquot.standalone.wire import EngineFacts
     from aliquot.status.tenants import TenantStatus
 

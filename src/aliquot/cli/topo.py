@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from aliquot.cli.calling import ask_engine
 from aliquot.cli.forms import show
 from aliquot.cli.options import emulate_option, output_option
 from aliquot.cli.tables import aligned
@@ -86,18 +87,15 @@ def _from_profile(spec: str) -> tuple[str, Topology, tuple[str, ...]]:
 def _this_machine() -> tuple[str, Topology, tuple[str, ...], dict[int, int]]:
     """The GPUs of the engine that is up, with what its tenants hold; the driver's where none is up."""
     from aliquot.driver.discovery import NoDriver, find_driver, gpu_topology, list_gpus
-    from aliquot.standalone.client import NoEngine, ask
-    from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.wire import Call
+    from aliquot.standalone.client import NoEngine
 
-    runtime = RuntimeDir(runtime_dir())
     taken: dict[int, int] = {}
     try:
-        up = ask(runtime, Call("info")).facts
+        up = ask_engine("info").facts
         assert up is not None
         gpus, source = up.gpus, f"{up.emulate} (emulated, engine up)" if up.emulate else "this machine (engine up)"
         index = {gpu.uuid: gpu.index for gpu in gpus}
-        for tenant in ask(runtime, Call("tenants")).tenants or []:
+        for tenant in ask_engine("tenants").tenants or []:
             for piece in tenant["slices"]:
                 at = index[piece["gpu"]]
                 taken[at] = taken.get(at, 0) + piece["request_milli"]

@@ -64,7 +64,7 @@ def up(context: click.Context, /, detach: bool, **options: Any) -> None:
     from aliquot.cli.calling import read_text
     from aliquot.driver.policies import maker
     from aliquot.placement.machine import DEFAULT_POLICY
-    from aliquot.standalone.pods import read_documents
+    from aliquot.standalone.documents import read_documents
 
     if detach:
         from aliquot.cli.detach import start_detached
@@ -115,8 +115,9 @@ def _serve(text: str, options: dict[str, Any]) -> None:
 
 
 def _attend(engine: Engine, text: str, options: dict[str, Any], stopping: threading.Event) -> None:
+    from aliquot.standalone.documents import read_documents
     from aliquot.standalone.paths import state_dir
-    from aliquot.standalone.pods import Pods, read_documents
+    from aliquot.standalone.pods import Pods
     from aliquot.standalone.roster import Roster, told
     from aliquot.standalone.server import EngineServer
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu
 from aliquot.model.errors import UserError
 from aliquot.placement.asks import model_matches
 

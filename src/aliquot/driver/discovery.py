@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from aliquot.driver.cores import read_core_list
+from aliquot.driver.gpu import Gpu
 from aliquot.driver.modules import GPUS, minors
 from aliquot.driver.mounts import CUDA, NVML, candidates
 from aliquot.driver.nvml_links import nvml_places, topology_of
@@ -38,26 +39,6 @@ class DriverLibraries:
 
     libcuda: Path
     libnvml: Path
-
-
-class Gpu(msgspec.Struct, frozen=True):
-    """One GPU as NVML describes it."""
-
-    index: int
-    uuid: str
-    model: str
-    memory_mib: int
-    driver: str = ""
-    near_cores: list[int] = []
-    links: list[str] = []
-    """Its link to each GPU by index, as `nvidia-smi topo -m` labels them; empty if not queried."""
-    numa: int | None = None
-    minor: int | None = None
-    """The number of its device node, `/dev/nvidia<minor>`; it need not be the index. None where nothing says it."""
-    pci: str = ""
-    """Its PCI address as NVML writes it, `00000000:07:00.0`."""
-    mig: bool = False
-    """Whether it is in MIG mode, in which no program can use the GPU as a whole."""
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-import yaml
+import msgspec
 
 from aliquot.driver.cores import core_list
 from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, native_part
@@ -84,8 +84,7 @@ def _load() -> Iterator[tuple[str, Profile]]:
     for entry in sorted(_folder().iterdir(), key=lambda e: e.name):
         if entry.name.endswith(".yaml"):
             name = entry.name.removesuffix(".yaml")
-            read = yaml.safe_load(entry.read_text("utf-8"))
-            yield name, Profile(name=name, **read | {"minors": tuple(read.get("minors", ()))})
+            yield name, msgspec.convert({"name": name, **msgspec.yaml.decode(entry.read_bytes())}, Profile)
 
 
 _COUNT: Final = re.compile(r"[0-9]{1,9}")

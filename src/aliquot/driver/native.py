@@ -48,6 +48,8 @@ def native_part(name: str) -> Path:
         NativePartMissing: the installation is incomplete.
     """
     override = os.environ.get("ALIQUOT_NATIVE_DIR")
+    if override and not Path(override).is_dir():
+        raise NativePartMissing(f"ALIQUOT_NATIVE_DIR is {override}, where no folder is; give the whole path of one")
     roots = [Path(override)] if override else []
     package = files("aliquot")
     candidates = getattr(package, "_paths", None) or [Path(str(package))]

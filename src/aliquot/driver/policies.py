@@ -1,4 +1,4 @@
-"""Placement policies of installed packages, which the pure core cannot import itself.
+"""What the pure core of placement cannot find itself: policies of installed packages, and its native inner loops.
 
 A package adds a policy with the entry point group `aliquot.policies`: the name is the entry point's, the object makes
 the policy when called without arguments.
@@ -7,11 +7,15 @@ the policy when called without arguments.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from aliquot.driver.native import KERNELS, NativePartMissing, native_part
 from aliquot.model.errors import AliquotError
+from aliquot.placement import kernels
 from aliquot.placement.policy import POLICIES, Policy, UnknownPolicy
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
 
 GROUP: Final = "aliquot.policies"
 
@@ -22,7 +26,7 @@ class BrokenPolicy(AliquotError):
 
 def policy_names() -> list[str]:
     """All policies, those of the core and those that packages add."""
-    return sorted({*POLICIES, *(entry.name for entry in entry_points(group=GROUP))})
+    return sorted({*POLICIES, *(entry.name for entry in _entries())})
 
 
 def maker(name: str) -> Callable[[], Policy]:
@@ -34,9 +38,15 @@ def maker(name: str) -> Callable[[], Policy]:
     """
     if name in POLICIES:
         return POLICIES[name]
-    for entry in entry_points(group=GROUP, name=name):
+    for entry in _entries().select(name=name):
         return _loaded(entry)
     raise UnknownPolicy(f'there is no policy "{name}"; there are {", ".join(policy_names())}')
+
+
+def _entries() -> EntryPoints:
+    from importlib.metadata import entry_points  # takes 20 ms, and most engines use a policy of the core
+
+    return entry_points(group=GROUP)
 
 
 def _loaded(entry: EntryPoint) -> Callable[[], Policy]:
@@ -45,3 +55,15 @@ def _loaded(entry: EntryPoint) -> Callable[[], Policy]:
     except Exception as error:
         raise BrokenPolicy(f'policy "{entry.name}" ({entry.value}) cannot be loaded: {error}') from None
     return made
+
+
+def use_kernels() -> bool:
+    """Whether the native loops are in use from now on; without them placement gives the same answers, slower.
+
+    Called once by each program that decides.
+    """
+    try:
+        return kernels.use(str(native_part(KERNELS))).native
+    except (NativePartMissing, OSError):
+        kernels.use(None)
+        return False

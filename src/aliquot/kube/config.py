@@ -23,6 +23,7 @@ from aliquot.kube.errors import BadKubeConfig
 from aliquot.kube.manifest import BadYaml, read_yaml_file
 
 DEFAULT_FILE: Final = "~/.kube/config"
+TIMEOUT_S: Final = 10.0
 _EXEC_V1: Final = "client.authentication.k8s.io/v1"
 _EXEC_V1BETA1: Final = "client.authentication.k8s.io/v1beta1"
 _FILES_IN: Final = (
@@ -51,14 +52,14 @@ def load_config(kubeconfig: str = "", context: str = "") -> SingleConfig:
     return single._replace(user=_plugin_of_today(single.user or User()))
 
 
-def open_client(config: SingleConfig, *, timeout_s: float = 10.0) -> httpx2.AsyncClient:
+def open_client(config: SingleConfig) -> httpx2.AsyncClient:
     """An HTTP client that is at home at the API server.
 
     Raises:
         BadKubeConfig: a certificate is missing or no certificate, or the way to log in is not known.
     """
     try:
-        return AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(timeout_s)))
+        return AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S)))
     except (ConfigError, OSError, ValueError) as error:
         raise BadKubeConfig(f"the kubeconfig cannot be used: {error}") from None
 

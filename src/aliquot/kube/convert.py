@@ -1,7 +1,7 @@
 """Translate a manifest: rewrite the GPU requests of a pod, or of anything that creates pods, and change nothing else.
 
-Used by `aliquot convert` on whole files and by the webhook on pods as they are admitted. What asks for GPUs and is left
-as it was, because its kind or its name is not known, is reported with its path.
+Used by `aliquot convert` on whole files. What asks for GPUs and is left as it was, because its kind or its name is not
+known, is reported with its path.
 """
 
 from __future__ import annotations
@@ -36,11 +36,9 @@ WHERE_PODS_ARE: Final[Mapping[str, tuple[str, ...]]] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
     "PodTemplate": ("template",),
 }
-_UNREAD: Final = re.compile(
-    r"nvidia\.com/(gpu|mig-|vgpu)|alpha\.kubernetes\.io/nvidia-gpu|tencent\.com/vcuda|aliyun\.com/gpu"
-    r"|sharedgpu/|kubeshare/"
-)
-"""Names that request GPUs in some project's dialect."""
+_OTHERS: Final = ("nvidia.com/mig-", "nvidia.com/vgpu", "alpha.kubernetes.io/nvidia-gpu", "aliyun.com/gpu")
+_UNREAD: Final = (*_OTHERS, *(name for dialect in FOREIGN.values() for name in dialect.owned.requests))
+"""How names begin that request GPUs: those of the dialects, and such as no dialect reads."""
 
 _PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
 
@@ -89,7 +87,7 @@ def _unread(value: Any, path: str = "") -> list[str]:
     limits = value.get("limits")
     found = []
     for key, inner in value.items():
-        if _UNREAD.match(str(key)):
+        if str(key).startswith(_UNREAD):
             found.append(f'{path}["{key}"]')
         elif key == "requests" and isinstance(inner, dict) and isinstance(limits, dict):
             found += _unread({k: v for k, v in inner.items() if k not in limits}, f"{path}.requests")

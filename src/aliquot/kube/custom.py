@@ -1,6 +1,7 @@
 """Aliquot's own kinds of objects in a cluster: SharePod, VGPU, GPUQuota.
 
-The CRDs under deploy/crds are generated from these types, so what the API server accepts is what is decoded here.
+`tools/gen_crds.py` generates the CRDs under deploy/crds from these types, so what the API server accepts is what is
+decoded here.
 """
 
 from __future__ import annotations

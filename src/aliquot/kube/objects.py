@@ -9,6 +9,7 @@ Every field has a default, for the API server leaves out what is empty.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -59,6 +60,13 @@ class Meta(Wire):
     def key(self) -> str:
         """`namespace/name`, or the name of a cluster-scoped object."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since the object was made; 0 where that is not known."""
+        try:
+            return max(0.0, now_s - datetime.fromisoformat(self.creation_timestamp or "").timestamp())
+        except ValueError:
+            return 0.0
 
 
 class HasMeta(Protocol):

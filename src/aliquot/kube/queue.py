@@ -9,7 +9,6 @@ again with the next full resync.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,13 +19,10 @@ from aliquot.lib.backoff import Backoff
 class WorkQueue:
     """A queue of keys for one event loop."""
 
-    def __init__(
-        self, *, most: int = 100_000, first_s: float = 0.05, max_s: float = 60.0, seed: random.Random | None = None
-    ) -> None:
+    def __init__(self, *, most: int = 100_000, first_s: float = 0.05, max_s: float = 60.0) -> None:
         self._most = most
         self._first_s = first_s
         self._max_s = max_s
-        self._random = seed or random.Random()
         self._ready: deque[str] = deque()
         self._waiting: set[str] = set()
         self._busy: set[str] = set()
@@ -66,7 +62,7 @@ class WorkQueue:
 
     def failed(self, key: str) -> float:
         """Add a failed key again, with a longer delay than after the previous failure; returns the delay in seconds."""
-        wait_s = self._failures.setdefault(key, Backoff(self._first_s, self._max_s, self._random)).next_s()
+        wait_s = self._failures.setdefault(key, Backoff(self._first_s, self._max_s)).next_s()
         self.add_after(key, wait_s)
         return wait_s
 

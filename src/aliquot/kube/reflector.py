@@ -114,6 +114,12 @@ class Reflector(Generic[T]):
         """The object of that `namespace/name`."""
         return self._store.get(key)
 
+    def has_seen(self, version: str) -> bool:
+        """Whether everything up to this resource version is in the store; one that is no integer tells nothing."""
+        if not version.isdigit():
+            return True
+        return self.version.isdigit() and int(self.version) >= int(version)
+
     async def run(self) -> None:
         """Follow until cancelled."""
         backoff = Backoff(self.tuning.wait_first_s, self.tuning.wait_max_s, self.random)

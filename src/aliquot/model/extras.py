@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 from importlib.util import find_spec
 from typing import Final
 
@@ -28,6 +27,8 @@ class MissingExtra(AliquotError):
 def adding(extra: str) -> str:
     """The command that adds an extra to the environment that this program runs in: a tool's environment has no pip."""
     wanted = f"'aliquot[{extra}]'"
+    from importlib import metadata  # it loads the parsers of e-mail, which no start of a program should pay for
+
     if "/pipx/venvs/" in sys.prefix:
         return f"pipx runpip aliquot install {wanted}"
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from aliquot.kube.api import Api
 from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT
-from aliquot.lib.log import Logger
+from aliquot.lib.log import Logger, set_up_log
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allocator import Outcome, ShareAllocator
@@ -45,7 +46,7 @@ from aliquot.node.tasks import Tasks, every
 from aliquot.node.telling.server import application, serving
 from aliquot.node.telling.wiring import arbiter_status, tell_pods, telling_of
 from aliquot.node.volume.following import NodeDriver
-from aliquot.tracing.spans import Spans
+from aliquot.tracing.spans import Spans, tracing
 
 _LOG: Final = Logger("node")
 SYNC_S: Final = 20.0
@@ -334,3 +335,24 @@ class Agent:
         await self._opened.aclose()
         await self.resources.close()
         _LOG.info("ended", node=self.node)
+
+
+def serve(settings: NodeSettings) -> None:
+    """Run the agent until SIGTERM or SIGINT.
+
+    Raises:
+        AliquotError: it could not start, or a part of it failed.
+    """
+    set_up_log(settings.log_format)
+    asyncio.run(_serve(settings))
+
+
+async def _serve(settings: NodeSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    facts = {"k8s.node.name": settings.name}
+    with tracing("aliquot-node", settings.otlp_endpoint, facts) as spans:
+        async with Api.connect(settings.kubeconfig) as api:
+            await Agent(settings, api, spans).run(stop)

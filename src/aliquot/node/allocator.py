@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu
 from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT, PLAN
@@ -72,7 +72,7 @@ class ShareAllocator:
         self._dialects = foreign(aliyun_unit=settings.aliyun_unit)
 
     def devices(self) -> list[DeviceId]:
-        """See `plugin.DeviceAllocator`; while the agent is not ready, none is healthy."""
+        """All ids with their health; quick. While the agent is not ready, none is healthy."""
         gpus = self.provisioner.offered().gpus
         sick = self.provisioner.sick()
         if self.unfit:
@@ -80,7 +80,7 @@ class ShareAllocator:
         return device_ids(gpus, self._settings.ids_per_gpu, sick)
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        """See `plugin.DeviceAllocator`: the GPUs of the oldest waiting pod with that many ids, as a hint."""
+        """The ids to take for some container, only a hint: the GPUs of the oldest waiting pod with that many ids."""
         for pod in sorted(self.pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
             for container in pod.asking():
                 key = f"{pod.metadata.uid}/{container.name}"
@@ -90,7 +90,11 @@ class ShareAllocator:
         return preferred(available, must, size, [])
 
     async def allocate(self, ids: Sequence[str]) -> str:
-        """See `plugin.DeviceAllocator`."""
+        """The CDI device name for these ids.
+
+        Raises:
+            Refused, CheckpointError: none can be given.
+        """
         if self.unfit:
             raise Refused(f"nothing can be given now: {self.unfit}")
         began_s = time.perf_counter()
@@ -99,7 +103,11 @@ class ShareAllocator:
         return qualified(name)
 
     async def before_start(self, ids: Sequence[str]) -> None:
-        """See `plugin.DeviceAllocator`."""
+        """Prepare what the container with these ids gets.
+
+        Raises:
+            AliquotError: it must not start.
+        """
         began_s, claims, why = time.perf_counter(), list[Claim](), "cancelled"
         try:
             await self._before_start(ids, claims)

@@ -11,7 +11,7 @@ A pod is a holder only in the one namespace where the scheduler creates them: an
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from aliquot.kube.api import Api
 from aliquot.kube.dialects.nvidia import GPU
@@ -31,22 +31,6 @@ from aliquot.node.settings import NodeSettings
 _LOG: Final = Logger("node")
 STOCK: Final = GPU
 """The stock plugin's resource."""
-
-
-class HeldDevices(Protocol):
-    """Kubelet's account of the stock plugin's devices (`kubelet.PodResources`)."""
-
-    async def held(self) -> list[Held]:
-        """What each container holds.
-
-        Raises:
-            OSError: kubelet does not answer.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close the connection."""
-        ...
 
 
 def held_gpus(
@@ -82,7 +66,7 @@ class Holders:
     """The GPUs held on one node; `look` refreshes them."""
 
     def __init__(
-        self, api: Api, account: HeldDevices, pods: Iterable[NodePod], namespace: str, machine: Machine
+        self, api: Api, account: PodResources, pods: Iterable[NodePod], namespace: str, machine: Machine
     ) -> None:
         self._api = api
         self._account = account

@@ -11,9 +11,9 @@ import msgspec
 
 from aliquot.driver import emulation
 from aliquot.driver.choice import choose
-from aliquot.driver.discovery import Gpu, NoDriver
+from aliquot.driver.discovery import NoDriver
+from aliquot.driver.gpu import Gpu, cuda_variables
 from aliquot.driver.modules import CONTROL_NODES, MAKE_NODES, make_nodes, missing_nodes, node_name
-from aliquot.driver.visible import cuda_variables
 from aliquot.node.cdi import DeviceNode, Edits, Mount
 from aliquot.placement.books import NodeSpec
 from aliquot.tenancy.machine import SharedMachine, answering_gpus

@@ -9,13 +9,14 @@ which the tools of another project know that a pod of theirs has its devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Final
 
+from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import PLAN_STATUS
-from aliquot.kube.objects import Pod
-from aliquot.kube.resources import PODS, Resource
+from aliquot.kube.planstatus import written_outcome
+from aliquot.kube.resources import PODS
 from aliquot.node.allocator import Outcome
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.events import Events
@@ -27,20 +28,12 @@ AGAIN_S: Final = 5.0
 STATUS_BYTES: Final = 1000
 
 
-class Patches(Protocol):
-    """The parts of the API client that are used."""
-
-    async def patch(self, resource: Resource[Pod], name: str, body: Mapping[str, Any], *, namespace: str) -> object:
-        """Change an object."""
-        ...
-
-
 class Outcomes:
     """Writes outcomes while `run` runs; what it has not written at its end is lost."""
 
     def __init__(
         self,
-        api: Patches,
+        api: Api,
         events: Events,
         clock: Clock | None = None,
         started: Callable[[PodKey], Mapping[str, str]] = lambda owner: {},
@@ -56,7 +49,7 @@ class Outcomes:
 
     async def tell(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
         """Record the outcome of an announced container."""
-        self._told.setdefault(owner, {})[container] = f"{container}: {outcome}" + (f" ({why})" if why else "")
+        self._told.setdefault(owner, {})[container] = written_outcome(container, outcome, why)
         if outcome == "provisioned":
             self._provisioned.add(owner)
         wait_s = GOOD_NEWS_S if outcome == "provisioned" and owner not in self._written else 0.0

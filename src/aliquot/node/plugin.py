@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 import grpc.aio
 
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
+from aliquot.node.allocator import ShareAllocator
 from aliquot.node.devices import HEALTHY, UNHEALTHY, DeviceId
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.kubelet_api import deviceplugin_pb2_grpc as rpc
@@ -30,34 +31,6 @@ REGISTER_TIMEOUT_S: Final = 15.0
 ASK_BYTES: Final = 16 << 20
 
 
-class DeviceAllocator(Protocol):
-    """The handler of kubelet's calls."""
-
-    def devices(self) -> list[DeviceId]:
-        """All ids with their health; quick."""
-        ...
-
-    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        """The ids to take for some container; only a hint."""
-        ...
-
-    async def allocate(self, ids: Sequence[str]) -> str:
-        """The CDI device name for these ids.
-
-        Raises:
-            AliquotError: none can be given.
-        """
-        ...
-
-    async def before_start(self, ids: Sequence[str]) -> None:
-        """Prepare what the container with these ids gets.
-
-        Raises:
-            AliquotError: it must not start.
-        """
-        ...
-
-
 class DevicePlugin(rpc.DevicePluginServicer):
     """One resource's plugin in kubelet's folder. `run` serves until cancelled."""
 
@@ -65,7 +38,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self,
         folder: Path,
         resource: str,
-        allocator: DeviceAllocator,
+        allocator: ShareAllocator,
         *,
         on_registered: Callable[[], None],
         on_listed: Callable[[], None] = lambda: None,

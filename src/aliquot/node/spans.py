@@ -11,12 +11,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from aliquot.arbiter.records import Status
 from aliquot.kube.names import PLAN, TRACEPARENT
 from aliquot.kube.objects import Meta
 from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.lib.bounded import Bounded
 from aliquot.node.identity import Claim
 from aliquot.tracing.context import TraceContext, read_traceparent
 from aliquot.tracing.spans import Spans
@@ -50,14 +51,13 @@ class ContainerSpans:
     def __init__(self, node: str, spans: Spans) -> None:
         self._node = node
         self._spans = spans
-        self._allocated: dict[str, tuple[int, int]] = {}
-        self._waiting: dict[str, _Waiting] = {}
+        self._allocated: Bounded[str, tuple[int, int]] = Bounded(KEPT)
+        self._waiting: Bounded[str, _Waiting] = Bounded(KEPT)
 
     def allocated(self, name: str, seconds: float) -> None:
         """Allocate has just been answered with this name."""
         ended_ns = time.time_ns()
         self._allocated[name] = (ended_ns - int(seconds * 1e9), ended_ns)
-        _bound(self._allocated)
 
     def prepared(self, start: Start, seconds: float, why: str) -> dict[str, str] | None:
         """Record what kubelet has asked for this container; the exemplar of PreStartContainer, None if untraced."""
@@ -72,7 +72,6 @@ class ContainerSpans:
         made = self._spans.record("PreStartContainer", began_ns, ended_ns, attributes, parent=parent, error=why)
         if not why and start.tenant:
             self._waiting[start.tenant] = _Waiting(start.claim.owner.uid, parent, attributes, ended_ns)
-            _bound(self._waiting)
         return made.exemplar
 
     async def follow(self, status: Callable[[], Status | None], lives: Callable[[str], bool]) -> None:
@@ -112,8 +111,3 @@ class ContainerSpans:
             "k8s.node.name": self._node,
             "aliquot.gpu.uuids": [str(piece.gpu) for piece in share.slices] if share is not None else [],
         }
-
-
-def _bound(kept: dict[str, Any]) -> None:
-    while len(kept) > KEPT:
-        del kept[next(iter(kept))]

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu
 from aliquot.kube import names
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import aliyun

@@ -16,8 +16,7 @@ from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Slice
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster, Holding, Placement
-from aliquot.placement.devices import hold_rest, hold_whole
-from aliquot.placement.fits import fitting_nodes
+from aliquot.placement.fits import fitting_nodes, hold_rest, hold_whole
 from aliquot.placement.policy import LabelAware, Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Infeasible

@@ -29,6 +29,7 @@ from aliquot.placement.decide import NEVER, Decider
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Infeasible
+from aliquot.placement.rules import obstacle
 from aliquot.placement.sentences import (
     FITS,
     PlaceReason,
@@ -41,7 +42,6 @@ from aliquot.placement.sentences import (
     waiting,
     wish,
 )
-from aliquot.placement.wakes import obstacle
 
 _CHANGES_SHOWN: Final = 3
 _PLACES_SHOWN: Final = 8

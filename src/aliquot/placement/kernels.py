@@ -1,22 +1,22 @@
 """The native inner loops of placement, loaded by ctypes, and the choice between them and their plain oracles.
 
 Who starts a program says where the library is: `use(str(native_part(KERNELS)))`. Without that, or where the library
-does not load, `kernels()` gives `PlainKernels`, which has the same answers to the last bit and takes longer.
+does not load, `kernels()` gives those in plain Python, which have the same answers to the last bit and take longer.
 For the policy `fgd` and the simulator's fragmentation metric: `kernels().fragmentation` and `.fgd_scores`.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.lib.arrays import BoolArray, FloatArray, IntArray
 from aliquot.placement.columns import MODELS, Columns, Records, ShapeRecord
-from aliquot.placement.future.oracle import PlainFuture
-from aliquot.placement.plain import PlainKernels
+from aliquot.placement.future.oracle import Future
+from aliquot.placement.plain import Kernels
 
 ABI: Final = 1
 MAX_GPUS: Final = 64
@@ -25,56 +25,7 @@ MEMO_BYTES: Final = 64 << 20
 """Most memory that one future spends on scores per shape and node."""
 
 
-class Future(Protocol):
-    """The value of nodes for arrivals to come, and scores by it (docs/policy-aliquot.md)."""
-
-    @property
-    def work(self) -> int:
-        """Values recomputed so far."""
-
-    def learn(self, visits: Records, weight: FloatArray) -> None:
-        """New sequences: `VISIT` [sequences, visits], weight [visits]; forgets all values."""
-
-    def price(self, slots: Records, model_price: FloatArray, chi: float) -> None:
-        """New prices: `SLOT` [slots], per milli of each model [MODELS], and how far parts of slots count."""
-
-    def value(self, model: int, cpu_milli: int, left: IntArray) -> float:
-        """Milli-GPU that future arrivals put on a node of this model with so much left."""
-
-    def scores(self, columns: Columns, shape: ShapeRecord, nodes: IntArray, quantum: float) -> IntArray:
-        """Scores of nodes that fit."""
-
-    def tend(self, columns: Columns, shape: ShapeRecord, open_nodes: BoolArray, quantum: float, budget: int) -> bool:
-        """Have the scores of a shape ready on all open nodes that fit it; False when the budget of values ended it."""
-
-    def option(self, columns: Columns, shape: ShapeRecord, node: int, gpu: int) -> float:
-        """What the shape's shared part changes on one device; minus infinity where it does not fit."""
-
-
-class Kernels(Protocol):
-    """The inner loops; see `native/kernels/kernels.h` for the contract of each."""
-
-    native: bool
-
-    def idle(self, columns: Columns) -> tuple[int, IntArray]:
-        """Idle milli-GPU in all, and by model bit [MODELS]."""
-
-    def fragmentation(self, columns: Columns, targets: Records, nodes: IntArray) -> FloatArray:
-        """Milli-GPU of each node that the next pod of the target workload (`TARGET` [m]) cannot use."""
-
-    def fgd_scores(
-        self, columns: Columns, targets: Records, shape: ShapeRecord, before: FloatArray, nodes: IntArray
-    ) -> tuple[IntArray, NDArray[np.int16]]:
-        """FGD's integer scores of fitting nodes and the device of each; `before` is the fragmentation of all N."""
-
-    def capacity(self, columns: Columns, slots: Records, chi: float, held: BoolArray | None = None) -> FloatArray:
-        """Slots of each kind in the cluster, held nodes left out."""
-
-    def future(self, nodes: int, gpus: int) -> Future:
-        """A value function for clusters of this size."""
-
-
-class NativeFuture:
+class NativeFuture(Future):
     """`aliquot_future` of the library."""
 
     def __init__(self, library: ctypes.CDLL, nodes: int, gpus: int) -> None:
@@ -144,7 +95,7 @@ class NativeFuture:
         return float(self._library.aliquot_future_option(self._handle, columns.pointer, ctypes.byref(shape), node, gpu))
 
 
-class NativeKernels:
+class NativeKernels(Kernels):
     """The library `libaliquot_kernels.so`.
 
     Raises:
@@ -167,7 +118,7 @@ class NativeKernels:
     def fragmentation(self, columns: Columns, targets: Records, nodes: IntArray) -> FloatArray:
         """As in `Kernels`."""
         if columns.gpus > MAX_GPUS:
-            return PlainKernels().fragmentation(columns, targets, nodes)
+            return super().fragmentation(columns, targets, nodes)
         amount = np.empty(len(nodes), dtype=np.float64)
         self._library.aliquot_fragmentation(
             columns.pointer, targets.ctypes.data, len(targets), nodes.ctypes.data, len(nodes), amount.ctypes.data
@@ -179,7 +130,7 @@ class NativeKernels:
     ) -> tuple[IntArray, NDArray[np.int16]]:
         """As in `Kernels`."""
         if columns.gpus > MAX_GPUS:
-            return PlainKernels().fgd_scores(columns, targets, shape, before, nodes)
+            return super().fgd_scores(columns, targets, shape, before, nodes)
         scores, gpus = np.empty(len(nodes), dtype=np.int64), np.empty(len(nodes), dtype=np.int16)
         self._library.aliquot_fgd_scores(
             columns.pointer,
@@ -197,7 +148,7 @@ class NativeKernels:
     def capacity(self, columns: Columns, slots: Records, chi: float, held: BoolArray | None = None) -> FloatArray:
         """As in `Kernels`."""
         if columns.gpus > MAX_GPUS:
-            return PlainKernels().capacity(columns, slots, chi, held)
+            return super().capacity(columns, slots, chi, held)
         found = np.empty(len(slots), dtype=np.float64)
         self._library.aliquot_future_capacity(
             columns.pointer,
@@ -212,7 +163,7 @@ class NativeKernels:
     def future(self, nodes: int, gpus: int) -> Future:
         """As in `Kernels`; machines with more GPUs than the library knows get the oracle."""
         if gpus > MAX_GPUS:
-            return PlainFuture()
+            return super().future(nodes, gpus)
         return NativeFuture(self._library, nodes, gpus)
 
 
@@ -246,7 +197,7 @@ def _declare(library: ctypes.CDLL) -> None:
         function.argtypes = [kinds[letter] for letter in arguments]
 
 
-_current: Kernels = PlainKernels()
+_current: Kernels = Kernels()
 
 
 def use(path: str | None) -> Kernels:
@@ -256,7 +207,7 @@ def use(path: str | None) -> Kernels:
         OSError: it cannot be loaded, or is of another version.
     """
     global _current
-    _current = NativeKernels(path) if path else PlainKernels()
+    _current = NativeKernels(path) if path else Kernels()
     return _current
 
 

@@ -18,7 +18,7 @@ from aliquot.lib.arrays import BoolArray
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import Code, QuotaExcess, UnmetConstraint
-from aliquot.placement.wakes import FLUID
+from aliquot.placement.rules import FLUID, one_model
 
 ALL: Final = slice(None)
 OF_ONE_MODEL: Final = "one model"
@@ -87,11 +87,6 @@ def _node_constraints(
     if mixed is not None:
         yield mixed, UnmetConstraint(Code.NODE_ONE_MODEL, asked=devices)
     yield everywhere, UnmetConstraint(Code.NODE_GPUS, asked=devices)
-
-
-def one_model(cluster: Cluster, ask: Ask) -> bool:
-    """Whether the ask's GPUs have to be of one model, and some nodes have several."""
-    return ask.devices > 1 and not ask.mixed and bool(cluster.mixed)
 
 
 def _suited(cluster: Cluster, ask: Ask, rows: slice, but: Sequence[int] = ()) -> list[BoolArray]:

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from aliquot.lib.arrays import BoolArray, FloatArray, IntArray
 from aliquot.placement.columns import MODELS, Columns, Records, ShapeRecord, model_bit
-from aliquot.placement.future.oracle import PlainFuture, PlainNode, slot_capacity
+from aliquot.placement.future.oracle import Future, PlainNode, slot_capacity
 
 
-class PlainKernels:
-    """As `NativeKernels`, in Python."""
+class Kernels:
+    """The inner loops; see `native/kernels/kernels.h` for the contract of each. `NativeKernels` has them in C."""
 
     native = False
 
     def idle(self, columns: Columns) -> tuple[int, IntArray]:
-        """As in `Kernels`."""
+        """Idle milli-GPU in all, and by model bit [MODELS]."""
         left = rooms(columns.free_milli, columns.free_mib, columns.size_mib)
         by_model = np.zeros(MODELS, dtype=np.int64)
         there = columns.model >= 0
@@ -30,24 +30,24 @@ class PlainKernels:
         return int(by_model.sum()), by_model
 
     def fragmentation(self, columns: Columns, targets: Records, nodes: IntArray) -> FloatArray:
-        """As in `Kernels`."""
+        """Milli-GPU of each node that the next pod of the target workload (`TARGET` [m]) cannot use."""
         return np.array([_fragmentation(*_open(PlainNode(columns, int(n))), targets) for n in nodes], dtype=np.float64)
 
     def fgd_scores(
         self, columns: Columns, targets: Records, shape: ShapeRecord, before: FloatArray, nodes: IntArray
     ) -> tuple[IntArray, NDArray[np.int16]]:
-        """As in `Kernels`."""
+        """FGD's integer scores of fitting nodes and the device of each; `before` is the fragmentation of all N."""
         found = [_fgd_score(PlainNode(columns, int(n)), targets, shape, float(before[n])) for n in nodes]
         scores, gpus = zip(*found, strict=True) if found else ((), ())
         return np.array(scores, dtype=np.int64), np.array(gpus, dtype=np.int16)
 
     def capacity(self, columns: Columns, slots: Records, chi: float, held: BoolArray | None = None) -> FloatArray:
-        """As in `Kernels`."""
+        """Slots of each kind in the cluster, held nodes left out."""
         return slot_capacity(columns, slots, chi, held)
 
-    def future(self, nodes: int, gpus: int) -> PlainFuture:
-        """As in `Kernels`."""
-        return PlainFuture()
+    def future(self, nodes: int, gpus: int) -> Future:
+        """A value function for clusters of this size."""
+        return Future()
 
 
 def rooms(free_milli: NDArray[np.int32], free_mib: IntArray, size_mib: IntArray) -> IntArray:

@@ -1,4 +1,4 @@
-"""Places for the containers of one pod on one node, when not all of them run at once.
+"""Places for the containers of one pod on one node, when not all of them run at once, and the plan that they make.
 
 Init containers run one after another before the others, sidecars among them from their start on. Each phase of a pod
 has to fit by itself; a GPU that one phase has is free for another, and is preferred, so that a pod holds the largest of
@@ -9,21 +9,26 @@ Source: Kubernetes, "Sidecar containers", resource sharing within containers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Final
 
-from aliquot.kube.requests import PlacementUnit
+from aliquot.driver.cores import least_used
+from aliquot.kube.plan import ContainerPlan, PodPlan
+from aliquot.kube.requests import PlacementUnit, PodAsk
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import LedgerError, Placement
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
-from aliquot.placement.reasons import Infeasible
+from aliquot.placement.reasons import Infeasible, judge
 from aliquot.placement.rules import models_apart
-from aliquot.scheduler.allocations import AllocationPart, bookings, phases
+from aliquot.placement.sentences import refusal, sentence_of
+from aliquot.scheduler.allocations import Allocation, AllocationPart, bookings, phases
 
 _CHOICES_MOST: Final = 64
+_DEVICES_SHOWN: Final = 8
 
 
 def fit(
@@ -140,3 +145,53 @@ def one_model_each(cluster: Cluster, units: Sequence[PlacementUnit], node: str) 
 def _among(unit: PlacementUnit, uuids: Sequence[str]) -> PlacementUnit:
     """The same request on some of the devices that it allows."""
     return replace(unit, ask=_within(unit.ask, uuids) or unit.ask.but(gpu="none"))
+
+
+def pod_plan(
+    cluster: Cluster,
+    ask: PodAsk,
+    node: str,
+    placed: Sequence[tuple[PlacementUnit, Placement]],
+    others: Iterable[Allocation],
+) -> PodPlan:
+    """The plan for a pod whose units have these places on a node; `others` are the allocations there."""
+    found: dict[str, ContainerPlan] = {}
+    booked = [plan for other in others for plan in other.plan.containers.values() if not plan.uses]
+    for unit, placement in sorted(placed, key=lambda each: (each[0].container, each[0].part)):
+        before = found.get(unit.container)
+        slices = (before.slices if before else ()) + placement.slices
+        asked = ask.container(unit.container)
+        assert asked is not None
+        found[unit.container] = ContainerPlan(
+            slices,
+            _cores(cluster, slices[0].gpu, unit.ask.near_cores, chain(booked, found.values())),
+            unit.ask.labels if asked.parts > 1 else asked.request.labels,
+            asked.request.gpu_id,
+            asked.parts,
+            enforce=asked.enforced,
+            init=asked.init,
+            wake_us=asked.request.wake_us,
+        )
+    for asked in ask.containers:
+        if asked.uses:
+            found[asked.container] = replace(found[asked.uses], uses=asked.uses, init=asked.init)
+    return PodPlan(node, found)
+
+
+def why_not(decider: Decider, unit: PlacementUnit, node: str, namespace: str) -> str:
+    """Why a unit does not fit on a node, with the first of its devices."""
+    verdict = judge(decider.cluster, unit.ask, node, decider.quotas, namespace)
+    if verdict.reason is None:
+        return f'container "{unit.container}" fits on node "{node}" no more'
+    devices = f" ({refusal(verdict, _DEVICES_SHOWN)})" if any(verdict.devices) else ""
+    return f'container "{unit.container}": node {sentence_of(verdict.reason)}{devices}'
+
+
+def _cores(cluster: Cluster, gpu: str, count: int, plans: Iterable[ContainerPlan]) -> tuple[int, ...]:
+    """The requested number of cores near a GPU, the least bound by these plans first."""
+    number, g = cluster.uuids[gpu]
+    topology = cluster.spec(number).topology
+    if topology is None or not count:
+        return ()
+    used = Counter(core for plan in plans for core in plan.cores)
+    return tuple(sorted(least_used(topology.cores[g], count, used)))

@@ -31,7 +31,7 @@ from aliquot.model.ids import split_key
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.scheduler.allocations import Allocation
 from aliquot.scheduler.ledger import Ledger, NodeFull
-from aliquot.scheduler.look import FITS, Judged, scores
+from aliquot.scheduler.verdicts import FITS, Judged, scores
 
 log = Logger("scheduler")
 ASSUMED_S: Final = 5.0

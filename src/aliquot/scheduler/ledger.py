@@ -9,6 +9,7 @@ Nothing here waits or does I/O; every method leaves the ledger consistent.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
@@ -29,13 +30,14 @@ from aliquot.placement.books import LedgerError, NodeSpec, Placement
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import Decider
+from aliquot.placement.ledger import ledger_gpu, ledger_gpus
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.allocations import Allocation, reservations
-from aliquot.scheduler.fitting import fit
+from aliquot.scheduler.fitting import fit, pod_plan, why_not
 from aliquot.scheduler.measures import Measures
-from aliquot.scheduler.planning import pod_plan, why_not
+from aliquot.status.gpus import Gpu
 
 log = Logger("scheduler")
 _SEEN_MOST: Final = 100_000
@@ -363,3 +365,19 @@ class Ledger:
         """Why a node is not in the ledger."""
         fault = self.faulty.get(node)
         return replace(UNKNOWN_NODE if fault is None else FAULTY_NODE, node=node, label=fault or "")
+
+    def gpu(self, uuid: str) -> Gpu | None:
+        """A device by its UUID; None when no node has it."""
+        cell = self.cluster.uuids.get(uuid)
+        return None if cell is None else ledger_gpu(self.cluster, *cell, keeps_closed)
+
+    def gpus(self, node: str = "") -> Iterator[Gpu]:
+        """All devices, or those of a node, in the order of the ledger."""
+        for name in [spec.name for spec in self.cluster.nodes] if not node else [node]:
+            if name in self.cluster.index:
+                yield from ledger_gpus(self.cluster, name, keeps_closed)
+
+
+def keeps_closed(tenant: str) -> bool:
+    """Whether a tenant only keeps others off a device."""
+    return tenant.startswith(CLOSED)

@@ -23,7 +23,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.scheduler.allocations import Allocation
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.look import tried
+from aliquot.scheduler.verdicts import tried
 from aliquot.scheduler.wire import MetaPod, MetaVictims
 
 MAX_S: Final = 2.5

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-from aliquot.driver.kernels import use_kernels
-from aliquot.driver.policies import maker
+from aliquot.driver.policies import maker, use_kernels
 from aliquot.http.certificate import BadCertificate, Certificate
 from aliquot.http.connections import ClientConnection
 from aliquot.http.listening import listening
@@ -81,6 +80,7 @@ class Scheduler:
             self.leads,
             aliyun_unit=settings.aliyun_unit,
             version=version(),
+            has_seen=self.pods.has_seen,
             on_scrape=self._measure_watches,
             on_waiting=self.evictor.waits,
         )

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -38,18 +39,53 @@ from aliquot.scheduler import wire
 from aliquot.scheduler.allocations import reservations
 from aliquot.scheduler.bind import Binder, CanNotBind
 from aliquot.scheduler.groups import Groups, PodGroups, group_of
-from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.ledger_view import closed
-from aliquot.scheduler.look import FITS, UNKNOWN, Judged, judge, lasting, scores
-from aliquot.scheduler.metrics import SchedulerMetrics
+from aliquot.scheduler.ledger import Ledger, keeps_closed
 from aliquot.scheduler.names import BadNames, Names, Numbering
 from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.spans import PodSpans
+from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, judge, lasting, scores
 from aliquot.scheduler.wording import Wording
 
 MAX_BYTES: Final = 64 * 1024 * 1024
+CATCH_UP_S: Final = 0.002
+LATE_S: Final = 0.5
+"""How long a retry waits for a ledger that is behind; kube-scheduler asks about one pod at a time."""
+HANGS_S: Final = 10.0
+"""How long no retry waits for one that was not there by then."""
 _ENCODER: Final = msgspec.json.Encoder()
+BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)
 Verb = Callable[[bytes], Awaitable[Any]]
+
+
+@dataclass
+class SchedulerMetrics:
+    """A separate registry, so that several schedulers fit into one process."""
+
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def __post_init__(self) -> None:
+        registry = self.registry
+        self.verb_s = Histogram(
+            "aliquot_scheduler_verb_seconds", "Time to answer a verb.", ["verb"], buckets=BUCKETS_S, registry=registry
+        )
+        self.verbs = Counter("aliquot_scheduler_verbs_total", "Verbs answered.", ["verb", "result"], registry=registry)
+        self.leads = Gauge("aliquot_scheduler_leads", "1 while this scheduler leads.", registry=registry)
+        self.nodes = Gauge("aliquot_scheduler_nodes", "Nodes with GPUs in the ledger.", registry=registry)
+        self.allocations = Gauge(
+            "aliquot_scheduler_holds", "Pods that hold GPUs, by state.", ["state"], registry=registry
+        )
+        self.inconsistent = Gauge(
+            "aliquot_scheduler_strays", "Pods whose plan does not fit the ledger.", registry=registry
+        )
+        self.faulty = Gauge(
+            "aliquot_scheduler_faulty_nodes", "Nodes whose inventory cannot be read.", registry=registry
+        )
+        self.gpu_milli = Gauge(
+            "aliquot_scheduler_gpu_milli", "Thousandths of GPUs, by state.", ["state"], registry=registry
+        )
+        self.watch = Gauge(
+            "aliquot_scheduler_watch", "Events of the watch caches.", ["kind", "count"], registry=registry
+        )
 
 
 @dataclass
@@ -67,11 +103,14 @@ class Extender:
     aliyun_unit: Unit = "GiB"
     version: str = "0"
     wording: Wording = field(default_factory=Wording)
+    has_seen: Callable[[str], bool] = lambda version: True
+    """Whether the ledger knows what happened to pods up to a resource version."""
     on_scrape: Callable[[], None] = lambda: None
     on_waiting: Callable[[Pod, PodAsk, Iterable[str]], None] = lambda pod, ask, failed: None
 
     def __post_init__(self) -> None:
         self._numbering = Numbering(self.ledger.cluster)
+        self._hangs_until_s = float("-inf")
         self.groups = Groups(self.ledger, self.binder.clock.monotonic_s, PodGroups(self.binder.api).needed)
 
     def app(self) -> Starlette:
@@ -117,6 +156,8 @@ class Extender:
         if self.ledger.first_call(ask):
             for unit in ask.units(self.ledger.known):
                 self.ledger.policy.arrived(unit.ask.shape)
+        if self.wording.retried(ask.key, args.pod.metadata.resource_version):
+            await self._catch_up(args.pod.metadata.resource_version)
         numbers = self._numbering(names)
         judged = judge(self.ledger, ask, numbers, names.__getitem__)
         if group_of(args.pod):
@@ -125,9 +166,9 @@ class Extender:
             fitting = int((judged.codes == FITS).sum())
             self.spans.note(args.pod.metadata, {"aliquot.nodes": len(names), "aliquot.nodes_fitting": fitting})
         if not (judged.codes == FITS).any():
-            places = np.flatnonzero(judged.codes & 1 == 0).tolist()
+            places = np.flatnonzero(judged.codes & LASTS == 0).tolist()
             self.on_waiting(args.pod, ask, (names[place] for place in places))
-            if self.wording.other(ask.key):
+            if self.wording.next_is_second(ask.key, args.pod.metadata.resource_version):
                 judged = judged.reworded()
         return _filtered(names, nodes, judged)
 
@@ -175,6 +216,16 @@ class Extender:
             if not nodes or name not in nodes:
                 empty.add_empty_node(self.ledger, name)
         return _filtered(names, nodes, judge(empty, ask, Numbering(empty.cluster)(names), names.__getitem__))
+
+    async def _catch_up(self, version: str) -> None:
+        """Wait until the ledger is as new as kube-scheduler was; not for long, nor soon again for one that hangs."""
+        clock = self.binder.clock
+        began_s = clock.monotonic_s()
+        while not self.has_seen(version) and began_s >= self._hangs_until_s:
+            if clock.monotonic_s() - began_s > LATE_S:
+                self._hangs_until_s = clock.monotonic_s() + HANGS_S
+                return
+            await clock.sleep(CATCH_UP_S)
 
     def _note_bind(self, args: wire.BindingArgs, why: str) -> None:
         """For the span of a bind: the pod, its node, and the GPUs that it has there."""
@@ -263,7 +314,7 @@ class Extender:
         nodes = []
         for number, name in enumerate(names, 1):
             if name in self.ledger.cluster.index:
-                nodes.append((name, ledger_gpus(self.ledger.cluster, name, closed)))
+                nodes.append((name, ledger_gpus(self.ledger.cluster, name, keeps_closed)))
             await turn(number)
         text = await asyncio.to_thread(inspect, nodes, self.aliyun_unit, error)  # a second's work, of facts that stay
         return Response(text, media_type="application/json")

@@ -2,37 +2,71 @@
 
 A refused pod sleeps at kube-scheduler until something changes in the cluster; then the filter is called at once. If the
 event of a freed share reaches kube-scheduler before it reaches the ledger, a refusal lets the pod sleep beside free
-room
-until the next change, which a quiet cluster may not have for minutes. But kube-scheduler writes the refusal into the
-pod's condition, and if the text is new, its own write is such a change: it calls again some milliseconds later,
-when the ledger is up to date. So a pod that slept is refused with a different message than the last time
+room until the next change, which a quiet cluster may not have for minutes. But kube-scheduler writes the refusal into
+the pod's condition, and if the text is new, its own write is such a change: it calls again some milliseconds later,
+when the ledger is up to date. So every refusal has another text than the one before, but for that of the retry
 (docs/decisions/0021).
+
+The retry is the call that shows the pod changed since a refusal in new words. How long ago that was says nothing: the
+share may be freed a moment after any refusal. It is answered once the ledger has seen the pod so changed, and with it
+everything that kube-scheduler may have been woken by.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.lib.bounded import Bounded
 
-SLEPT_S: Final = 1.0
-"""A pod that is filtered again after this time slept; kube-scheduler's retry comes sooner."""
+EVERY_S: Final = 1.0
+BURST: Final = 8
+"""A pod that is woken all the time is refused in new words once in `EVERY_S`, after the first `BURST` times: each of
+them is a write of kube-scheduler, and what wakes it so often will wake it again."""
 MAX_REMEMBERED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LastRefusal:
+    """How a pod was refused last."""
+
+    second: bool
+    """Whether in the second of the two wordings."""
+    new: bool
+    """Whether in other words than before, so that kube-scheduler writes it and calls again."""
+    version: str
+    """The resource version of the pod in that call."""
+    spent_until_s: float
+    """Until when its new words so far use up what `EVERY_S` allows."""
 
 
 @dataclass
 class Wording:
-    """Remembers how pods were refused last, and when."""
+    """Remembers how pods were refused last."""
 
     clock: Clock = field(default_factory=RealClock)
-    _last: Bounded[str, tuple[bool, float]] = field(default_factory=lambda: Bounded(MAX_REMEMBERED))
+    _last: Bounded[str, LastRefusal] = field(default_factory=lambda: Bounded(MAX_REMEMBERED))
 
-    def other(self, key: str) -> bool:
-        """Whether the pod, about to be refused, is to be refused in the other of the two wordings."""
-        now_s = self.clock.monotonic_s()
-        other, at_s = self._last.pop(key, (True, float("-inf")))
-        other = other != (now_s - at_s > SLEPT_S)
-        self._last[key] = (other, now_s)
-        return other
+    def retried(self, key: str, version: str) -> bool:
+        """Whether the call for the pod in this resource version is the retry that its last refusal brought about."""
+        last = self._last.get(key)
+        return last is not None and last.new and version != last.version
+
+    def next_is_second(self, key: str, version: str) -> bool:
+        """Whether the pod, about to be refused, is to be refused in the other of the two wordings.
+
+        `version` is the pod's resource version as kube-scheduler knows it.
+        """
+        retried, now_s = self.retried(key, version), self.clock.monotonic_s()
+        last = self._last.pop(key, None)
+        if last is None:
+            made = LastRefusal(False, True, version, now_s + EVERY_S)
+        elif retried:
+            made = replace(last, new=False, version=version)
+        else:
+            spent_until_s = max(last.spent_until_s, now_s) + EVERY_S
+            often = spent_until_s > now_s + BURST * EVERY_S
+            made = last if often else LastRefusal(not last.second, True, version, spent_until_s)
+        self._last[key] = made
+        return made.second

@@ -116,7 +116,7 @@ class Simulation:
         assert holding is not None
         node = holding.node
         self.pool.give(tuple((node, gpu) for gpu in holding.cells), self.kernel.now_us)
-        self.record.left(number, self.kernel.now_us, node, holding)
+        self.record.left(number, self.kernel.now_us)
         if self.waiting.count:
             self._retry(node)
         self._step()
@@ -161,7 +161,7 @@ class Simulation:
             old, holding = self.record.holding(number), self.cluster.tenants[tenant]
             self.pool.give(tuple((old.node, gpu) for gpu in old.cells), self.kernel.now_us)
             self.pool.take(tuple((holding.node, gpu) for gpu in holding.cells), self.kernel.now_us)
-            self.record.moved(number, self.kernel.now_us, old, holding)
+            self.record.moved(number, self.kernel.now_us, holding)
 
     def _retry(self, node: int) -> None:
         """Room was made on a node: start the waiting jobs that now fit, in order."""

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from aliquot.lib.arrays import FloatArray, IntArray
 from aliquot.model.quantities import MILLI
+from aliquot.placement.asks import Shape
 from aliquot.placement.cluster import NodeSpec
+from aliquot.placement.policies.fgd import typical_shapes
 from aliquot.sim.jobs import CLASSES, job_class
 from aliquot.sim.kernel import US_PER_S
-from aliquot.sim.openb.fragmentation import Fragmentation, TaskShape, target_workload
+from aliquot.sim.openb.fragmentation import Fragmentation
 from aliquot.sim.record import NEVER, Outcome
 
 BINS: Final = 200
@@ -85,13 +87,13 @@ def gpu_models(nodes: Sequence[NodeSpec]) -> list[str]:
 
 
 def task_mix(outcome: Outcome, models: list[str]) -> Fragmentation:
-    """The fragmentation measure for the jobs of a run."""
-    counted: Counter[TaskShape] = Counter()
+    """The fragmentation measure for the jobs of a run; a rest beside whole GPUs counts as one more whole GPU."""
+    counted: Counter[Shape] = Counter()
     for job in outcome.jobs:
         ask = job.ask
-        milli = 0 if not ask.devices else MILLI if ask.whole else ask.rest_milli
-        counted[TaskShape(ask.cpu_milli, milli, ask.devices, ask.models)] += 1
-    return Fragmentation(target_workload(counted.elements()), models)
+        devices = (ask.devices, 0) if ask.whole else (0, ask.rest_milli)
+        counted[Shape(*devices, models=ask.models, cpu_milli=ask.cpu_milli)] += 1
+    return Fragmentation(typical_shapes(counted), models)
 
 
 def measured(outcome: Outcome, nodes: Sequence[NodeSpec], warmup: float = 0.0) -> RunMeasures:

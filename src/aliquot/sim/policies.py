@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from aliquot.driver.kernels import use_kernels
-from aliquot.driver.policies import maker
+from aliquot.driver.policies import maker, use_kernels
 from aliquot.placement.asks import Shape
 from aliquot.placement.policy import Policy
 

@@ -87,12 +87,12 @@ class RunRecorder:
         self._placed[number], self._start[number] = now_us, now_us + delay_us
         self._take(number, now_us, holding)
 
-    def left(self, number: int, now_us: int, node: int, holding: Holding) -> None:
+    def left(self, number: int, now_us: int) -> None:
         """A job has ended."""
         self._finish[number] = now_us
         self._give(number, now_us)
 
-    def moved(self, number: int, now_us: int, old: Holding, new: Holding) -> None:
+    def moved(self, number: int, now_us: int, new: Holding) -> None:
         """A running job has gone from one place to another."""
         self._moves += 1
         self._give(number, now_us)

@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,8 @@ class EngineConnection:
             self._socket.close()
             raise NoEngine(f"no engine is up at {runtime.root}. Start one: aliquot up") from None
         self._lines = self._socket.makefile("rb")
+        self._last = b""
+        self._lost = threading.Event()
 
     def __enter__(self) -> EngineConnection:
         return self
@@ -64,16 +67,25 @@ class EngineConnection:
         self._lines.close()
         self._socket.close()
 
-    def say_ended(self) -> None:
-        """Tell the engine that the command in this place has ended; one that is gone need not know."""
+    def say_ended(self) -> int:
+        """Tell the engine that the command in this place has ended; how many processes on its GPU were ended then.
+
+        Another thread is in `wait_until_lost`. An engine that is gone need not know, and one that is silent for
+        `SILENCE_S` is not waited for: both ended none.
+        """
         with contextlib.suppress(OSError):
             self._socket.sendall(COMMAND_ENDED)
+            self._socket.shutdown(socket.SHUT_WR)
+            self._lost.wait(SILENCE_S)
+        line, whole, _ = self._last.partition(b"\n")
+        return msgspec.json.decode(line, type=Reply).left_behind if whole else 0
 
     def wait_until_lost(self) -> None:
         """Return when the engine hangs up."""
         with contextlib.suppress(OSError):
-            while self._socket.recv(4096):
-                pass
+            while data := self._socket.recv(4096):
+                self._last += data
+        self._lost.set()
 
     def ask(self, call: Call) -> Reply:
         """One reply to one call.

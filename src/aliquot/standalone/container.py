@@ -16,7 +16,7 @@ from aliquot.driver.injection import Mode
 from aliquot.lib.backoff import doubled_s
 from aliquot.model.errors import AliquotError, in_words, status_in_words
 from aliquot.model.sharepod import ContainerTemplate, RestartPolicy
-from aliquot.standalone.engine import TenantPlace
+from aliquot.standalone.engine import EngineTenant
 from aliquot.standalone.logs import ContainerLog
 from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.tenant import start_program
@@ -33,7 +33,7 @@ class ContainerRun:
     def __init__(
         self,
         spec: ContainerTemplate,
-        seat: TenantPlace,
+        tenant: EngineTenant,
         log: ContainerLog,
         *,
         policy: RestartPolicy,
@@ -48,11 +48,11 @@ class ContainerRun:
         self.restarts = 0
         self.exit_status: int | None = None
         self.done = False
-        self._seat = seat
+        self._tenant = tenant
         self._policy = policy
         self._grace_s = grace_s
-        self._env = with_tools(dict(base_env) | {v.name: v.value for v in spec.env}, seat.folder.conf.libcuda)
-        self._env |= seat.variables
+        self._env = with_tools(dict(base_env) | {v.name: v.value for v in spec.env}, tenant.folder.conf.libcuda)
+        self._env |= tenant.variables
         self._note = note
         self._on_done = on_done
         self._injection: Mode = injection
@@ -150,7 +150,7 @@ class ContainerRun:
             self._process = None
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            end_orphans([self._seat.folder.directory], container=self.spec.name)
+            end_orphans([self._tenant.folder.directory], container=self.spec.name)
             copying.join(1.0)
 
     def _start_program(self) -> tuple[subprocess.Popen[bytes], threading.Thread]:
@@ -161,7 +161,7 @@ class ContainerRun:
         try:
             # SIGKILL comes from the kernel when the engine is gone: this thread lives as long as the program.
             process = start_program(
-                self._seat.folder,
+                self._tenant.folder,
                 [*self.spec.command, *self.spec.args],
                 self._env,
                 mode=self._injection,

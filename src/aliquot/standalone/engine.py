@@ -27,10 +27,9 @@ from typing import Any, Final, TypeVar
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
 from aliquot.arbiter.records import TenantRecord
 from aliquot.driver.cores import nearest_cores, read_core_list
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu, cuda_variables
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder
 from aliquot.driver.native import HOOK, native_part
-from aliquot.driver.visible import cuda_variables
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
@@ -61,8 +60,8 @@ class EngineError(AliquotError):
 
 
 @dataclass(frozen=True)
-class TenantPlace:
-    """A tenant's place: what it was given and the folder its programs start from."""
+class EngineTenant:
+    """A tenant of the engine: what it was given, and the folder that its programs start from."""
 
     name: TenantName
     plan: Plan
@@ -86,7 +85,7 @@ class TenantPlace:
         return ",".join(self.plan.uuids)
 
     def lease(self) -> RunLease:
-        """The place as a runner outside this process needs it."""
+        """What a runner outside this process needs of it."""
         conf = self.folder.conf
         return RunLease(
             self.name, str(self.folder.directory), str(conf.socket), str(conf.libcuda), str(conf.libnvml),
@@ -107,7 +106,7 @@ class Engine:
         self._learned = LearnedFile(state_dir, self.books.decider.policy, emulated=machine.emulated)
         self._learned.recall()
         self.injection: Mode = injection
-        self._tenancy: Tenancy[TenantPlace] = Tenancy(
+        self._tenancy: Tenancy[EngineTenant] = Tenancy(
             lambda: ArbiterClient(runtime.root), self._release_share, native_part(HOOK),
             patience_s=ARBITER_BACK_S, end_programs=True,
         )  # fmt: skip
@@ -188,17 +187,17 @@ class Engine:
         return self._process.pid
 
     @property
-    def seats(self) -> dict[TenantName, TenantPlace]:
+    def tenants(self) -> dict[TenantName, EngineTenant]:
         """The tenants now."""
-        return {TenantName(name): seat for name, seat in self._tenancy.tenants.items()}
+        return {TenantName(name): tenant for name, tenant in self._tenancy.tenants.items()}
 
     def look(self, read: Callable[[MachineBooks], T]) -> T:
         """What `read` finds in the ledger, which does not change meanwhile; it must not keep references."""
         with self._lock:
             return read(self.books)
 
-    def admit(self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0, again: bool = False) -> TenantPlace:
-        """Give a tenant its place; `cpu_bind` keeps its programs on so many cores nearest to its first GPU.
+    def admit(self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0, again: bool = False) -> EngineTenant:
+        """Provision a tenant; `cpu_bind` keeps its programs on so many cores nearest to its first GPU.
 
         `again` is for one that was refused before, so that placement learns from it once.
 
@@ -212,14 +211,14 @@ class Engine:
             if request.wake_us:
                 self.measure()
             plan = self.books.plan(request, again=again)
-            seat = self._place(name, plan, cpu_bind, enforce, request.wake_us)
+            tenant = self._place(name, plan, cpu_bind, enforce, request.wake_us)
             try:
-                self._tenancy.provision(seat, lambda: self.books.reserve(name, plan, request))
+                self._tenancy.provision(tenant, lambda: self.books.reserve(name, plan, request))
             except OSError as error:
                 raise EngineError(f'the files of tenant "{name}" cannot be made: {in_words(error)}') from None
             except ArbiterError as error:
                 raise EngineError(f'the arbiter does not take tenant "{name}": {error}') from None
-            return seat
+            return tenant
 
     def measure(self) -> Status | None:
         """Give the ledger the lengths of the tenants' kernels, as the arbiter measures them, and the turn policy.
@@ -241,17 +240,17 @@ class Engine:
             text = self._learned.due()
         self._learned.write(text)
 
-    def release(self, seat: TenantPlace, *, grace_s: float = 0.0, keep: bool = False) -> None:
+    def release(self, tenant: EngineTenant, *, grace_s: float = 0.0, keep: bool = False) -> None:
         """Release a tenant; a missing one is no error, even if its name belongs to a new tenant.
 
         Its programs have ended. What they left running is ended too, after `grace_s`; with `keep` only what is on the
         GPU.
         """
-        if not keep and self.seats.get(seat.name) is seat:
-            end_orphans([seat.folder.directory], grace_s=grace_s)
+        if not keep and self.tenants.get(tenant.name) is tenant:
+            end_orphans([tenant.folder.directory], grace_s=grace_s)
         with self._lock:
-            if self.seats.get(seat.name) is seat:
-                self._tenancy.remove(seat.name)
+            if self.tenants.get(tenant.name) is tenant:
+                self._tenancy.remove(tenant.name)
 
     def spawn(
         self,
@@ -267,7 +266,7 @@ class Engine:
         wake_us: int = 0,
         injection: Mode | None = None,
     ) -> TenantProgram:
-        """Start a program as a new tenant; its place is given up when the program is seen to have ended.
+        """Start a program as a new tenant; it is released when the program is seen to have ended.
 
         `env` is the whole environment (None: this process's).
 
@@ -276,35 +275,35 @@ class Engine:
         """
         memory = None if memory_mib is None else Memory(mib=memory_mib)
         request = GpuRequest(request_milli, limit_milli, memory, gpu=str(gpu), enforce=enforce, wake_us=wake_us)
-        seat = self.admit(TenantName(name), request)
+        tenant = self.admit(TenantName(name), request)
         environment = with_tools(os.environ if env is None else env, self.machine.libcuda)
-        environment |= seat.variables
+        environment |= tenant.variables
         try:
             way = injection or self.injection
             process = self._starter.submit(
-                start_program, seat.folder, argv, environment, mode=way, death_signal=signal.SIGKILL
+                start_program, tenant.folder, argv, environment, mode=way, death_signal=signal.SIGKILL
             ).result()
         except BaseException:
-            self.release(seat)
+            self.release(tenant)
             raise
-        tenant = TenantProgram(seat.name, process, seat.folder, lambda: self.release(seat))
+        program = TenantProgram(tenant.name, process, tenant.folder, lambda: self.release(tenant))
         with self._lock:
             self._started = [other for other in self._started if other.poll() is None]
-            self._started.append(tenant)
-        return tenant
+            self._started.append(program)
+        return program
 
     def stop(self) -> None:
         """End all tenants of this engine, then the arbiter, and remove what was made for them."""
         for coming in self._tenancy.coming:
             self._tenancy.remove(coming.name)
-        for tenant in self._started:
-            tenant.end()
+        for program in self._started:
+            program.end()
         self._starter.shutdown()
-        seats = list(self.seats.values())
-        end_orphans([seat.folder.directory for seat in seats], grace_s=ORPHAN_GRACE_S)
+        tenants = list(self.tenants.values())
+        end_orphans([tenant.folder.directory for tenant in tenants], grace_s=ORPHAN_GRACE_S)
         self._process.stop()
-        for seat in seats:
-            self.release(seat, keep=True)
+        for tenant in tenants:
+            self.release(tenant, keep=True)
         with contextlib.suppress(Exception):
             self.arbiter.close()
         self._learned.write(self._learned.fresh())
@@ -313,18 +312,18 @@ class Engine:
         if self._own_directory:
             shutil.rmtree(self.runtime.root, ignore_errors=True)
 
-    def _place(self, name: TenantName, plan: Plan, cpu_bind: int, enforce: Enforce, wake_us: int) -> TenantPlace:
+    def _place(self, name: TenantName, plan: Plan, cpu_bind: int, enforce: Enforce, wake_us: int) -> EngineTenant:
         """A tenant as it will be, in a folder of its own."""
         near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
-        others = [*self.seats.values(), *self._tenancy.coming]
-        used = Counter(core for seat in others for core in read_core_list(seat.cpus))
+        others = [*self.tenants.values(), *self._tenancy.coming]
+        used = Counter(core for tenant in others for core in read_core_list(tenant.cpus))
         cpus = nearest_cores(cpu_bind, near, used) if cpu_bind else ""
         directory = self.runtime.tenants / str(next(self._numbers))
         conf = TenantConf(name, directory / "socket", self.machine.libcuda, self.machine.libnvml, cpus)
         folder = TenantFolder(directory, conf, bare=enforce == "never")
         record = tenant_record(name, conf.socket, plan.slices, self.machine.models, enforce=enforce, wake_us=wake_us)
         variables = cuda_variables(plan.uuids, self.machine.seen)
-        return TenantPlace(name, plan, folder, enforce, record, cpus, variables)
+        return EngineTenant(name, plan, folder, enforce, record, cpus, variables)
 
     def _release_share(self, key: str) -> None:
         self.books.release(TenantName(key))

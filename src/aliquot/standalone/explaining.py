@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from aliquot.driver.cores import core_list
-from aliquot.driver.discovery import Gpu
-from aliquot.driver.kernels import use_kernels
-from aliquot.driver.policies import maker
+from aliquot.driver.gpu import Gpu
+from aliquot.driver.policies import maker, use_kernels
 from aliquot.lib.misspelt import hint
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid, TenantName
@@ -102,7 +101,7 @@ def explained_on(decider: Decider, name: str, request: GpuRequest) -> Explanatio
 
 def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:
     full = name if "/" in name or pods.request_of(name) else f"default/{name}"
-    tenants = engine.seats
+    tenants = engine.tenants
     for tenant in {TenantName(full): 0, TenantName(name): 0}:
         found = engine.look(partial(_placed, tenant=tenant)) if tenant in tenants else None
         if found is not None:

@@ -10,9 +10,9 @@ from typing import Final
 
 from aliquot.driver import emulation
 from aliquot.driver.choice import check_named, choose
-from aliquot.driver.discovery import Gpu, find_driver
-from aliquot.driver.kernels import use_kernels
-from aliquot.driver.policies import maker
+from aliquot.driver.discovery import find_driver
+from aliquot.driver.gpu import Gpu
+from aliquot.driver.policies import maker, use_kernels
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks

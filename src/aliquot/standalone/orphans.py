@@ -19,6 +19,7 @@ from typing import Final
 
 from aliquot.driver.injection import caches
 from aliquot.driver.mounts import SYSTEM_CACHE
+from aliquot.driver.open_devices import PROC, driver_majors, has_driver_open
 from aliquot.model.ids import TenantName
 from aliquot.standalone.wire import RunProcess
 
@@ -26,13 +27,17 @@ END_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.01
 
 
-def end_orphans(folders: Iterable[Path], *, container: str | None = None, grace_s: float = 0.0) -> list[int]:
-    """End every process of the tenants with these folders, or of one container of theirs; returns those left.
+def end_orphans(
+    folders: Iterable[Path], *, container: str | None = None, grace_s: float = 0.0, on_gpu: bool = False
+) -> list[int]:
+    """End every process of the tenants with these folders, or of one container of theirs; returns those ended.
 
-    They have `grace_s` to end by SIGTERM, then SIGKILL comes. A process that the kernel does not let go, as one that
-    waits for a disk, is given up after `END_TIMEOUT_S`.
+    With `on_gpu` only those that have a GPU open. They have `grace_s` to end by SIGTERM, then SIGKILL comes. A process
+    that the kernel does not let go, as one that waits for a disk, is given up after `END_TIMEOUT_S`.
     """
     belongs = _membership(list(folders), container)
+    if on_gpu:
+        belongs = _on_gpu(belongs)
     began_s = time.monotonic()
     asked: set[int] = set()
     while left := _processes(belongs):
@@ -46,7 +51,7 @@ def end_orphans(folders: Iterable[Path], *, container: str | None = None, grace_
                 _signal(pid, signal.SIGTERM, belongs)
         asked |= set(left)
         time.sleep(_POLL_S)
-    return left
+    return sorted(asked - set(left))
 
 
 def named_processes(folders: Mapping[TenantName, Path]) -> dict[str, list[RunProcess]]:
@@ -90,6 +95,11 @@ def _membership(
     bare = [folder for folder in folders if _without_namespace(folder)] if container is None else []
     words = [os.fsencode(folder / "lib") + end for folder in bare for end in (b":", b"\0", b"/")]
     return lambda pid: (bool(marks) and cache(pid) in marks) or (bool(words) and _was_given(pid, words))
+
+
+def _on_gpu(belongs: Callable[[int], bool]) -> Callable[[int], bool]:
+    majors = driver_majors()
+    return lambda pid: belongs(pid) and has_driver_open(PROC / str(pid), majors) is True
 
 
 def _without_namespace(folder: Path) -> bool:

@@ -14,16 +14,16 @@ from typing import Any
 
 import msgspec
 
-from aliquot.kube.manifest import BadYaml, read_yaml
 from aliquot.lib.log import Logger
 from aliquot.lib.misspelt import hint
 from aliquot.model.ages import format_age
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
-from aliquot.model.sharepod import SharePodManifest, parse_sharepod
+from aliquot.model.sharepod import SharePodManifest
 from aliquot.standalone.container import ContainerRun
-from aliquot.standalone.engine import Engine, TenantPlace
+from aliquot.standalone.documents import read_documents
+from aliquot.standalone.engine import Engine, EngineTenant
 from aliquot.standalone.logs import ALL, ContainerLog
 from aliquot.standalone.roster import Roster
 from aliquot.standalone.wire import LogCut, PodFacts, RunLease
@@ -38,19 +38,6 @@ class UnknownPod(UserError):
 
 class NotRunning(AliquotError):
     """A SharePod, or the container of it that is wanted, has no program now."""
-
-
-def read_documents(text: str, name: str = "") -> list[SharePodManifest]:
-    """The SharePods of a YAML text; `name` is its file, for messages.
-
-    Raises:
-        BadYaml: no YAML, with the line.
-        BadSharePod: one of them does not make sense; then none counts.
-    """
-    documents = read_yaml(text, name)
-    if not documents:
-        raise BadYaml(f"there is no SharePod in {name or 'this text'}")
-    return [parse_sharepod(document) for document in documents]
 
 
 def changes(old: SharePodManifest, new: SharePodManifest) -> str:
@@ -76,7 +63,7 @@ class SharePodRun:
 
     def __init__(self, spec: SharePodManifest) -> None:
         self.spec = spec
-        self.seat: TenantPlace | None = None
+        self.tenant: EngineTenant | None = None
         self.containers: list[ContainerRun] = []
         self.created_s = time.monotonic()
         self.message = ""
@@ -89,7 +76,7 @@ class SharePodRun:
     @property
     def phase(self) -> str:
         """Pending, Running, Succeeded or Failed, as for pods."""
-        if self.seat is None and not self.containers:
+        if self.tenant is None and not self.containers:
             return "Pending"
         if any(not container.done for container in self.containers):
             return "Running"
@@ -208,11 +195,11 @@ class Pods:
             state = run.reason or run.state
             raise NotRunning(f'container "{run.spec.name}" of sharepod "{name}" does not run ({state})')
         with self._lock:
-            seat = self._find(name).seat
-        if seat is None:
+            tenant = self._find(name).tenant
+        if tenant is None:
             raise NotRunning(f'sharepod "{name}" has given its GPU back')
         cwd = run.spec.working_dir or str(Path.cwd())
-        return msgspec.structs.replace(seat.lease(), container=run.spec.name, env=run.environment, cwd=cwd)
+        return msgspec.structs.replace(tenant.lease(), container=run.spec.name, env=run.environment, cwd=cwd)
 
     def stop(self) -> None:
         """End everything, all at once."""
@@ -251,7 +238,7 @@ class Pods:
             self._pods[spec.full_name] = pod
             self._place(pod)
             self._remember()
-        waits = f", waits: {pod.message}" if pod.seat is None else ""
+        waits = f", waits: {pod.message}" if pod.tenant is None else ""
         ignored = f" (no effect on one machine: {', '.join(spec.ignored)})" if spec.ignored else ""
         return f"sharepod/{name} {'created' if old is None else 'configured'}{waits}{ignored}"
 
@@ -275,7 +262,7 @@ class Pods:
     def _place(self, pod: SharePodRun) -> None:
         name = TenantName(pod.spec.full_name)
         try:
-            pod.seat = self._engine.admit(name, pod.spec.request, again=bool(pod.message))
+            pod.tenant = self._engine.admit(name, pod.spec.request, again=bool(pod.message))
         except AliquotError as error:
             self._waits(pod, str(error))
             return
@@ -284,23 +271,23 @@ class Pods:
             self._waits(pod, f"internal error, {type(error).__name__}: {error}")
             return
         try:
-            pod.containers = self._containers(pod, pod.seat)
+            pod.containers = self._containers(pod, pod.tenant)
         except OSError as error:
-            self._engine.release(pod.seat)
-            pod.seat = None
+            self._engine.release(pod.tenant)
+            pod.tenant = None
             self._waits(pod, in_words(error))
             return
         pod.message = ""
-        pod.note(f"placed on GPU {', '.join(map(str, self._indices(pod.seat)))}")
+        pod.note(f"placed on GPU {', '.join(map(str, self._indices(pod.tenant)))}")
         for run in pod.containers:
             run.start()
 
-    def _containers(self, pod: SharePodRun, seat: TenantPlace) -> list[ContainerRun]:
+    def _containers(self, pod: SharePodRun, tenant: EngineTenant) -> list[ContainerRun]:
         folder = self._engine.runtime.logs / pod.spec.metadata.namespace / pod.spec.metadata.name
         return [
             ContainerRun(
                 container,
-                seat,
+                tenant,
                 ContainerLog(folder / f"{container.name}.log"),
                 policy=pod.spec.spec.template.spec.restart_policy,
                 grace_s=pod.spec.spec.template.spec.termination_grace_period_seconds,
@@ -321,9 +308,9 @@ class Pods:
     def _container_done(self, pod: SharePodRun) -> None:
         """A pod whose containers have all ended permanently gives its part of the GPU back."""
         with self._lock:
-            if pod.seat is None or any(not container.done for container in pod.containers):
+            if pod.tenant is None or any(not container.done for container in pod.containers):
                 return
-            self._engine.release(pod.seat)
+            self._engine.release(pod.tenant)
             pod.note("all containers have ended; the GPU is given back")
         self.place_waiting()
 
@@ -335,8 +322,8 @@ class Pods:
             container.ask_to_end()
         for container in pod.containers:
             container.join()
-        if pod.seat is not None:
-            self._engine.release(pod.seat)
+        if pod.tenant is not None:
+            self._engine.release(pod.tenant)
 
     def _find(self, name: str) -> SharePodRun:
         full = _full(name)
@@ -357,18 +344,18 @@ class Pods:
                 raise UnknownPod(f'sharepod "{name}" has no container "{container}"; it has {", ".join(runs)}')
             return runs[container] if container else next(iter(runs.values()))
 
-    def _indices(self, seat: TenantPlace) -> list[int]:
+    def _indices(self, tenant: EngineTenant) -> list[int]:
         index = {gpu.uuid: gpu.index for gpu in self._engine.gpus}
-        return [index[piece.gpu] for piece in seat.plan.slices]
+        return [index[piece.gpu] for piece in tenant.plan.slices]
 
     def _describe(self, pod: SharePodRun) -> PodFacts:
         request = pod.spec.request
-        slices = pod.seat.plan.slices if pod.seat else ()
+        slices = pod.tenant.plan.slices if pod.tenant else ()
         return PodFacts(
             name=pod.spec.full_name,
             phase=pod.phase,
             reason=pod.reason,
-            gpus=self._indices(pod.seat) if pod.seat else [],
+            gpus=self._indices(pod.tenant) if pod.tenant else [],
             gpu_uuids=[piece.gpu for piece in slices],
             request_milli=request.request_milli,
             limit_milli=request.ceiling_milli,

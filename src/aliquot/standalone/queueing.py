@@ -11,7 +11,7 @@ from typing import Final
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.machine import NoRoom
-from aliquot.standalone.engine import Engine, TenantPlace
+from aliquot.standalone.engine import Engine, EngineTenant
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.wire import QueuedRun
 
@@ -20,13 +20,13 @@ TRY_EVERY_S: Final = 0.2
 
 @dataclass
 class _Waiting:
-    """A run in the queue: why it waits, its seat once it has one, or the error that keeps it from ever having one."""
+    """A run in the queue: why it waits, its tenant once there is room, or the error for which there never is."""
 
     name: TenantName
     request: GpuRequest
     cpu_bind: int
     reason: str = ""
-    seat: TenantPlace | None = None
+    tenant: EngineTenant | None = None
     error: Exception | None = None
     came_s: float = field(default_factory=time.monotonic)
 
@@ -49,8 +49,8 @@ class RunQueue:
         cpu_bind: int,
         gone: Callable[[], bool],
         say: Callable[[str], None],
-    ) -> TenantPlace | None:
-        """The seat of a run as soon as there is room; None if its caller has `gone` before.
+    ) -> EngineTenant | None:
+        """Make a run a tenant as soon as there is room; None if its caller has `gone` before.
 
         `say` gets the reason whenever another one keeps it waiting.
 
@@ -68,9 +68,9 @@ class RunQueue:
                     self._serve()
                 if waiting.error is not None:
                     raise waiting.error
-                if waiting.seat is not None:
+                if waiting.tenant is not None:
                     taken = True
-                    return waiting.seat
+                    return waiting.tenant
                 if said != waiting.reason:
                     said = waiting.reason
                     say(said)
@@ -80,8 +80,8 @@ class RunQueue:
             with self._lock:
                 if waiting in self._queue:
                     self._queue.remove(waiting)
-            if waiting.seat is not None and not taken:
-                self._engine.release(waiting.seat)
+            if waiting.tenant is not None and not taken:
+                self._engine.release(waiting.tenant)
 
     def waiting(self) -> list[QueuedRun]:
         """The runs that wait, in order."""
@@ -102,7 +102,9 @@ class RunQueue:
         self._pods.place_waiting()
         for each in list(self._queue):
             try:
-                each.seat = self._engine.admit(each.name, each.request, cpu_bind=each.cpu_bind, again=bool(each.reason))
+                each.tenant = self._engine.admit(
+                    each.name, each.request, cpu_bind=each.cpu_bind, again=bool(each.reason)
+                )
             except NoRoom as error:
                 each.reason = str(error)
                 continue

@@ -17,7 +17,7 @@ import msgspec
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName, tenant_name
 from aliquot.model.requests import GpuRequest
-from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, TenantPlace
+from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, EngineTenant
 from aliquot.standalone.explaining import explanations, gpu_facts
 from aliquot.standalone.logs import ALL
 from aliquot.standalone.orphans import end_orphans, named_processes
@@ -124,9 +124,9 @@ class EngineServer:
             case "explain":
                 yield Reply(explanations=explanations(self._engine, self._pods, call))
             case "tenants":
-                yield Reply(tenants=[tenant_facts(seat) for seat in self._engine.seats.values()])
+                yield Reply(tenants=[tenant_facts(tenant) for tenant in self._engine.tenants.values()])
             case "running":
-                folders = {name: seat.folder.directory for name, seat in self._engine.seats.items()}
+                folders = {name: tenant.folder.directory for name, tenant in self._engine.tenants.items()}
                 yield Reply(processes=named_processes(folders), queue=self._queue.waiting())
             case "hours":
                 yield Reply(hours=self._hours(call.text))
@@ -147,11 +147,11 @@ class EngineServer:
         engine = self._engine
         return EngineFacts(
             os.getpid(), str(engine.runtime.root), engine.machine.spec, engine.arbiter_pid, engine.gpus,
-            len(engine.seats), engine.books.policy, str(self._history or ""),
+            len(engine.tenants), engine.books.policy, str(self._history or ""),
         )  # fmt: skip
 
     def _hold(self, connection: socket.socket, call: Call) -> None:
-        """Seat the caller and keep the place until it hangs up."""
+        """Make the caller a tenant until it hangs up."""
         with self._lock:
             if self._closed:
                 return  # hanging up without a word makes the caller look for the next engine
@@ -160,16 +160,21 @@ class EngineServer:
             name = tenant_name(call.name)
             if call.request is None:
                 raise AliquotError("the call has no request; this command is older or newer than the engine")
-            seat = self._admit(name, connection, call, call.request)
-            if seat is None:
+            tenant = self._admit(name, connection, call, call.request)
+            if tenant is None:
                 return
-            ended = False
+            ended, found = False, list[int]()
             try:
-                _send(connection, Reply(lease=seat.lease()))
+                _send(connection, Reply(lease=tenant.lease()))
                 ended = _wait_for_end(connection)
             finally:
-                # A shell's background job outlives its shell; what outlives a run that was killed is an orphan.
-                self._engine.release(seat, grace_s=ORPHAN_GRACE_S, keep=ended)
+                # A shell's background job outlives its shell, but for its use of the GPU, which the next tenant gets;
+                # what outlives a run that was killed is an orphan.
+                if ended:
+                    found = end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S, on_gpu=True)
+                self._engine.release(tenant, grace_s=ORPHAN_GRACE_S, keep=ended)
+            if ended:
+                _send(connection, Reply(left_behind=len(found)))
         finally:
             with self._lock:
                 self._leases -= 1
@@ -179,8 +184,8 @@ class EngineServer:
 
     def _admit(
         self, name: TenantName, connection: socket.socket, call: Call, request: GpuRequest
-    ) -> TenantPlace | None:
-        """The caller's seat; None if it hung up while it waited for one."""
+    ) -> EngineTenant | None:
+        """The caller as a tenant; None if it hung up while it waited for room."""
         if not call.wait:
             return self._engine.admit(name, request, cpu_bind=call.cpu_bind)
         return self._queue.admit(
@@ -200,27 +205,27 @@ class EngineServer:
 
     def _end(self, name: str) -> str:
         """End a SharePod or a run by the name that `top` shows."""
-        seat = self._engine.seats.get(TenantName(name))
-        if seat is None or self._pods.request_of(name) is not None:
+        tenant = self._engine.tenants.get(TenantName(name))
+        if tenant is None or self._pods.request_of(name) is not None:
             return self._pods.delete(name)
-        end_orphans([seat.folder.directory], grace_s=ORPHAN_GRACE_S)
+        end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S)
         return f"run/{name} ended"
 
     def _place(self, call: Call) -> RunLease:
         """The place of a SharePod's container, or of a run whose name is `text`."""
-        seat = self._engine.seats.get(TenantName(call.text))
-        if seat is not None and self._pods.request_of(call.name) is None:
-            return seat.lease()
+        tenant = self._engine.tenants.get(TenantName(call.text))
+        if tenant is not None and self._pods.request_of(call.name) is None:
+            return tenant.lease()
         return self._pods.place_of(call.name, call.container)
 
 
-def tenant_facts(seat: TenantPlace) -> dict[str, Any]:
+def tenant_facts(tenant: EngineTenant) -> dict[str, Any]:
     """A tenant as `get tenants` shows it."""
     return {
-        "name": seat.name,
-        "injection": seat.folder.injection(),
-        "enforce": seat.enforce,
-        "slices": [msgspec.to_builtins(piece) for piece in seat.plan.slices],
+        "name": tenant.name,
+        "injection": tenant.folder.injection(),
+        "enforce": tenant.enforce,
+        "slices": [msgspec.to_builtins(piece) for piece in tenant.plan.slices],
     }
 
 

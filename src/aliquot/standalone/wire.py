@@ -1,9 +1,10 @@
 """What the command line and an engine say to each other: JSON lines on a socket that only its owner may open.
 
 One connection, one call. The call `lease` keeps its connection: a place lasts as long as the connection of the process
-that holds it, so a runner that dies in whatever way leaves nothing behind. A runner whose command has ended says so
-before it hangs up. A lease with `wait` is answered by lines that say why it waits, until there is room. The call `exec`
-keeps its connection too, so that its command ends with the engine.
+that holds it, so a runner that dies in whatever way leaves nothing behind. A runner whose command has ended says so,
+and gets the number of processes that still used the GPU and were ended. A lease with `wait` is answered by lines that
+say why it waits, until there is room. The call `exec` keeps its connection too, so that its command ends with the
+engine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu
 from aliquot.model.requests import Enforce, GpuRequest
 
 COMMAND_ENDED: Final = b"ended\n"
@@ -185,5 +186,8 @@ class Reply(msgspec.Struct, omit_defaults=True):
     processes: dict[str, list[RunProcess]] | None = None
     queue: list[QueuedRun] | None = None
     hours: dict[str, Any] | None = None
+    left_behind: int = 0
+    """Processes that a run's command left on its GPU, and that were ended."""
+
     lost: dict[str, str] = {}
     """SharePods of an engine that was killed, with the phases they were in."""

@@ -68,7 +68,7 @@ class TenantStatus(msgspec.Struct):
     """One tenant on one GPU. `usage` is 0..1 over the window; the percentile is over the last 256 grants.
 
     `first_grant_ns` is when it was granted the GPU for the first time (CLOCK_MONOTONIC), 0 before that.
-    `kernel_ms` is the longest kernel or graph that was lately seen of it, 0 before that.
+    `kernel_ms` is how long its longest recent kernel or graph ran at least, also one in flight; 0 before that.
     `charged_ns`, `waited_ns` and `memory_refusals` (allocations that would have gone over the limit) are totals since
     the tenant came, and so are, for the tenant on all of its GPUs, `unrouted` (driver functions that programs were
     handed unhooked) and `ungated_ms` (time in which programs launched freely, for no arbiter could be reached). What is

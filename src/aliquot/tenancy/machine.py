@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from aliquot.driver.choice import some
-from aliquot.driver.discovery import Found, Gpu, NoDriver, find_gpus, gpu_topology
+from aliquot.driver.discovery import Found, NoDriver, find_gpus, gpu_topology
+from aliquot.driver.gpu import Gpu
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.topology import Topology

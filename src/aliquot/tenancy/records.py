@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from aliquot.arbiter.records import Status, TenantGpu, TenantRecord
-from aliquot.driver.allowance import context_allowance_mib
 from aliquot.model.requests import Enforce, Slice
+
+UNKNOWN_MIB: Final = 300
 
 
 def tenant_record(
@@ -22,6 +24,21 @@ def tenant_record(
         for piece in slices
     ]  # fmt: skip
     return TenantRecord(name=name, socket=str(socket), gpus=gpus)
+
+
+def context_allowance_mib(model: str, memory_mib: int) -> int:
+    """MiB to charge for a context on a GPU of this model, to a tenant that may have `memory_mib` of it.
+
+    A context takes hundreds of MiB of its own, and a program may fill its limit within milliseconds of making it; so
+    the arbiter charges this at once and corrects it by what NVML says a second later.
+
+    The profile of the same model says it, and a tenant with less memory than that has no context. For another model it
+    is a guess, and half of the tenant's memory at most: a tenant with little may run until the truth is measured.
+    """
+    from aliquot.driver.emulation import PROFILES
+
+    known = [profile.context_mib for profile in PROFILES.values() if profile.model == model]
+    return known[0] if known else min(UNKNOWN_MIB, memory_mib // 2)
 
 
 def tenant_names(status: Status) -> set[str]:

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from aliquot.kube.errors import KubeError
-from aliquot.kube.reviews import ListQuestion, TokenRefused
+from aliquot.kube.reviews import ListQuestion, Reviews, TokenRefused
 from aliquot.lib.bounded import Bounded
 from aliquot.web.app import AccessDenied
 from aliquot.web.facts import Facts
@@ -42,13 +42,6 @@ NOTHING: Final = (
 )
 
 
-class Asks(Protocol):
-    """The reviews that the API server answers; see `aliquot.kube.reviews.Reviews`."""
-
-    def may_list(self, token: str, what: ListQuestion) -> bool:
-        """Whether the token's owner may list something."""
-
-
 @dataclass
 class _Known:
     """The cached rights of one token; `lock` lets one thread at a time query them."""
@@ -65,7 +58,7 @@ class TokenDoor:
     """See the module. Calls wait for the API server and may come from several threads."""
 
     def __init__(
-        self, facts: Facts, asks: Asks, sessions: Sessions, *, clock: Callable[[], float] = time.monotonic
+        self, facts: Facts, asks: Reviews, sessions: Sessions, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._facts = facts
         self._asks = asks

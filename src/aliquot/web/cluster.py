@@ -30,25 +30,13 @@ from aliquot.status.sums import node_sums, quota_of
 from aliquot.status.workloads import placed
 from aliquot.topology import Topology
 from aliquot.web.agents import NodeMeasure, tenant_key
-from aliquot.web.api import (
-    Event,
-    Explanation,
-    Gpu,
-    History,
-    Node,
-    Pool,
-    QuotaLine,
-    Share,
-    TopologyFacts,
-    Trial,
-    Workload,
-)  # fmt: skip
+from aliquot.web.api import Event, Explanation, Gpu, Pool, QuotaLine, Share, TopologyFacts, Trial, Workload
 from aliquot.web.explaining import Calmly, Explaining
 from aliquot.web.history.keeping import LongHistory, Past
 from aliquot.web.history.recorder import Counts
 from aliquot.web.history.records import Turns
-from aliquot.web.history.ring import HistoryRing
 from aliquot.web.history.sources import OwnerOf, counts_of, readings, turns_of
+from aliquot.web.picture import Picture, PictureFacts
 from aliquot.web.trial import shown, trial
 from aliquot.web.wiring import topology_of_gpus
 
@@ -85,17 +73,7 @@ class Taken(NamedTuple):
     with_topology: frozenset[str]
 
 
-class _Seen(NamedTuple):
-    """Everything that pages show of the last reading."""
-
-    gpus: Sequence[Gpu]
-    workloads: Sequence[Workload]
-    nodes: Sequence[Node]
-    quota: Sequence[QuotaLine]
-    pool: Pool
-
-
-class ClusterFacts:
+class ClusterFacts(PictureFacts):
     """Answers for a cluster. `hidden` returns whether a tenant in the ledger is the program's own and not shown."""
 
     def __init__(
@@ -108,22 +86,15 @@ class ClusterFacts:
         hidden: Callable[[str], bool] = lambda tenant: False,
         history: LongHistory | None = None,
     ) -> None:
-        self.title = title
-        self.program = "kubectl aliquot"
-        self.as_of_s = 0.0
-        self.window_s = WINDOW_S
-        self.asked_s = -math.inf
-        self._revision = 0
+        super().__init__(title=title, program="kubectl aliquot", window_s=WINDOW_S, asked_s=-math.inf)
         self._decider = decider
         self._beside = beside
         self._explaining = Explaining(decider, calmly)
         self._hidden = hidden
         self._read: dict[str, tuple[int, list[Gpu]]] = {}  # node -> (version of its ledger, its GPUs)
         self._topologies: dict[str, Topology] = {}
-        self._history = HistoryRing()
         self._recorded = history or LongHistory(None)
         self._past: Past = self._recorded
-        self._seen = _Seen([], [], [], [], beside.pool)
 
     def refresh(self, now_s: float) -> None:
         """Read the ledger and the program's facts now, and show them; call it while the ledger does not change.
@@ -164,14 +135,11 @@ class ClusterFacts:
             for node in node_sums(gpus, with_topology=taken.with_topology)
         ]
         self.as_of_s = time.time()
-        if now_s >= self._history.due_s:
-            self._history.add(now_s, gpus)
+        if now_s >= self._hour.due_s:
+            self._hour.add(now_s, gpus)
         self._recorded.see(now_s, readings(gpus, lambda gpu, share: _counts(heard, gpu, share), self._beside.owner_of))
         quota = self._beside.quota if self._beside.quota is not None else quota_of(gpus)
-        seen = _Seen(gpus, workloads, nodes, quota, self._beside.pool)
-        if self._explaining.forget() or seen != self._seen:
-            self._seen = seen
-            self._revision += 1
+        self._show(Picture(gpus, workloads, nodes, quota, self._beside.pool), anew=self._explaining.forget())
 
     def read_past_from(self, past: Past) -> None:
         """From now on the past is what this says, and not what is recorded here."""
@@ -179,7 +147,7 @@ class ClusterFacts:
 
     def turns(self, gpu: str, ask: Callable[[str], Mapping[str, GpuTurns]]) -> Turns | None:
         """The last minute of a GPU, from its node's agent, with the names of the ledger; `ask` asks a node's."""
-        known = next((each for each in self._seen.gpus if each.uuid == gpu), None)
+        known = next((each for each in self._picture.gpus if each.uuid == gpu), None)
         told = ask(known.node).get(gpu) if known is not None else None
         if known is None or told is None:
             return None
@@ -187,33 +155,14 @@ class ClusterFacts:
 
     def names_on(self, gpu: str) -> dict[str, str]:
         """The tenants of a GPU, as its node's agent calls them: `namespace/pod/container` to the ledger's name."""
-        known = next((each for each in self._seen.gpus if each.uuid == gpu), None)
+        known = next((each for each in self._picture.gpus if each.uuid == gpu), None)
         return {tenant_key(share.tenant): share.tenant for share in known.shares} if known is not None else {}
 
     @property
     def past(self) -> Past:
         """See `Facts`."""
-        self.asked_s = time.monotonic()
+        self._asked()
         return self._past
-
-    @property
-    def revision(self) -> int:
-        """Grows with every reading that found changes; `asked_s` is the time of the last request."""
-        self.asked_s = time.monotonic()
-        return self._revision
-
-    def gpus(self) -> Sequence[Gpu]:
-        """See `Facts`."""
-        self.asked_s = time.monotonic()
-        return self._seen.gpus
-
-    def workloads(self) -> Sequence[Workload]:
-        """See `Facts`."""
-        return self._seen.workloads
-
-    def nodes(self) -> Sequence[Node]:
-        """See `Facts`."""
-        return self._seen.nodes
 
     def topology(self, node: str) -> TopologyFacts | None:
         """See `Facts`."""
@@ -223,30 +172,16 @@ class ClusterFacts:
         _, gpus = self._read.get(node, (0, []))  # it may leave meanwhile
         return topology_of_gpus(node, known, gpus)
 
-    def pool(self) -> Pool:
-        """See `Facts`."""
-        return self._seen.pool
-
-    def quota(self) -> Sequence[QuotaLine]:
-        """The program's quotas, otherwise use without limits."""
-        return self._seen.quota
-
     def events(self, since: int) -> Sequence[Event]:
         """See `Facts`."""
         return [event for event in self._beside.events if event.id > since]
-
-    def history(self, gpu: str, seconds: float) -> History | None:
-        """See `Facts`."""
-        if all(gpu != known.uuid for known in self._seen.gpus):
-            return None
-        return self._history.read(gpu, seconds, time.time() - time.monotonic())
 
     def explain(self, name: str) -> Explanation | None:
         """See `Facts`."""
         for workload, ask in self._beside.waiting:
             if workload.name == name:
                 return shown(name, self._explaining.explain(ask, workload.namespace), workload.message)
-        placed = next((workload for workload in self._seen.workloads if workload.name == name), None)
+        placed = self._workload(name)
         if placed is None:
             return None
         where = " and ".join(f"GPU {piece.index} of {piece.node}" for piece in placed.pieces)
@@ -254,7 +189,7 @@ class ClusterFacts:
 
     def try_request(self, request: GpuRequest) -> Trial:
         """See `Facts`."""
-        return trial(self._explaining.explain(Ask(request)), self._seen.gpus)
+        return trial(self._explaining.explain(Ask(request)), self._picture.gpus)
 
     def _node(self, cluster: Cluster, name: str) -> tuple[int, list[Gpu]]:
         number = cluster.index[name]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from aliquot.arbiter.records import GpuStatus, Status
-from aliquot.driver.discovery import Gpu as Card
+from aliquot.driver.gpu import Gpu as Card
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Slice
 from aliquot.standalone.wire import PodFacts
@@ -20,30 +20,38 @@ Kept = Callable[[str, str], tuple[float | None, int]]
 
 
 @dataclass(frozen=True)
-class Seated:
-    """A tenant's slices and what else its place says; `gpu_id` is the vGPU it named."""
+class PlacedTenant:
+    """A tenant with its slices; `gpu_id` is the vGPU it named."""
 
-    tenant: str
+    name: str
     slices: tuple[Slice, ...]
     age_s: float = 0.0
     gpu_id: str = ""
 
 
 def gpus_of(
-    node: str, cards: Iterable[Card], seated: Sequence[Seated], status: Status | None, kept: Kept, *, emulated: bool
+    node: str,
+    cards: Iterable[Card],
+    tenants: Sequence[PlacedTenant],
+    status: Status | None,
+    kept: Kept,
+    *,
+    emulated: bool,
 ) -> list[Gpu]:
     """Every GPU of one machine; without a status (the arbiter is being restarted) its use is unknown."""
     now = {gpu.uuid: gpu for gpu in status.gpus} if status else {}
-    made = [_gpu(node, card, seated, now.get(card.uuid), kept, emulated) for card in cards]
+    made = [_gpu(node, card, tenants, now.get(card.uuid), kept, emulated) for card in cards]
     return made if status else [msgspec.structs.replace(gpu, measured=False) for gpu in made]
 
 
-def _gpu(node: str, card: Card, seated: Sequence[Seated], now: GpuStatus | None, kept: Kept, emulated: bool) -> Gpu:
-    tenants = {tenant.name: tenant for tenant in now.tenants} if now else {}
-    here = [(seat, piece) for seat in seated for piece in seat.slices if piece.gpu == card.uuid]
+def _gpu(
+    node: str, card: Card, tenants: Sequence[PlacedTenant], now: GpuStatus | None, kept: Kept, emulated: bool
+) -> Gpu:
+    measures = {tenant.name: tenant for tenant in now.tenants} if now else {}
+    here = [(tenant, piece) for tenant in tenants for piece in tenant.slices if piece.gpu == card.uuid]
     shares = [
-        measured(promised(seat.tenant, piece), tenants.get(seat.tenant), kept(piece.gpu, seat.tenant))
-        for seat, piece in here
+        measured(promised(tenant.name, piece), measures.get(tenant.name), kept(piece.gpu, tenant.name))
+        for tenant, piece in here
     ]
     requested_milli = sum(piece.request_milli for _, piece in here)
     return Gpu(
@@ -59,21 +67,22 @@ def _gpu(node: str, card: Card, seated: Sequence[Seated], now: GpuStatus | None,
         memory_used_mib=sum(share.memory_used_mib for share in shares),
         shares=shares,
         holder=(now.holder or "") if now else "",
-        vgpu=next((seat.gpu_id for seat, _ in here if seat.gpu_id), ""),
+        vgpu=next((tenant.gpu_id for tenant, _ in here if tenant.gpu_id), ""),
         emulated=emulated,
     )
 
 
-def workloads_of(gpus: Sequence[Gpu], pods: Sequence[PodFacts], seated: Sequence[Seated]) -> list[Workload]:
+def workloads_of(gpus: Sequence[Gpu], pods: Sequence[PodFacts], tenants: Sequence[PlacedTenant]) -> list[Workload]:
     """SharePods and single runs, waiting ones first."""
     places = {(gpu.uuid, share.tenant): (gpu, share) for gpu in gpus for share in gpu.shares}
     owns = {
-        seat.tenant: [places[at] for piece in seat.slices if (at := (piece.gpu, seat.tenant)) in places]
-        for seat in seated
+        tenant.name: [places[at] for piece in tenant.slices if (at := (piece.gpu, tenant.name)) in places]
+        for tenant in tenants
     }
     known = {pod.name for pod in pods}
     found = [_pod(pod, owns.get(pod.name, [])) for pod in pods]
-    found += [placed(seat.tenant, "Run", owns[seat.tenant], seat.age_s) for seat in seated if seat.tenant not in known]
+    runs = [tenant for tenant in tenants if tenant.name not in known]
+    found += [placed(run.name, "Run", owns[run.name], run.age_s) for run in runs]
     return sorted(found, key=lambda workload: (workload.phase != "Pending", workload.name))
 
 

@@ -14,14 +14,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from aliquot.kube.custom import VGPU
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.objects import Pod
+from aliquot.kube.reflector import Reflector
 from aliquot.kube.requests import BadPod, ClusterDevices
 from aliquot.kube.reviews import Reviews
 from aliquot.model.ids import split_key
@@ -52,7 +52,6 @@ from aliquot.web.signin import SignIn
 if TYPE_CHECKING:
     from aliquot.scheduler.program import Scheduler
 
-T = TypeVar("T")
 LOOK_S: Final = 1.0
 LOOK_PART: Final = 4
 UNSEEN_LOOK_S: Final = 5.0
@@ -61,13 +60,6 @@ UNSEEN_S: Final = 10.0
 AGE_STEP_S: Final = 10.0
 HOP_S: Final = 10.0
 KEY_S: Final = 3.0
-
-
-class PodLookup(Protocol):
-    """Pods by `namespace/name`."""
-
-    def get(self, key: str) -> Pod | None:
-        """One of them."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +208,7 @@ def waiting_pods(
         limit = sum(unit.ask.ceiling_milli for unit in units)
         said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled"), "")
         yield (
-            Workload(asked.key, "Pod", "Pending", request, limit, [], age_of(pod, now_s), message=said),
+            Workload(asked.key, "Pod", "Pending", request, limit, [], pod.metadata.age_s(now_s), message=said),
             units[0].ask,
         )
 
@@ -225,17 +217,17 @@ def _waits(pod: Pod) -> bool:
     return not (pod.spec.node_name or pod.ended)
 
 
-def ages(pods: PodLookup) -> Callable[[str], float]:
+def ages(pods: Reflector[Pod]) -> Callable[[str], float]:
     """Seconds by tenant since its pod was made, in steps, so that a page is not new every second."""
 
     def age_s(tenant: str) -> float:
         pod = pods.get(tenant.rpartition("/")[0])
-        return age_of(pod, time.time()) // AGE_STEP_S * AGE_STEP_S if pod is not None else 0.0
+        return pod.metadata.age_s(time.time()) // AGE_STEP_S * AGE_STEP_S if pod is not None else 0.0
 
     return age_s
 
 
-def owners(pods: PodLookup) -> Callable[[str], str]:
+def owners(pods: Reflector[Pod]) -> Callable[[str], str]:
     """The controller by tenant; of a ReplicaSet that a Deployment has made, the Deployment."""
 
     def owner_of(tenant: str) -> str:
@@ -256,15 +248,6 @@ def controller_of(pod: Pod) -> str:
     if owner.kind == "ReplicaSet" and len(suffix) > 1 and owner.name.endswith(suffix):
         return f"Deployment/{owner.name.removesuffix(suffix)}"
     return f"{owner.kind}/{owner.name}"
-
-
-def age_of(pod: Pod, now_s: float) -> float:
-    """Seconds since the pod was made; 0 where that is not known."""
-    made = pod.metadata.creation_timestamp
-    try:
-        return max(0.0, now_s - datetime.fromisoformat(made).astimezone(UTC).timestamp()) if made else 0.0
-    except ValueError:
-        return 0.0
 
 
 def quota_lines(cluster: Cluster, bounds: Iterable[Quota]) -> list[QuotaLine]:

@@ -7,7 +7,7 @@ scripts and is not sent along from other sites; without https it is given out on
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.concurrency import run_in_threadpool
@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from aliquot.web.access import TokenDoor
 from aliquot.web.app import AccessDenied, sign_in_page
-from aliquot.web.facts import Facts
 from aliquot.web.guard import LOOPBACK, host_name
 from aliquot.web.sessions import LIFE_S, LOCAL_COOKIE, SECURE_COOKIE, Sessions, names
 
@@ -25,17 +25,10 @@ PATIENCE_S: Final = 10.0
 NOT_HERE: Final = "A token is taken over https or at localhost only. Use https, or kubectl port-forward and localhost."
 
 
-class View(Protocol):
-    """The view of a token's owner; see `TokenDoor.view`."""
-
-    def view(self, token: str) -> Facts:
-        """The facts, or Refused."""
-
-
 class SignIn:
     """The routes of signing in; `door` checks the tokens."""
 
-    def __init__(self, door: View, sessions: Sessions) -> None:
+    def __init__(self, door: TokenDoor, sessions: Sessions) -> None:
         self._door = door
         self._sessions = sessions
 

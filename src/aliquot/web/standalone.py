@@ -10,7 +10,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,26 +26,15 @@ from aliquot.standalone.engine import Engine
 from aliquot.standalone.pods import Pods
 from aliquot.status.sums import node_sums, pool_of, quota_of
 from aliquot.web import trial
-from aliquot.web.api import (
-    Event,
-    Explanation,
-    Gpu,
-    History,
-    Node,
-    Pool,
-    QuotaLine,
-    TopologyFacts,
-    Trial,
-    Workload,
-)  # fmt: skip
+from aliquot.web.api import Event, Explanation, Gpu, TopologyFacts, Trial
 from aliquot.web.eventlog import EventLog
-from aliquot.web.gather import Seated, gpus_of, workloads_of
+from aliquot.web.gather import PlacedTenant, gpus_of, workloads_of
 from aliquot.web.history.file import Limits
 from aliquot.web.history.keeping import LongHistory, Past
 from aliquot.web.history.records import Turns
-from aliquot.web.history.ring import HistoryRing
 from aliquot.web.history.sources import counts_of, readings, turns_of
 from aliquot.web.log import defect
+from aliquot.web.picture import Picture, PictureFacts
 from aliquot.web.promise import PromiseBook
 from aliquot.web.wiring import topology_of_gpus
 
@@ -58,32 +46,16 @@ MAX_HISTORY_BYTES: Final = 256 << 20
 WINDOW_S: Final = 10.0  # until the arbiter has reported its own
 
 
-@dataclass(frozen=True)
-class EnginePicture:
-    """Everything at one moment."""
-
-    gpus: list[Gpu] = field(default_factory=list)
-    workloads: list[Workload] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
-    quota: list[QuotaLine] = field(default_factory=list)
-    pool: Pool = field(default_factory=lambda: Pool("on-demand", []))
-
-
-class StandaloneFacts:
+class StandaloneFacts(PictureFacts):
     """Answers for an engine in this process. `start` begins reading, `close` ends it."""
 
-    def __init__(self, engine: Engine, pods: Pods, *, history: Path | None = None, look_s: float = LOOK_S) -> None:
+    def __init__(self, engine: Engine, pods: Pods, *, history: Path | None = None) -> None:
         """`history` is the file of weeks; None keeps two hours in memory."""
+        self._looked_s = time.monotonic()
+        super().__init__(title=engine.books.node, program="aliquot", window_s=WINDOW_S, asked_s=self._looked_s)
         self._engine = engine
         self._pods = pods
-        self._look_s = look_s
-        self._node = engine.books.node
-        self._picture = EnginePicture()
-        self._revision = 0
-        self._as_of_s = 0.0
-        self._window_s = WINDOW_S
         self._lock = threading.Lock()
-        self._history = HistoryRing()
         limits = Limits(max_bytes=MAX_HISTORY_BYTES) if history else None
         self._past = LongHistory(history, limits, turns=self._turns)
         self._promises = PromiseBook(WINDOW_S)
@@ -94,7 +66,6 @@ class StandaloneFacts:
         self._sensors = SensorReader(engine.machine.libnvml)
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._asked_s = self._looked_s = time.monotonic()
         self._thread = threading.Thread(target=self._watch, name="web-facts", daemon=True)
         self._follower = threading.Thread(target=self._follow, name="web-events", daemon=True)
 
@@ -121,77 +92,23 @@ class StandaloneFacts:
         self._asked()
         return self._past
 
-    @property
-    def title(self) -> str:
-        """The host's name."""
-        return self._node
-
-    @property
-    def window_s(self) -> float:
-        """The arbiter's window."""
-        return self._window_s
-
-    @property
-    def program(self) -> str:
-        """See `Facts`."""
-        return "aliquot"
-
-    @property
-    def as_of_s(self) -> float:
-        """See `Facts`."""
-        return self._as_of_s
-
-    @property
-    def revision(self) -> int:
-        """Grows with every reading that found changes."""
-        self._asked()
-        return self._revision
-
-    def gpus(self) -> Sequence[Gpu]:
-        """See `Facts`."""
-        self._asked()
-        return self._picture.gpus
-
-    def workloads(self) -> Sequence[Workload]:
-        """See `Facts`."""
-        self._asked()
-        return self._picture.workloads
-
-    def nodes(self) -> Sequence[Node]:
-        """See `Facts`."""
-        return self._picture.nodes
-
     def topology(self, node: str) -> TopologyFacts | None:
         """See `Facts`."""
-        if node != self._node:
+        if node != self.title:
             return None
         return topology_of_gpus(node, self._topology, self._picture.gpus)
-
-    def pool(self) -> Pool:
-        """See `Facts`."""
-        return self._picture.pool
-
-    def quota(self) -> Sequence[QuotaLine]:
-        """See `Facts`."""
-        return self._picture.quota
 
     def events(self, since: int) -> Sequence[Event]:
         """See `Facts`."""
         with self._lock:
             return self._events.since(since)
 
-    def history(self, gpu: str, seconds: float) -> History | None:
-        """See `Facts`."""
-        if all(gpu != known.uuid for known in self._picture.gpus):
-            return None
-        return self._history.read(gpu, seconds, time.time() - time.monotonic())
-
     def explain(self, name: str) -> Explanation | None:
         """See `Facts`."""
         tenant = TenantName(name)
-        if tenant in self._engine.seats:
+        if tenant in self._engine.tenants:
             return self._engine.look(lambda books: trial.explain_tenant(books, tenant))
-        workload = next((each for each in self._picture.workloads if each.name == name), None)
+        workload = self._workload(name)
         if workload is None:
             return None
         request = self._pods.request_of(name)
@@ -207,13 +124,13 @@ class StandaloneFacts:
         """Gather everything now."""
         self._looked_s = time.monotonic()
         status = self._status()
-        seated = self._seated()
+        tenants = self._tenants()
         pods = self._pods.facts()
         with self._lock:
             if status is not None:
                 self._take_status(status)
             gpus = gpus_of(
-                self._node, self._engine.gpus, seated, status, self._promises.kept, emulated=self._engine.emulated
+                self.title, self._engine.gpus, tenants, status, self._promises.kept, emulated=self._engine.emulated
             )
             if sensed := self._sensors.now:
                 gpus = [msgspec.structs.replace(gpu, sensors=sensed.get(gpu.uuid)) for gpu in gpus]
@@ -221,15 +138,12 @@ class StandaloneFacts:
             for pod in pods:
                 self._events.take_pod(pod.name, pod.events, now_s)
             self._events.forget_pods_but({pod.name for pod in pods})
-            if self._looked_s >= self._history.due_s:
-                self._history.add(self._looked_s, gpus)
+            if self._looked_s >= self._hour.due_s:
+                self._hour.add(self._looked_s, gpus)
         self._remember(status, gpus, {pod.name for pod in pods})
-        self._as_of_s = now_s
-        nodes = node_sums(gpus, with_topology=frozenset({self._node}))
-        picture = EnginePicture(gpus, workloads_of(gpus, pods, seated), nodes, quota_of(gpus), pool_of(gpus))
-        if picture != self._picture:
-            self._picture = picture
-            self._revision += 1
+        self.as_of_s = now_s
+        nodes = node_sums(gpus, with_topology=frozenset({self.title}))
+        self._show(Picture(gpus, workloads_of(gpus, pods, tenants), nodes, quota_of(gpus), pool_of(gpus)))
 
     def _remember(self, status: Status | None, gpus: Sequence[Gpu], pods: set[str]) -> None:
         counts = {
@@ -252,16 +166,15 @@ class StandaloneFacts:
             return None
 
     def _asked(self) -> None:
-        now_s = time.monotonic()
-        self._asked_s = now_s
+        super()._asked()
         self._sensors.start()
-        if now_s - self._looked_s > 1.5 * self._look_s:
+        if self.asked_s - self._looked_s > 1.5 * LOOK_S:
             self._wake.set()
 
     def _watch(self) -> None:
         while not self._stopping.is_set():
-            unseen = time.monotonic() - self._asked_s > UNSEEN_S
-            self._wake.wait(UNSEEN_LOOK_S if unseen else self._look_s)
+            unseen = time.monotonic() - self.asked_s > UNSEEN_S
+            self._wake.wait(UNSEEN_LOOK_S if unseen else LOOK_S)
             self._wake.clear()
             if self._stopping.is_set():
                 return
@@ -289,8 +202,8 @@ class StandaloneFacts:
 
     def _take_status(self, status: Status) -> None:
         if status.window_ms != round(self._promises.window_s * 1000):
-            self._window_s = status.window_ms / 1000
-            self._promises = PromiseBook(self._window_s)
+            self.window_s = status.window_ms / 1000
+            self._promises = PromiseBook(self.window_s)
         present = set()
         for gpu in status.gpus:
             for tenant in gpu.tenants:
@@ -298,14 +211,14 @@ class StandaloneFacts:
                 present.add((gpu.uuid, tenant.name))
         self._promises.forget_all_but(present)
 
-    def _seated(self) -> list[Seated]:
+    def _tenants(self) -> list[PlacedTenant]:
         now_s = time.monotonic()
-        seats = self._engine.seats
+        tenants = self._engine.tenants
         names = self._engine.look(_gpu_ids)
-        self._arrived_s = {name: self._arrived_s.get(name, now_s) for name in seats}
+        self._arrived_s = {name: self._arrived_s.get(name, now_s) for name in tenants}
         return [
-            Seated(name, seat.plan.slices, round(now_s - self._arrived_s[name], 0), names.get(name, ""))
-            for name, seat in seats.items()
+            PlacedTenant(name, tenant.plan.slices, round(now_s - self._arrived_s[name], 0), names.get(name, ""))
+            for name, tenant in tenants.items()
         ]
 
 

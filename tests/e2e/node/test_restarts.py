@@ -192,7 +192,7 @@ def test_a_killed_arbiter_comes_back_to_the_same_shares(scene: Scene):
 def test_after_a_reboot_pods_of_a_controller_have_their_share_again(scene: Scene):
     """With everything stopped and started on the same disk, and what lies below /run gone. Kubelet asks for devices
     anew: if no plugin has registered yet it fails the pod for good, so it is replaced and nothing is left over of the
-    first one; else its container starts again in its old seat."""
+    first one; else its container starts again with the share it had."""
     plan = {"main": scene.slice(1, 300, mib=2048)}
     scene.create("stays", plan, replicas=1)
     first = bound(scene, plan, "")

@@ -18,11 +18,11 @@ from tenant import LIBC, OFFSET
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType
 from aliquot.arbiter.engine import Dispatcher
+from aliquot.arbiter.grants import GrantState, MemoryLease, Process, Tenant
 from aliquot.arbiter.handover import NativeLoop, PreparedHandover, prepared
 from aliquot.arbiter.pages import GrantPage
 from aliquot.arbiter.protocol import Protocol
 from aliquot.arbiter.records import TenantGpu, TenantRecord
-from aliquot.arbiter.seats import MemoryLease, Process, Seat, Tenant
 from aliquot.driver.native import HANDOVER, native_part
 from aliquot.tokens import TokenConfig, Turns, token_policy
 
@@ -52,11 +52,11 @@ class Side:
         page = GrantPage(gpu, boot_id=1, fail_policy=FailPolicy.PACE, window_ms=1000, gap_us=2000, in_flight_us=4000)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        seat = Seat(0, gpu, page)
-        tenant = Tenant(TenantRecord(name, "", [gpu]), theirs, [seat])
+        grant = GrantState(0, gpu, page)
+        tenant = Tenant(TenantRecord(name, "", [gpu]), theirs, [grant])
         process = Process(ours, tenant, 0, -1, 0.0, 0, greeted=True, leases={0: MemoryLease()})
-        seat.attached.add(process)
-        seat.launching.add(process)
+        grant.attached.add(process)
+        grant.launching.add(process)
         tenant.processes.add(process)
         self.engine.add(tenant, 0)
         self.selector.register(ours, selectors.EVENT_READ)
@@ -77,21 +77,21 @@ class Side:
     def books(self) -> list[tuple]:
         found = []
         for process in self.processes:
-            seat = process.tenant.seats[0]
+            grant = process.tenant.grants[0]
             account = self.engine.policy.account(process.tenant.name, GPU)
             owed = (account.lag.level, account.missing_ns(self.engine.policy._ticked_at_ns))
-            found.append((seat.epoch, seat.valid, seat.draining, seat.handovers, account.window.total_ns, owed))
+            found.append((grant.epoch, grant.valid, grant.draining, grant.handovers, account.window.total_ns, owed))
         return found
 
     def words(self) -> list[tuple[int, int]]:
-        return [(p.tenant.seats[0].page._u32[16], p.tenant.seats[0].page._u64[9]) for p in self.processes]
+        return [(p.tenant.grants[0].page._u32[16], p.tenant.grants[0].page._u64[9]) for p in self.processes]
 
     def close(self) -> None:
         self.selector.close()
         for process, theirs in zip(self.processes, self.tenants, strict=True):
             process.sock.close()
             theirs.close()
-            process.tenant.seats[0].page.close()
+            process.tenant.grants[0].page.close()
 
 
 @pytest.fixture
@@ -131,15 +131,15 @@ def hand_over(side: Side, loop: NativeLoop, now_ns: int, say, *, early: bool) ->
 
 def step(turn: random.Random, side: Side) -> tuple:
     """What happens next: who says what. The holder answers or returns, the others may ask."""
-    holder = next((i for i, p in enumerate(side.processes) if p.tenant.seats[0].valid), None)
-    draining = next((i for i, p in enumerate(side.processes) if p.tenant.seats[0].draining), None)
+    holder = next((i for i, p in enumerate(side.processes) if p.tenant.grants[0].valid), None)
+    draining = next((i for i, p in enumerate(side.processes) if p.tenant.grants[0].draining), None)
     if draining is not None:
-        epoch = side.processes[draining].tenant.seats[0].epoch
+        epoch = side.processes[draining].tenant.grants[0].epoch
         first, then = turn.choice(((1, 0), (0, 1), (0, 0)))
         want = (MessageType.WANT, 0)
         return (draining, [want] * first + [(MessageType.DRAINED, epoch)] + [want] * then)
     if holder is not None and turn.random() < 0.3:
-        return (holder, [(MessageType.RETURN, side.processes[holder].tenant.seats[0].epoch)])
+        return (holder, [(MessageType.RETURN, side.processes[holder].tenant.grants[0].epoch)])
     return (turn.randrange(len(side.processes)), [(MessageType.WANT, 0)])
 
 
@@ -252,7 +252,7 @@ def test_a_hand_over_wakes_the_helpers_of_the_next_tenant_too(drained_pair):
     """A thread that does not sleep for grants, as a helper, is woken a moment after the hand-over."""
     side, loop = drained_pair
     armed_for_long(side, loop)
-    page = side.processes[1].tenant.seats[0].page
+    page = side.processes[1].tenant.grants[0].page
     word = ctypes.c_void_p(page.address + OFFSET["word"])
     wait = [FUTEX, word, FUTEX_WAIT_BITSET, page._u32[16], None, None, NOT_FOR_GRANTS]
     helper = threading.Thread(target=LIBC.syscall, args=wait, daemon=True)
@@ -321,11 +321,11 @@ def test_a_grant_that_the_policy_did_not_decide_is_taken_back():
     engine = Dispatcher(token_policy(TokenConfig()), lambda kind, _now, **_facts: seen.append(kind))
     gpu = TenantGpu(GPU, 300, 1000, 1000, 0)
     page = GrantPage(gpu, boot_id=1, fail_policy=FailPolicy.PACE, window_ms=1000, gap_us=2000, in_flight_us=4000)
-    seat = Seat(0, gpu, page, epoch=4)
+    grant = GrantState(0, gpu, page, epoch=4)
     page.grant(5, 0, 1)
 
-    engine.confirm(seat, 5, 0)
+    engine.confirm(grant, 5, 0)
 
-    assert (5, 5 << 2) == (seat.epoch, page._u32[16])
+    assert (5, 5 << 2) == (grant.epoch, page._u32[16])
     assert ["handover-taken-back"] == seen
     page.close()

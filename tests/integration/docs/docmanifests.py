@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from aliquot.kube.convert import WHERE_PODS_ARE, convert
-from aliquot.kube.crds import files
 from aliquot.kube.names import API_VERSION
 from aliquot.model.sharepod import parse_sharepod
 from aliquot.scheduler.webhook.admission import Admission
 
+CRDS = Path(__file__).resolve().parents[3] / "deploy" / "crds"
 SCHEMAS = {
-    crd["spec"]["names"]["kind"]: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for crd in files().values()
+    crd["spec"]["names"]["kind"]: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for crd in (yaml.safe_load(path.read_text()) for path in CRDS.glob("*.yaml"))
 }
 OTHERS = {"Service", "ConfigMap", "Namespace", "ResourceQuota", "KubeSchedulerConfiguration", "ServiceMonitor"}
 """Kinds that pages show and that say nothing about GPUs."""

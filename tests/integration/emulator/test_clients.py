@@ -1,5 +1,9 @@
 """Unmodified clients find a GPU that allocates, copies, keeps time and captures."""
 
+import pytest
+
+NOT_READY = 600
+
 
 def test_bytes_survive_the_way_to_the_device_and_back(clients):
     """What is copied to the device comes back unchanged, also after a copy between two allocations."""
@@ -16,12 +20,17 @@ answer(bytes(out) == bytes(range(256)) * 16)
     assert same
 
 
+@pytest.mark.real_time
 def test_events_measure_the_kernels_between_them(clients):
-    """A hundred kernels of 1 ms lie 100 ms apart on the GPU's clock."""
+    """The ends of a hundred kernels of 1 ms lie 100 ms apart on the GPU's clock.
+
+    All of them are queued behind a kernel, so that the GPU does not wait for a program that a busy machine interrupts.
+    """
     ms = clients().run("""
 open_gpu()
 k = Spinner()
 first, last = ck(d.cuEventCreate(0)), ck(d.cuEventCreate(0))
+k.launch(300_000_000)
 ck(d.cuEventRecord(first, k.stream))
 for _ in range(100): k.launch(1_000_000)
 ck(d.cuEventRecord(last, k.stream))
@@ -37,39 +46,39 @@ def test_launch_is_asynchronous_and_bounded(clients):
     launched, full = clients().run("""
 open_gpu()
 k = Spinner()
+k.launch(1_000_000_000)
+launched = code(d.cuStreamQuery(k.stream))
+k.sync()
 t = time.monotonic()
-for _ in range(1000): k.launch(100_000)
-launched = time.monotonic() - t
-for _ in range(1000): k.launch(100_000)
+for _ in range(2000): k.launch(100_000)
 full = time.monotonic() - t
 k.sync()
 answer([launched, full])
 """)
 
-    assert launched < 0.05
+    assert launched == NOT_READY
     assert full > 0.09
 
 
 def test_legacy_stream_waits_for_blocking_streams(clients):
     """A synchronous copy on the legacy stream waits for kernels of a blocking stream only."""
-    blocking, free = clients().run("""
+    states = clients().run("""
 open_gpu()
 p = ck(d.cuMemAlloc(64))
-times = []
+states = []
 for flags in (0, 1):
     k = Spinner(stream=ck(d.cuStreamCreate(flags)))
-    k.launch(50_000_000)
-    t = time.monotonic()
+    k.launch(1_000_000_000)
     ck(d.cuMemcpyDtoH(bytearray(64), p, 64))
-    times.append(time.monotonic() - t)
+    states.append(code(d.cuStreamQuery(k.stream)))
     k.sync()
-answer(times)
+answer(states)
 """)
 
-    assert blocking > 0.045
-    assert free < 0.02
+    assert states == [0, NOT_READY]
 
 
+@pytest.mark.real_time
 def test_captured_work_runs_at_every_launch_of_its_graph(clients):
     """A fork and join captured over two streams becomes a graph that takes its kernels' time at each launch."""
     nodes, ms, first_word = clients().run("""
@@ -242,7 +251,7 @@ answer(used + [n.nvmlDeviceGetMemoryInfo(h).used >> 20])
 
 def test_host_function_runs_in_stream_order(clients):
     """A host function runs after the kernel before it and before the stream is done."""
-    ran_after = clients().run("""
+    ran_after, done_after = clients().run("""
 open_gpu()
 k = Spinner()
 seen = []
@@ -251,10 +260,10 @@ t = time.monotonic()
 k.launch(20_000_000)
 ck(d.cuLaunchHostFunc(k.stream, d.CUhostFn(ctypes.cast(fn, ctypes.c_void_p).value), 0))
 k.sync()
-answer(seen[0] - t)
+answer([seen[0] - t, time.monotonic() - t])
 """)
 
-    assert 0.02 <= ran_after < 0.06
+    assert 0.02 <= ran_after <= done_after
 
 
 def test_host_functions_run_while_other_threads_ask_for_their_stream(clients):

@@ -100,6 +100,7 @@ answer([early == 0, took[0]])
     assert synchronized > 0.15
 
 
+@pytest.mark.real_time
 def test_a_newer_record_does_not_postpone_a_wait(clients):
     """A stream that waits for a record goes on at its end, while a newer one is behind a long kernel."""
     took = clients("a100").run("""

@@ -1,5 +1,7 @@
 """Faults that real GPUs have, on demand."""
 
+import pytest
+
 NTH_LAUNCH = (
     "open_gpu(); k = Spinner(); answer([code(k.try_launch()) for _ in range(4)] + [code(d.cuCtxSynchronize())])"
 )
@@ -27,6 +29,7 @@ def test_hanging_kernel_never_ends(clients):
     assert result == 600
 
 
+@pytest.mark.real_time
 def test_slow_kernels(clients):
     """fault=slow F multiplies every kernel's time."""
     machine = clients("a100", "fault=slow 5")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_levels_halve_and_are_paid_for_together(clients):
     """A mipmapped array of 64 x 32 floats has levels down to 1 x 1, and gives all their memory back."""
@@ -111,6 +113,7 @@ answer([whole.sm.smCount, [g.sm.smCount for g in groups[:count]], rest.sm.smCoun
     assert (ran, active) == (600, [1, 0])
 
 
+@pytest.mark.real_time
 def test_the_first_interface_still_works(clients):
     """Programs of CUDA 3 allocate below 4 GiB, set a kernel's block and parameters, and launch it."""
     low, same, took, freed = clients().run("""

@@ -1,6 +1,9 @@
 """Asynchronous copies to memory that the driver knows nothing of."""
 
+import pytest
 
+
+@pytest.mark.real_time
 def test_a_copy_to_pageable_memory_has_ended_when_it_returns(clients):
     """An asynchronous copy to pageable memory waits for the work before it; one to pinned memory does not."""
     pageable, pinned, first = clients().run("""

@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 LOOP = """
 open_gpu()
 k = Spinner()
@@ -32,6 +34,7 @@ def test_one_process_gets_the_whole_gpu(clients):
     assert share > 0.985
 
 
+@pytest.mark.real_time
 def test_two_processes_alternate_evenly(clients):
     """Two processes with kernels of 1 ms and 30 ms each get about half, and together not more than one GPU."""
     short, long = race(clients(), (60, 1_000_000), (2, 30_000_000))
@@ -55,6 +58,7 @@ def test_memory_of_a_killed_process_comes_back(clients):
     assert machine.run(free) - held == (8 << 10) + machine.machine.profile.context_mib
 
 
+@pytest.mark.real_time
 def test_killed_owner_does_not_keep_the_gpu(clients):
     """When a process dies inside a long kernel the others go on."""
     machine = clients()

@@ -20,6 +20,7 @@ def program(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("us", [5, 10, 20])
+@pytest.mark.real_time
 def test_two_processes_with_small_kernels_use_all_of_the_gpu(clients, program, us):
     """Two processes that launch kernels of a few microseconds back to back get 97 % of the time, half of it each."""
     env = {**os.environ, "LD_LIBRARY_PATH": str(clients("a100").machine.directory)}
@@ -61,6 +62,7 @@ answer((time.monotonic() - t) / 20 * 1e9)
     assert clients("a100", f"{key}=2000000").run(code) >= 2_000_000
 
 
+@pytest.mark.real_time
 def test_an_event_between_two_kernels_costs_the_stream_time(clients):
     """`event_gpu_ns` passes between an event's mark and the kernel behind it."""
     code = """
@@ -72,6 +74,7 @@ answer(ck(d.cuEventElapsedTime(first, last)))
     assert abs(clients("a100", "event_gpu_ns=5000000").run(code) - 6) < 0.1
 
 
+@pytest.mark.real_time
 def test_the_thread_of_a_gpu_is_woken_when_it_can_run(clients):
     """On one CPU a kernel that is waited for costs the GPU's thread three sleeps: none ends at a lock that is held."""
     scheduler, sleeps = clients("a100").run("""

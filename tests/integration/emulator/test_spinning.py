@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 SCENE = """
 PTX = b".visible .entry spin_until(.param .u64 at, .param .u32 value){ret;}\\n" + PTX
 open_gpu(); f = ck(d.cuModuleGetFunction(ck(d.cuModuleLoadData(PTX)), b"spin_until"))
@@ -15,6 +17,7 @@ def stream(): return ck(d.cuStreamCreate(1))
 """
 
 
+@pytest.mark.real_time
 def test_two_streams_that_wait_for_each_other_make_progress(clients):
     """Two ranks that tell each other with words and spin for the other's word finish a hundred steps."""
     took = clients().run(
@@ -44,6 +47,7 @@ def test_a_kernel_that_spins_occupies_the_gpu(clients):
     assert (early, late) == (600, 0)
 
 
+@pytest.mark.real_time
 def test_other_processes_get_their_slices_beside_a_kernel_that_spins(clients):
     """Another process's kernels alternate with the spinning one."""
     machine = clients()

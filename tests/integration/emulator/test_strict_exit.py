@@ -8,6 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 EXIT = r"""
 #include <dlfcn.h>
 #include <pthread.h>
@@ -60,6 +62,7 @@ def test_a_program_leaves_while_its_threads_are_in_the_driver(clients, tmp_path:
         assert (0, "handler 600\ndestructor 4\n") == (done.returncode, done.stdout)
 
 
+@pytest.mark.real_time
 def test_a_stopped_process_loses_the_gpu_after_its_slice(clients):
     """A process stopped in the middle of a kernel keeps others waiting for its slice, once, and goes on later."""
     machine = clients("a100")

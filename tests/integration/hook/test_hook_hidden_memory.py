@@ -172,6 +172,7 @@ def test_memory_of_destroyed_graphs_is_not_held_beside_the_limit(tenant):
     assert scene.device_bytes() - context_bytes == 250 * MIB
 
 
+@pytest.mark.real_time
 def test_memory_of_graphs_is_charged_in_steps_of_the_driver_and_refused_at_once(tenant):
     """Graphs are charged all that the driver reserves for them, one too many is refused at once, and nothing stays."""
     scene = tenant(memory_mib=512, auto_grant=True, extra=("strict=1",))

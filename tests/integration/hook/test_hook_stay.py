@@ -33,6 +33,7 @@ def run(scene: Any, *, times: int, work_us: int, pause_us: int) -> dict[str, lis
 
 
 @pytest.mark.parametrize("pause_us", [1500, 5000])
+@pytest.mark.real_time
 def test_the_token_goes_back_at_once_in_a_usually_long_pause(tenant, pause_us):
     """A program whose pauses are longer than a hand-over there and back has returned the token within half a ms."""
     scene = tenant(auto_grant=True, auto_close=True)

@@ -46,6 +46,25 @@ def test_a_list_is_read_page_by_page():
     run(body)
 
 
+def test_a_version_is_seen_once_the_store_has_what_it_stands_for():
+    """What the list or the watch brought is seen, a later version is not, and none is before the first list."""
+
+    async def body() -> None:
+        async with scene() as s:
+            await s.server.put("a")
+            assert not s.reflector.has_seen("1")
+            await s.start()
+            now = int(s.reflector.version)
+            assert [True, False, True] == [s.reflector.has_seen(v) for v in (str(now), str(now + 1), "unordered")]
+
+            await s.server.put("b")
+            await s.until(lambda: s.reflector.has_seen(str(now + 1)))
+
+            assert "b" in s.names
+
+    run(body)
+
+
 def test_a_page_that_is_gone_starts_the_list_over():
     """When the history is lost between two pages, the list starts from its first page and is whole."""
 

@@ -19,8 +19,8 @@ from node_room import FakePods
 from aliquot.arbiter.abi import ABI_VERSION, MESSAGE_STRUCT, MessageType, ReserveFlag
 from aliquot.arbiter.client import ArbiterClient
 from aliquot.arbiter.records import TenantGpu, TenantRecord
-from aliquot.driver.discovery import Gpu
 from aliquot.driver.emulation import EmulatedMachine, prepare
+from aliquot.driver.gpu import Gpu
 from aliquot.node.audit import Audit, GpuProgram
 from aliquot.node.machine import Machine
 from aliquot.node.pods import NodePod

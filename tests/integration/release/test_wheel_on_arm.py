@@ -21,7 +21,7 @@ PARTS = (
     "libc6", "libgcc-s1", "libstdc++6", f"python{PYTHON}-minimal", f"libpython{PYTHON}-minimal",
     f"libpython{PYTHON}-stdlib", "libexpat1", "zlib1g", "libssl3", "libffi8", "libbz2-1.0", "liblzma5", "libcrypt1",
 )  # fmt: skip
-KERNELS_LOAD = "from aliquot.driver.kernels import use_kernels; print(use_kernels())"
+KERNELS_LOAD = "from aliquot.driver.policies import use_kernels; print(use_kernels())"
 
 
 class Arm:

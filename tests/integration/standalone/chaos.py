@@ -254,8 +254,8 @@ def check(machine: Machine, before: dict[str, bytes]) -> None:
     """Books agree, programs run or say why not, memory is charged as it is held, and no process is left over."""
     gpus, tenants = machine.ask("gpus").gpus or [], machine.ask("tenants").tenants or []
     booked = {(gpu.uuid, t["name"]): (t["request_milli"], t["memory_mib"]) for gpu in gpus for t in gpu.tenants}
-    seated = {(s["gpu"], t["name"]): (s["request_milli"], s["memory_mib"]) for t in tenants for s in t["slices"]}
-    assert booked == seated
+    listed = {(s["gpu"], t["name"]): (s["request_milli"], s["memory_mib"]) for t in tenants for s in t["slices"]}
+    assert booked == listed
     for gpu in gpus:
         milli = sum(part for (uuid, _), (part, _) in booked.items() if uuid == gpu.uuid)
         mib = sum(part for (uuid, _), (_, part) in booked.items() if uuid == gpu.uuid)

@@ -33,10 +33,13 @@ class Scene:
         self.engine = engine
         self.directory = directory
 
-    def training(self, name: str, kernel_ms: float, request_milli: int = 700) -> None:
-        """A tenant that launches kernels of one length without a rest."""
-        program = native_client("steady", str(int(kernel_ms * MS_NS)))
-        self._start(name, program(self.directory / name), request_milli)
+    def training(self, name: str, kernel_ms: float, request_milli: int = 700, *, waits: bool = True) -> None:
+        """A tenant that launches kernels of one length without a rest; `waits` for the first to end."""
+        argv = native_client("steady", str(int(kernel_ms * MS_NS)))(self.directory / name)
+        if waits:
+            self._start(name, argv, request_milli)
+        else:
+            self.engine.spawn(name, argv, request_milli=request_milli, memory_mib=1024)
 
     def inference(self, name: str, wake_us: int) -> None:
         """A tenant that works 2 ms in kernels of 0.5 ms and rests for 25."""
@@ -92,7 +95,7 @@ def test_a_promise_beside_kernels_that_are_too_long_is_refused(scene: Scene):
     scene.training("training", 20.0)
     eventually(lambda: scene.seen("training").kernel_ms > 15, "its kernels are measured")
 
-    with pytest.raises(NoRoom, match=r'GPU 0 has "training" with kernels of (19|2\d) ms, wake allows 3.2 ms'):
+    with pytest.raises(NoRoom, match=r'GPU 0 has "training" with kernels of (1[5-9]|20) ms, wake allows 3.2 ms'):
         scene.inference("server", WAKE_US)
 
 
@@ -107,3 +110,31 @@ def test_a_promise_that_a_neighbour_breaks_later_is_shown_with_its_name(scene: S
     (explained,) = explanations(scene.engine, Pods(scene.engine), Call("explain", name="server"))
     assert "not kept: training runs kernels of" in explained.lines[-1]
     assert explained.lines[-1].startswith("  server wakes: 5 ms promised")
+
+
+def test_the_neighbour_whose_kernel_is_in_flight_is_named(scene: Scene):
+    """Of two neighbours the one with the longer kernels is named while its very first kernel runs."""
+    scene.inference("server", WAKE_US)
+    scene.training("medium", 20.0, 300)
+    eventually(lambda: not scene.seen("server").wake.kept, "its kernels are measured")
+    scene.training("long", 8000.0, 300, waits=False)
+    eventually(lambda: scene.seen("server").wake.longest_by == "long", "its kernel has run longer")
+
+    assert read_totals(scene.directory / "long") is None
+    assert "not kept: long runs kernels of" in scene.seen("server").wake.text
+
+
+def test_kernels_of_tenants_that_overlap_are_shown_no_longer_than_they_are(scene: Scene):
+    """Beside kernels of 1 s, which no turn ends, the time of both tenants is divided: neither's kernels grow."""
+    scene.training("medium", 5.0, 400)
+    scene.training("long", 1000.0, 400)
+
+    def both_ran() -> bool:
+        done = [read_totals(scene.directory / name) for name in ("medium", "long")]
+        return all(done) and done[0].completed > 300 and done[1].completed > 3
+
+    late_ms = lateness_ms(both_ran)
+    eventually(lambda: scene.seen("long").kernel_ms > 600, "its kernels are measured")
+    # An emulated GPU changes hands by threads of its users: where those are late, it stands still meanwhile.
+    assert scene.seen("medium").kernel_ms <= 5.1 + 3 * late_ms, late_ms
+    assert scene.seen("long").kernel_ms <= 1010 + 3 * late_ms, late_ms

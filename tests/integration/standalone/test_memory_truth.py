@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.driver.allowance import context_allowance_mib
 from aliquot.standalone.engine import Engine
+from aliquot.tenancy.records import context_allowance_mib
 
 from .conftest import eventually
 

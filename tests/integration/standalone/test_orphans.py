@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from aliquot.bench.scene import SPIN_PTX
+
 from .conftest import Aliquot, Cluster, engine_of, eventually, sharepod
 
 STAYS = "trap '' TERM HUP; echo $$ >> {note}; while true; do sleep 1; done"
 """Writes down its pid and ignores every signal that it can."""
+WORKER = Path(__file__).with_name("programs") / "worker.py"
+LEFT = "2 processes that the command left behind still used its GPU and were ended"
 
 
 @pytest.fixture
@@ -92,6 +97,23 @@ def test_a_background_job_outlives_a_run_that_ended_in_order(up: Cluster, note: 
     """A job without a GPU that a shell left in the background goes on after the run, as it does after any shell."""
     script = leaver(note) + f"while ! test -s {note}; do sleep 0.05; done"
     assert 0 == up.command("run", "--gpu-request", "0.3", "--", "sh", "-c", script).returncode
+    assert [True] == [alive(pid) for pid in left(note)]
+
+
+@pytest.mark.parametrize("part", ["0.3", "1"])
+def test_what_a_run_leaves_on_its_gpu_ends_and_is_counted(up: Cluster, note: Path, tmp_path: Path, part: str):
+    """Jobs that use the GPU end with the run, which says how many; one without a GPU goes on.
+
+    A whole GPU is no exception, though its programs have the driver itself.
+    """
+    beats = [tmp_path / "first", tmp_path / "second"]
+    works = [f"setsid {sys.executable} {WORKER} {SPIN_PTX} {each} 100 > /dev/null 2>&1 & " for each in beats]
+    waits = " || ".join(f"! test -s {file}" for file in [note, *beats])
+    script = leaver(note) + "".join(works) + f"while {waits}; do sleep 0.05; done"
+    done = up.command("run", "--gpu-request", part, "--", "sh", "-c", script)
+
+    assert (0, f"aliquot: {LEFT}\n") == (done.returncode, done.stderr)
+    eventually(lambda: not any(alive(int(each.read_text().split()[0])) for each in beats), "the jobs have ended")
     assert [True] == [alive(pid) for pid in left(note)]
 
 

@@ -145,7 +145,7 @@ def test_doctor_names_what_it_found(aliquot_cli: Aliquot):
 
 
 def test_an_engine_in_this_process_spawns_and_cleans_up():
-    """The engine as a context manager seats programs, frees a place at the end of each, and leaves no file."""
+    """The engine as a context manager runs programs, frees the share of each at its end, and leaves no file."""
     with Engine.start(emulate="v100", window_ms=2000) as engine:
         root = engine.runtime.root
         first = engine.spawn("a", ["sh", "-c", "exit 3"], request_milli=700, limit_milli=1000, memory_mib=1024)
@@ -165,10 +165,10 @@ def test_a_tenant_may_have_the_name_of_one_that_has_just_ended():
             tenant = engine.spawn("a", ["sh", "-c", f"exit {round_number}"], request_milli=500, memory_mib=64)
             statuses.append(tenant.wait(20))
         last = engine.spawn("a", ["sleep", "60"], request_milli=500, memory_mib=64)
-        seated = list(engine.seats)
+        remaining = list(engine.tenants)
         last.end()
 
-    assert ([0, 1, 2, 3, 4], ["a"]) == (statuses, seated)
+    assert ([0, 1, 2, 3, 4], ["a"]) == (statuses, remaining)
 
 
 def test_a_change_that_would_end_a_running_program_is_refused(up: Cluster):

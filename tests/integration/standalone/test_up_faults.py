@@ -38,7 +38,7 @@ def engine_pid(command: Aliquot) -> int:
 
 
 def test_an_arbiter_that_dies_comes_back_with_its_tenants(up: Cluster):
-    """The engine starts a killed arbiter again, and those who were seated are known to it."""
+    """The engine starts a killed arbiter again, which knows the tenants of the one before."""
     up.apply(sharepod("a", "sleep 60"))
     (arbiter,) = children_of(engine_pid(up.command), "aliquot.arbiter")
     os.kill(arbiter, signal.SIGKILL)

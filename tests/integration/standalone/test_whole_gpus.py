@@ -140,12 +140,12 @@ def test_a_whole_gpu_beside_a_shared_one_takes_no_turns(engine: Engine, tmp_path
     """A tenant of 1.5 GPUs has its whole one all the time, whoever's turn it is on the other; there it has its half."""
     paths = [tmp_path / name for name in ("whole", "part", "half")]
     program = [native_client("steady", "1000000")(path) for path in paths]
-    seat = engine.admit(TenantName("both"), GpuRequest(1500))
-    uuids = [part.gpu for part in sorted(seat.plan.slices, key=lambda part: -part.request_milli)]
+    tenant = engine.admit(TenantName("both"), GpuRequest(1500))
+    uuids = [part.gpu for part in sorted(tenant.plan.slices, key=lambda part: -part.request_milli)]
     whole, shared = ([gpu.uuid for gpu in engine.gpus].index(uuid) for uuid in uuids)
     half = engine.spawn("half", program[2], request_milli=500, gpu=shared)
     ranks = [
-        start_program(seat.folder, argv, {**os.environ, "CUDA_VISIBLE_DEVICES": uuid})
+        start_program(tenant.folder, argv, {**os.environ, "CUDA_VISIBLE_DEVICES": uuid})
         for argv, uuid in zip(program, uuids, strict=False)
     ]
     try:
@@ -157,7 +157,7 @@ def test_a_whole_gpu_beside_a_shared_one_takes_no_turns(engine: Engine, tmp_path
             rank.kill()
             rank.wait()
         half.end()
-        engine.release(seat)
+        engine.release(tenant)
 
     assert got == pytest.approx([1, 0.5, 0.5], abs=0.12)
     assert ("memory", 0, "all") == (first.enforce, first.handovers, second.enforce)

@@ -61,7 +61,7 @@ pods = st.fixed_dictionaries(
 @SETTINGS
 @given(pods)
 def test_a_pod_is_read_or_its_faults_are_named(document: dict[str, Any]):
-    """Reading ends in an ask whose seats can be placed, in none, or in faults; nothing else is raised."""
+    """Reading ends in an ask whose requests can be placed, in none, or in faults; nothing else is raised."""
     pod = msgspec.convert(document, Pod)
     try:
         ask = read(pod)

@@ -6,6 +6,7 @@ of its own.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from math import exp
 
 from plain_books import Books, allowed, by_memory_too, common_choice, emptiest, fits, fullest, holds, linked
@@ -19,9 +20,9 @@ class Oracle:
 
     prefers = staticmethod(fullest)
 
+    @abstractmethod
     def score(self, books: Books, ask: Ask, node: str) -> object:
-        """Higher is better."""
-        raise NotImplementedError
+        """Higher is better. Not needed where `scores` sees all nodes at once."""
 
     def scores(self, books: Books, ask: Ask, nodes: list[str]) -> dict[str, object]:
         """All fitting nodes at once."""

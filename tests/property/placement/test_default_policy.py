@@ -15,7 +15,6 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.kernels import Kernels, NativeKernels
-from aliquot.placement.plain import PlainKernels
 from aliquot.placement.policies.aliquot import Aliquot, Constants
 
 SMALL = Constants(sequences=4, visits=8)
@@ -85,7 +84,7 @@ def same_loops_as_before():
 @given(specs=clusters(), history=steps())
 def test_memory_changes_no_decision(native: NativeKernels, specs, history):
     """After arrivals, departures, failures and cordons, the library with its memos and the oracle without agree."""
-    quick, plain = Side(specs, native, forgetful=False), Side(specs, PlainKernels(), forgetful=True)
+    quick, plain = Side(specs, native, forgetful=False), Side(specs, Kernels(), forgetful=True)
 
     for number, (kind, what) in enumerate(history):
         assert plain.step(number, kind, what) == quick.step(number, kind, what)
@@ -99,7 +98,7 @@ def test_nine_gpus_and_more_are_no_other_case(native: NativeKernels):
         NodeSpec(f"n{n}", tuple(Device(f"G-{n}-{g}", g, "V100", 16384) for g in range(count)), 96_000, 1 << 20, rank=n)
         for n, count in enumerate((8, 9, 16, 3))
     ]
-    sides = [Side(specs, native, forgetful=False), Side(specs, PlainKernels(), forgetful=True)]
+    sides = [Side(specs, native, forgetful=False), Side(specs, Kernels(), forgetful=True)]
     sizes = (
         asking(rest_milli=470),
         asking(whole=1),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tenants import AT_ARBITER, ON_DISK, Crash, FakeArbiter, fake_hook, faulty, whole_folders
 
 from aliquot.arbiter.records import TenantRecord
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid, TenantName
@@ -90,29 +91,29 @@ class Faults(RuleBasedStateMachine):
             self.torn.clear()
             self.heal()
 
+    @abstractmethod
     def admit_now(self, name: str, gpu: int, milli: int, mib: int) -> bool:
         """Provision; whether it was done. Other than as an AliquotError nothing fails."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove_now(self, name: str) -> None:
         """Remove a tenant."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reconcile_now(self) -> None:
         """Look at the arbiter, as is done every few seconds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restart(self) -> None:
         """A new program, over what the old one has left."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reserved(self) -> set[str]:
         """The names in the ledger."""
-        raise NotImplementedError
 
+    @abstractmethod
     def records(self) -> dict[str, TenantRecord]:
         """The tenants' records, by name."""
-        raise NotImplementedError
 
     @precondition(lambda self: not self.arbiter.crashed)
     @rule(name=NAMES, share=SHARES, asked=AT_ARBITER_NOW, made=ON_DISK_NOW)
@@ -249,8 +250,8 @@ class EngineFaults(Faults):
 
     def remove_now(self, name: str) -> None:
         """By what `admit` returned."""
-        if name in self.engine.seats:
-            self.engine.release(self.engine.seats[TenantName(name)], keep=True)
+        if name in self.engine.tenants:
+            self.engine.release(self.engine.tenants[TenantName(name)], keep=True)
 
     def reconcile_now(self) -> None:
         """As the thread that watches the arbiter does."""
@@ -262,7 +263,7 @@ class EngineFaults(Faults):
 
     def records(self) -> dict[str, TenantRecord]:
         """By the engine's list."""
-        return {name: provisioned.record for name, provisioned in self.engine.seats.items()}
+        return {name: provisioned.record for name, provisioned in self.engine.tenants.items()}
 
 
 @dataclass(frozen=True)

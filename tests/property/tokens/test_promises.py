@@ -193,6 +193,7 @@ def test_steady_shares_are_within_a_point_in_every_window():
 @example(300, 1_000, Handover.DRAIN)
 @example(300, 25_000, Handover.AUTO)
 @QUICK
+@pytest.mark.timeout(600)  # 22 s of a processor, which may be shared by many
 def test_kernels_of_any_length_leave_the_neighbour_its_request(request_milli, kernel_ms, handover):
     """A tenant whose kernels outlive every grant and its neighbour with short ones each get their request."""
     node = VirtualNode(TokenConfig(handover=handover), keep_log=False)

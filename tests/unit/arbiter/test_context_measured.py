@@ -10,11 +10,11 @@ import pytest
 from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType, ReserveFlag
 from aliquot.arbiter.engine import Dispatcher
 from aliquot.arbiter.events import EventRing
+from aliquot.arbiter.grants import GrantState, MemoryLease, Process, Tenant
 from aliquot.arbiter.measure import MemoryMeasure, correct
 from aliquot.arbiter.pages import GrantPage
 from aliquot.arbiter.protocol import Protocol
 from aliquot.arbiter.records import TenantGpu, TenantRecord
-from aliquot.arbiter.seats import MemoryLease, Process, Seat, Tenant
 from aliquot.arbiter.shares import Descriptor
 from aliquot.tokens import TokenConfig, token_policy
 
@@ -25,16 +25,16 @@ PID = 4711
 
 @pytest.fixture
 def scene():
-    """A seat and a process at it."""
+    """A tenant's grant state of one GPU, and a process of it."""
     gpu = TenantGpu(GPU, 500, 1000, 1000, 300)
     page = GrantPage(gpu, boot_id=1, fail_policy=FailPolicy.PACE, window_ms=1000, gap_us=2000, in_flight_us=16000)
-    seat = Seat(0, gpu, page)
+    grant = GrantState(0, gpu, page)
     ours, theirs = socket.socketpair()
     process = Process(
-        ours, Tenant(TenantRecord("a", "", [gpu]), theirs, [seat]), PID, -1, 0.0, 0, leases={0: MemoryLease()}
+        ours, Tenant(TenantRecord("a", "", [gpu]), theirs, [grant]), PID, -1, 0.0, 0, leases={0: MemoryLease()}
     )
-    seat.attached.add(process)
-    yield seat, process.leases[0]
+    grant.attached.add(process)
+    yield grant, process.leases[0]
     page.close()
     ours.close()
     theirs.close()
@@ -47,26 +47,26 @@ def message(kind: MessageType, flags: int) -> bytes:
 
 def test_the_allowance_is_corrected_by_what_is_measured(scene):
     """A context that costs 450 MiB instead of its allowance of 300 is charged 450."""
-    seat, lease = scene
+    grant, lease = scene
     lease.contexts = 1
-    seat.add(lease, leased=100 * MIB, context=300 * MIB)
+    grant.add(lease, leased=100 * MIB, context=300 * MIB)
 
-    correct(seat, {(GPU, PID): 550 * MIB})
+    correct(grant, {(GPU, PID): 550 * MIB})
 
-    assert 450 * MIB == seat.context_bytes
+    assert 450 * MIB == grant.context_bytes
 
 
 def test_memory_that_was_returned_after_it_was_measured_is_no_context(scene):
     """Memory that a process gave back between NVML's answer and its use here is not taken for that of its context."""
-    seat, lease = scene
+    grant, lease = scene
     lease.contexts = 1
-    seat.add(lease, leased=164 * MIB, context=300 * MIB)
+    grant.add(lease, leased=164 * MIB, context=300 * MIB)
     measured = {(GPU, PID): 464 * MIB}
     charged = []
     for returned in (100 * MIB, 0, 64 * MIB):
-        seat.add(lease, leased=-returned)
-        correct(seat, measured)
-        charged.append(seat.context_bytes // MIB)
+        grant.add(lease, leased=-returned)
+        correct(grant, measured)
+        charged.append(grant.context_bytes // MIB)
         measured = {(GPU, PID): 300 * MIB + lease.leased_bytes}
 
     assert [300, 300, 300] == charged
@@ -74,66 +74,66 @@ def test_memory_that_was_returned_after_it_was_measured_is_no_context(scene):
 
 def test_a_sample_may_begin_before_the_last_one_was_used(scene):
     """Memory that was measured, returned, and followed by the use of an earlier sample is no context either."""
-    seat, lease = scene
+    grant, lease = scene
     lease.contexts = 1
-    seat.add(lease, leased=164 * MIB, context=300 * MIB)
+    grant.add(lease, leased=164 * MIB, context=300 * MIB)
     earlier = later = {(GPU, PID): 464 * MIB}
-    seat.add(lease, leased=-100 * MIB)
-    correct(seat, earlier)
-    correct(seat, later)
+    grant.add(lease, leased=-100 * MIB)
+    correct(grant, earlier)
+    correct(grant, later)
 
-    assert 300 * MIB == seat.context_bytes
+    assert 300 * MIB == grant.context_bytes
 
 
 def test_an_excess_that_stays_is_charged_two_samples_later(scene):
     """Memory without a lease is told from a lease just returned once it is in a sample that began after the return."""
-    seat, lease = scene
+    grant, lease = scene
     lease.contexts = 1
-    seat.add(lease, leased=164 * MIB, context=300 * MIB)
-    seat.add(lease, leased=-100 * MIB)
+    grant.add(lease, leased=164 * MIB, context=300 * MIB)
+    grant.add(lease, leased=-100 * MIB)
     charged = []
     for _ in range(3):
-        correct(seat, {(GPU, PID): 464 * MIB})
-        charged.append(seat.context_bytes // MIB)
+        correct(grant, {(GPU, PID): 464 * MIB})
+        charged.append(grant.context_bytes // MIB)
 
     assert [300, 300, 400] == charged
 
 
 def test_a_context_that_ended_after_it_was_measured_is_not_charged_to_the_other(scene):
     """A sample with a context that has ended since does not raise what is charged for the one that is left."""
-    seat, lease = scene
-    process = next(iter(seat.attached))
+    grant, lease = scene
+    process = next(iter(grant.attached))
     lease.contexts = 2
-    seat.add(lease, leased=64 * MIB, context=600 * MIB)
+    grant.add(lease, leased=64 * MIB, context=600 * MIB)
     protocol = Protocol(SimpleNamespace(), 1)  # this message needs no engine
     process.greeted = True
     protocol.handle(process, message(MessageType.RELEASE, ReserveFlag.CONTEXT), 0)
     for measured in (664, 664, 364):
-        correct(seat, {(GPU, PID): measured * MIB})
+        correct(grant, {(GPU, PID): measured * MIB})
 
-    assert 300 * MIB == seat.context_bytes
+    assert 300 * MIB == grant.context_bytes
 
 
 def test_an_allowance_stays_where_nvml_does_not_tell(scene):
     """Where NVML knows the process but not its memory, the context keeps its allowance."""
-    seat, lease = scene
+    grant, lease = scene
     lease.contexts = 1
-    seat.add(lease, context=300 * MIB)
+    grant.add(lease, context=300 * MIB)
 
-    correct(seat, {(GPU, PID): None})
-    correct(seat, {})
+    correct(grant, {(GPU, PID): None})
+    correct(grant, {})
 
-    assert 300 * MIB == seat.context_bytes
+    assert 300 * MIB == grant.context_bytes
 
 
 def test_a_context_that_was_made_past_the_hook_is_charged_as_measured(scene):
     """A process that uses memory without a context of the hook's books is charged it, until it is gone."""
-    seat, lease = scene
-    seat.add(lease, leased=64 * MIB)
+    grant, lease = scene
+    grant.add(lease, leased=64 * MIB)
     charged = []
     for used in ({(GPU, PID): 400 * MIB}, {(GPU, PID): None}, {(GPU, PID): 350 * MIB}, {}):
-        correct(seat, used)
-        charged.append(seat.context_bytes // MIB)
+        correct(grant, used)
+        charged.append(grant.context_bytes // MIB)
 
     assert [336, 336, 286, 0] == charged
 
@@ -141,15 +141,15 @@ def test_a_context_that_was_made_past_the_hook_is_charged_as_measured(scene):
 @pytest.mark.parametrize(("measured", "charged"), [(200, 300), (336, 336)])
 def test_a_context_made_past_the_hook_is_not_charged_again_when_the_hook_sees_it(scene, measured, charged):
     """What was measured of a context is part of its allowance once the process asks for that."""
-    seat, lease = scene
-    process = next(iter(seat.attached))
+    grant, lease = scene
+    process = next(iter(grant.attached))
     process.greeted = True
-    correct(seat, {(GPU, PID): measured * MIB})
+    correct(grant, {(GPU, PID): measured * MIB})
     engine = Dispatcher(token_policy(TokenConfig()), lambda *_, **__: None)
 
     Protocol(engine, 1).handle(process, message(MessageType.RESERVE, ReserveFlag.CONTEXT), 0)
 
-    assert (1, charged) == (lease.contexts, seat.context_bytes // MIB)
+    assert (1, charged) == (lease.contexts, grant.context_bytes // MIB)
 
 
 @pytest.mark.parametrize(
@@ -158,43 +158,43 @@ def test_a_context_made_past_the_hook_is_not_charged_again_when_the_hook_sees_it
 )
 def test_a_context_is_charged_what_one_was_seen_to_take_alone(scene, used, leased, contexts, charged):
     """The next context is charged what one took whose process had nothing else, to half of the tenant's memory."""
-    seat, lease = scene
-    process = next(iter(seat.attached))
+    grant, lease = scene
+    process = next(iter(grant.attached))
     process.greeted = True
     lease.contexts = contexts
-    seat.add(lease, leased=leased * MIB, context=contexts * 300 * MIB)
+    grant.add(lease, leased=leased * MIB, context=contexts * 300 * MIB)
     engine = Dispatcher(token_policy(TokenConfig()), lambda *_, **__: None)
     engine.tenants = {"a": process.tenant}
     measure = MemoryMeasure(Path("libnvidia-ml.so.1"), lambda: ({(GPU, PID): used * MIB}, {}))
     measure.close()
     measure._latest = measure._sample()
     measure.apply(engine, EventRing(10), 0)
-    seat.add(lease, context=-seat.context_bytes)
+    grant.add(lease, context=-grant.context_bytes)
 
     Protocol(engine, 1).handle(process, message(MessageType.RESERVE, ReserveFlag.CONTEXT), 0)
 
-    assert charged == seat.context_bytes // MIB
+    assert charged == grant.context_bytes // MIB
 
 
 @pytest.mark.parametrize("counted", [0, 200])
 def test_shared_memory_is_no_context_whoever_nvml_counts_it_for(scene, counted):
     """What a process holds with others is in the books once, and NVML may count it for this process or another."""
-    seat, lease = scene
-    process = next(iter(seat.attached))
+    grant, lease = scene
+    process = next(iter(grant.attached))
     lease.contexts = 1
-    seat.add(lease, leased=264 * MIB, context=300 * MIB)
-    number = seat.shared.make(200 * MIB)
-    seat.add(lease, leased=-200 * MIB)
-    seat.shared.hold(number, process, Descriptor(PID, 3, (1, 2), regular=True))
+    grant.add(lease, leased=264 * MIB, context=300 * MIB)
+    number = grant.shared.make(200 * MIB)
+    grant.add(lease, leased=-200 * MIB)
+    grant.shared.hold(number, process, Descriptor(PID, 3, (1, 2), regular=True))
     for _ in range(3):
-        correct(seat, {(GPU, PID): (364 + counted) * MIB})
+        correct(grant, {(GPU, PID): (364 + counted) * MIB})
 
-    assert 300 * MIB == seat.context_bytes
+    assert 300 * MIB == grant.context_bytes
 
 
 def test_a_process_that_only_asks_is_charged_nothing(scene):
     """A process that is not on the GPU has no context to pay for."""
-    seat, _ = scene
-    correct(seat, {("GPU-of-others", PID): 400 * MIB})
+    grant, _ = scene
+    correct(grant, {("GPU-of-others", PID): 400 * MIB})
 
-    assert 0 == seat.context_bytes
+    assert 0 == grant.context_bytes

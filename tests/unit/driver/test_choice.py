@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aliquot.driver.choice import NoGpuLeft, choose
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu
 
 GPUS = [
     Gpu(0, "GPU-aa", "Tesla V100-SXM2-16GB", 16384, links=["X", "NV1", "SYS"]),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aliquot.driver.discovery import Gpu
-from aliquot.driver.visible import cuda_variables
+from aliquot.driver.gpu import Gpu, cuda_variables
 
 # Indices that are not in the order of the addresses, as after an address was given to another slot.
 GPUS = [

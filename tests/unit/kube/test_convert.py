@@ -11,9 +11,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from aliquot.cli.convert import TARGETS
 from aliquot.cli.convert import convert as command
 from aliquot.kube.convert import WHERE_PODS_ARE, BadManifest, convert
 from aliquot.kube.dialects import FOREIGN, read
+from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.objects import Pod
 from aliquot.model.sharepod import parse_sharepod
 
@@ -260,3 +262,17 @@ def test_the_command_speaks_other_words_too():
         "sharedgpu/gpu_mem": "8053063680",
         "sharedgpu/gpu_model": "V100",
     } == labels
+
+
+def test_every_dialect_can_be_converted_to():
+    """The choices of --to are Aliquot's words and those of all other dialects."""
+    assert set(TARGETS) == {"aliquot", *FOREIGN}
+
+
+@pytest.mark.parametrize("dialect", FOREIGN.values(), ids=FOREIGN)
+def test_a_request_in_a_kind_that_is_not_known_is_reported(dialect: Dialect):
+    """Whatever dialect names the GPU; nothing is left behind in silence."""
+    name = f"{dialect.owned.requests[0]}x" if dialect.owned.requests[0].endswith("/") else dialect.owned.requests[0]
+    (made,) = convert({"kind": "Unknown", "metadata": {"name": "a"}, "spec": {"deep": [{name: "1"}]}})
+
+    assert any(f'spec.deep[0]["{name}"]' in note for note in made.notes), made.notes

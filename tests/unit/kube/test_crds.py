@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import yaml
 
-from aliquot.kube.crds import files
 from aliquot.kube.custom import SharePod
 
 ROOT = Path(__file__).resolve().parents[3]
+CRDS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "deploy" / "crds").glob("*.yaml")}
 
 
 def schemas(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -28,7 +28,7 @@ def schemas(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 def every_schema() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every schema of every CRD."""
-    for name, crd in files().items():
+    for name, crd in CRDS.items():
         for version in crd["spec"]["versions"]:
             yield from schemas(version["schema"]["openAPIV3Schema"], name)
 

@@ -360,7 +360,7 @@ def test_what_is_written_is_read_back(data: st.DataObject):
 
 @given(st.lists(st.tuples(st.sampled_from(["app", "init", "sidecar"]), st.integers(1, 2500)), min_size=1, max_size=6))
 def test_what_is_counted_covers_every_moment_of_a_pods_life(parts: list[tuple[str, int]]):
-    """Counting only the seats never counts less than any set of containers that runs at once, and never two times."""
+    """Counting only containers with a share of their own covers every set that runs at once, and nothing two times."""
     asks = [ContainerAsk(f"c{i}", GpuRequest(milli), role=role) for i, (role, milli) in enumerate(parts)]  # type: ignore[arg-type]
     found = shared_in_time(asks)
     counted = sum(c.total_milli for c in found if not c.uses)

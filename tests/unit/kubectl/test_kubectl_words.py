@@ -20,16 +20,17 @@ from aliquot.cli.kubectl import COMMANDS, cli, complete, facts
 from aliquot.cli.kubectl.doctor import configuration
 from aliquot.cli.kubectl.explain import explained, lines_of
 from aliquot.cli.kubectl.inspect import compared
-from aliquot.cli.kubectl.scene import ClusterScene, age
+from aliquot.cli.kubectl.scene import ClusterScene
 from aliquot.cli.kubectl.scheduler_link import Link
 from aliquot.cli.kubectl.top import lines as top_lines
 from aliquot.cli.kubectl.topo import picture_of
 from aliquot.cli.kubectl.usage import Usage
 from aliquot.kube.custom import GPUQuota
 from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPUS, PLAN
-from aliquot.kube.objects import Node, Pod
+from aliquot.kube.names import GPUS, PLAN, PLAN_STATUS
+from aliquot.kube.objects import Meta, Node, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
+from aliquot.model.ages import format_age
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
@@ -58,11 +59,11 @@ def pod(name: str, *percent: int, notes: dict[str, str] | None = None, **spec: A
     return msgspec.convert({"metadata": meta, "spec": {"containers": containers, **spec}}, Pod)
 
 
-def placed(name: str, on: str, gpu: int, milli: int, mib: int = 1024) -> Pod:
-    """A pod that has a part of a GPU."""
+def placed(name: str, on: str, gpu: int, milli: int, mib: int = 1024, status: str = "") -> Pod:
+    """A pod that has a part of a GPU; `status` is what its node says of that."""
     piece = Slice(GpuUuid(f"GPU-{on}-{gpu}"), milli, 1000, mib)
     plan = write_plan(PodPlan(on, {"c0": ContainerPlan((piece,))}))
-    return pod(name, milli // 10, notes={PLAN: plan}, nodeName=on)
+    return pod(name, milli // 10, notes={PLAN: plan, PLAN_STATUS: status}, nodeName=on)
 
 
 def scene(*pods: Pod, nodes: list[Node] | None = None, quotas: list[GPUQuota] | None = None) -> ClusterScene:
@@ -115,6 +116,14 @@ def test_what_is_no_plain_waiting_is_told_as_what_it_is(found: Pod, state: str, 
 
     assert state == told["state"]
     assert sentence in "; ".join(told["sentences"])
+
+
+@pytest.mark.parametrize("word", ["seated", "provisioned"])
+def test_a_pod_with_its_share_is_explained_in_one_word(word: str):
+    """Whichever word the agent of its node writes for it, the explanation says that the container is provisioned."""
+    here = placed("h", "b", 1, 300, status=f"c0: {word}")
+
+    assert ["its node reports: c0: provisioned"] == explained(scene(here), here)["sentences"]
 
 
 def test_a_quota_counts_what_plans_hold():
@@ -236,7 +245,7 @@ def test_ages_are_those_of_kubectl(seconds: int, text: str):
     now = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
     created = (now - datetime.timedelta(seconds=seconds)).isoformat()
 
-    assert text == age(created, now)
+    assert text == format_age(Meta(creation_timestamp=created).age_s(now.timestamp()))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

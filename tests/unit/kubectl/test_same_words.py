@@ -28,7 +28,7 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.explain import explain_with
 from aliquot.placement.policy import policy
 from aliquot.scheduler.groups import _only
-from aliquot.scheduler.look import FITS, judge, numbers_of, verdicts
+from aliquot.scheduler.verdicts import FITS, indices_of, judge, verdicts
 from aliquot.standalone.explaining import explained_on
 from aliquot.web.cluster import Beside, ClusterFacts
 from aliquot.web.scheduler import waiting_pods
@@ -253,7 +253,7 @@ def test_a_group_leaves_out_other_nodes_in_words():
     made = Situation(Code.POD_GROUP, "", pod("w", 30))
     ledger, asked = made.scene().ledger, read(made.waits)
     assert asked is not None
-    judged = judge(ledger, asked, numbers_of(ledger, ["a", "b"]), ["a", "b"].__getitem__)
+    judged = judge(ledger, asked, indices_of(ledger, ["a", "b"]), ["a", "b"].__getitem__)
     only = _only(judged, judged.codes == FITS, 0)
 
     assert [FITS] == only.codes[:1].tolist()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu
 from aliquot.kube.inventory import read_inventory
 from aliquot.kube.names import GPUS as GPUS_ANNOTATION
 from aliquot.node.cdi import DeviceNode, Edits, Mount, remove_spec, write_spec, written_names

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu
 from aliquot.kube.errors import Forbidden
 from aliquot.kube.objects import Meta
 from aliquot.node.holders import Holders, held_gpus

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu
 from aliquot.kube.api import Api
 from aliquot.kube.errors import Unreachable
 from aliquot.kube.kernels import KernelLengths, read_kernels, write_kernels

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aliquot.arbiter.records import GpuStatus, Status
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu
 from aliquot.node.machine import Machine
 from aliquot.node.telling.facts import Sources, look
 from aliquot.status.nodes import NodeReport, Owner

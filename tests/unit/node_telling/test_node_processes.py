@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.node.processes import MAX_FILES, end_program, read_program
+from aliquot.driver.open_devices import MAX_FILES
+from aliquot.node.processes import end_program, read_program
 
 
 def process(folder: Path, *, name: str = "train", state: str = "S", opened: str = "/dev/null") -> Path:

@@ -16,7 +16,6 @@ from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.columns import ANY_MODEL, VISIT, Records
 from aliquot.placement.decide import Decider
 from aliquot.placement.kernels import Kernels, NativeKernels
-from aliquot.placement.plain import PlainKernels
 
 MakeCluster = Callable[..., Cluster]
 
@@ -81,6 +80,6 @@ def fast(native: Kernels) -> Iterator[Kernels]:
 
 
 @pytest.fixture(scope="session")
-def plain() -> PlainKernels:
+def plain() -> Kernels:
     """The oracle."""
-    return PlainKernels()
+    return Kernels()

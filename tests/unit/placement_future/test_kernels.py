@@ -12,11 +12,10 @@ from aliquot.placement.asks import Shape
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.columns import MODELS, Columns, Records, shape_record
 from aliquot.placement.fits import fitting_nodes
-from aliquot.placement.kernels import NativeKernels
-from aliquot.placement.plain import PlainKernels
+from aliquot.placement.kernels import Kernels, NativeKernels
 
 NATIVE = NativeKernels(str(native_part(KERNELS)))
-PLAIN = PlainKernels()
+PLAIN = Kernels()
 EXAMPLES = settings(max_examples=60, deadline=None)
 
 

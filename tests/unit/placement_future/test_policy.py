@@ -84,7 +84,7 @@ def test_library_and_oracle_place_alike(native: Kernels):
     """Every pod of a long run goes to the same devices with the library and without it."""
     arrivals, constants = pods(260, 1), Constants(sequences=2, visits=16)
     found = []
-    for form in (native, loops.PlainKernels()):
+    for form in (native, loops.Kernels()):
         loops._current = form
         found.append(run(Aliquot(constants), arrivals))
     loops.use(None)

@@ -11,7 +11,7 @@ from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import PodAsk
 from aliquot.scheduler.evict import GIVE_UP_S, PATIENCE_S, Evictor
-from aliquot.scheduler.look import verdicts
+from aliquot.scheduler.verdicts import verdicts
 
 
 def percent(number: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from control_scene import Scene, Truth, node
 
-from aliquot.driver.discovery import Gpu
+from aliquot.driver.gpu import Gpu
 from aliquot.kube.dialects import foreign
 from aliquot.kube.dialects.aliyun import COUNT, MEMORY, Unit
 from aliquot.node.status import resources_of

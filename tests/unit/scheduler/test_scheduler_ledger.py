@@ -20,7 +20,7 @@ from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
 from aliquot.placement.cluster import Placement
-from aliquot.scheduler.look import verdicts
+from aliquot.scheduler.verdicts import verdicts
 from aliquot.topology import Topology
 
 

@@ -8,70 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from control_scene import Clock, Scene, Truth, node
+from control_scene import Scene, Truth, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from served import Served, pod
 from starlette.requests import Request
 
 from aliquot.kube.turns import SLICE
 from aliquot.scheduler.config import kube_scheduler_config
 from aliquot.scheduler.server import MAX_BYTES, Extender
-
-HALF = {"aliquot.dev/gpu-percent": 50}
-
-
-class Served:
-    """An extender over one scene, asked as ASGI servers ask."""
-
-    def __init__(self, *, synced: bool = True, leads: bool = True) -> None:
-        self.scene = Scene(Truth(), [node("n", 2), node("m", 1)])
-        self.extender = Extender(
-            self.scene.ledger, self.scene.binder, self.scene.cache.get, lambda: synced, lambda: leads
-        )
-        self.app = self.extender.app()
-
-    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
-        """Status and body of the answer."""
-        sent: list[dict[str, Any]] = []
-        parts = [{"type": "http.request", "body": body, "more_body": False}]
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "headers": [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()],
-            "http_version": "1.1",
-            "scheme": "http",
-            "server": ("test", 80),
-            "client": ("test", 1),
-            "root_path": "",
-        }
-
-        async def receive() -> Any:
-            return parts.pop(0) if parts else {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        asyncio.run(self.app(scope, receive, send))
-        self.headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return sent[0]["status"], b"".join(part.get("body", b"") for part in sent[1:])
-
-    def post(self, verb: str, message: Any) -> tuple[int, Any]:
-        """Status and decoded answer of a verb."""
-        status, body = self.ask(
-            "POST", f"/{verb}", message if isinstance(message, bytes) else json.dumps(message).encode()
-        )
-        return status, json.loads(body)
-
-
-def pod(limits: dict[str, Any] | None = None, **annotations: str) -> dict[str, Any]:
-    """A pod as kube-scheduler sends it."""
-    return {
-        "metadata": {"name": "x", "namespace": "default", "uid": "uid-x", "annotations": annotations},
-        "spec": {"containers": [{"name": "main", "resources": {"limits": limits or HALF}}]},
-    }
 
 
 def test_filter_answers_names_with_names():
@@ -331,16 +276,3 @@ def test_no_message_does_harm(message: dict[str, Any], verb: str):
     elif verb == "filter" and isinstance(message.get("NodeNames"), list):
         told = [*answer["NodeNames"], *answer["FailedNodes"], *answer["FailedAndUnresolvableNodes"]]
         assert sorted(told) == sorted(message["NodeNames"])
-
-
-def test_a_pod_that_slept_is_refused_in_other_words():
-    """That makes kube-scheduler look again; the reason stays the same, and so does it for a look right after."""
-    served, clock, heard = Served(), Clock(), []
-    served.extender.wording.clock = clock
-    served.scene.ledger.close(str(served.scene.ledger.cluster.spec(1).gpus[0].uuid))
-    for wait_s in (0, 0.01, 5, 0.01):
-        clock.now_s += wait_s
-        heard.append(served.post("filter", {"Pod": pod(), "NodeNames": ["m"]})[1]["FailedNodes"]["m"])
-
-    reason = "does not have a GPU with 0.50 free"
-    assert [reason, reason, f"{reason} now", f"{reason} now"] == heard

@@ -26,7 +26,6 @@ from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.ledger import Ledger, NodeFull
-from aliquot.scheduler.ledger_view import LedgerView
 from aliquot.scheduler.pool.known import WriteThroughCache
 from aliquot.scheduler.pool.owners import Coexist, Own
 from aliquot.scheduler.pool.pool import VgpuPool, name_for
@@ -124,7 +123,6 @@ class Scene:
         self.ledger = Ledger(policy("binpack"))
         self.held = [] if coexist else ["GPU-0", "GPU-1"]
         self.tell_node()
-        ledger = LedgerView(self.ledger)
         stock = msgspec.convert(
             {
                 "metadata": {"name": "n"},
@@ -133,12 +131,14 @@ class Scene:
             Node,
         )
         owner = (
-            Coexist(self.store, ledger, lambda: [stock], self.pods, namespace="sys") if coexist else Own(ledger)  # type: ignore[arg-type]
+            Coexist(self.ledger, self.store, lambda: [stock], self.pods, namespace="sys")  # type: ignore[arg-type]
+            if coexist
+            else Own(self.ledger)
         )
         self.watch = Watch(self.store)
         self.pool = VgpuPool(
             self.store,  # type: ignore[arg-type]
-            ledger,
+            self.ledger,
             owner,
             pool_policy(text),
             WriteThroughCache(self.watch),

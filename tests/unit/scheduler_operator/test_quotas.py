@@ -22,8 +22,8 @@ from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.ledger import Ledger, NodeFull
-from aliquot.scheduler.look import verdicts
 from aliquot.scheduler.operator.quotas import body
+from aliquot.scheduler.verdicts import verdicts
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
 

@@ -6,30 +6,31 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aliquot.placement.asks import Shape
+from aliquot.placement.policies.fgd import typical_shapes
 from aliquot.sim.openb.columns import TaskEvents, columns
-from aliquot.sim.openb.fragmentation import Fragmentation, TaskShape, target_workload
+from aliquot.sim.openb.fragmentation import Fragmentation
 
 MODELS = ["T4", "G2"]
 
 shapes = st.builds(
-    TaskShape,
+    lambda milli, **rest: Shape(milli // 1000, milli % 1000, **rest),
+    milli=st.sampled_from([50, 300, 500, 1000]),
     cpu_milli=st.sampled_from([0, 1000, 4000, 16000]),
-    gpu_milli=st.sampled_from([50, 300, 500, 1000]),
-    num_gpu=st.just(1),
     models=st.sampled_from([(), ("T4",), ("G2", "T4")]),
-) | st.sampled_from([TaskShape(8000, 1000, 2, ()), TaskShape(2000, 0, 0, ()), TaskShape(8000, 1000, 4, ("G2",))])
+) | st.sampled_from([Shape(2, cpu_milli=8000), Shape(cpu_milli=2000), Shape(4, models=("G2",), cpu_milli=8000)])
 states = st.tuples(st.lists(st.integers(0, 1000), min_size=0, max_size=4), st.integers(0, 20000), st.integers(0, 1))
 
 
-def plain(shape: TaskShape, left: list[int], cpu: int, model: str) -> int:
+def plain(shape: Shape, left: list[int], cpu: int, model: str) -> int:
     """FGD's definition for one shape, word by word."""
-    idle = sum(left)
-    fitting = [milli for milli in left if milli >= shape.gpu_milli]
-    if shape.num_gpu == 0 or (shape.models and model not in shape.models):
+    idle, each = sum(left), 1000 if shape.whole else shape.rest_milli
+    fitting = [milli for milli in left if milli >= each]
+    if shape.devices == 0 or (shape.models and model not in shape.models):
         return idle
-    if cpu < shape.cpu_milli or len(fitting) < shape.num_gpu:
+    if cpu < shape.cpu_milli or len(fitting) < shape.devices:
         return idle
-    return sum(milli for milli in left if milli < shape.gpu_milli)
+    return sum(milli for milli in left if milli < each)
 
 
 @given(st.lists(st.tuples(shapes, st.integers(1, 9)), min_size=1, max_size=6), st.lists(states, min_size=1, max_size=5))
@@ -52,10 +53,9 @@ def test_fragmentation_is_the_mean_over_the_workload(workload, nodes):
 
 def test_the_target_workload_covers_most_of_the_trace():
     """Shapes are taken from the most frequent down until 95 % are covered; of equals the larger CPU first."""
-    often, seldom, rare = TaskShape(1, 500, 1, ()), TaskShape(9, 500, 1, ()), TaskShape(2, 500, 1, ())
-    tasks = [often] * 90 + [rare] * 5 + [seldom] * 5
+    often, seldom, rare = (Shape(0, 500, cpu_milli=cpu) for cpu in (1, 9, 2))
 
-    assert [(often, 90), (seldom, 5)] == target_workload(tasks)
+    assert [(often, 90), (seldom, 5)] == typical_shapes({often: 90, rare: 5, seldom: 5})
 
 
 def test_columns_are_means_by_percent_arrived():

@@ -171,7 +171,7 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch)
 def test_without_an_endpoint_nothing_of_opentelemetry_is_loaded():
     """Scheduler and agent, imported whole and opened without an endpoint, load no module of it and start no thread."""
     code = (
-        "import sys, threading; import aliquot.scheduler.program, aliquot.node.program, aliquot.node.agent;"
+        "import sys, threading; import aliquot.scheduler.program, aliquot.node.agent;"
         "from aliquot.tracing.spans import open_spans; assert open_spans('x', '') is None;"
         "print([name for name in sys.modules if name.startswith('opentelemetry')], threading.active_count())"
     )

@@ -19,7 +19,7 @@ pytest.importorskip("lightkube", reason="the parts for a cluster are not install
 import httpx2
 
 from aliquot.arbiter.records import GpuStatus, Status
-from aliquot.driver.discovery import Gpu as Card
+from aliquot.driver.gpu import Gpu as Card
 from aliquot.kube.objects import Meta, Pod, PodSpec, PodStatus
 from aliquot.node.machine import Machine
 from aliquot.node.telling.facts import Sources

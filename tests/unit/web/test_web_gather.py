@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from aliquot.arbiter.records import GpuStatus, Status
-from aliquot.driver.discovery import Gpu as Card
+from aliquot.driver.gpu import Gpu as Card
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.standalone.wire import PodFacts
 from aliquot.status.sums import node_sums, pool_of, quota_of
 from aliquot.status.tenants import TenantStatus
 from aliquot.web.api import Gpu
-from aliquot.web.gather import Seated, gpus_of, workloads_of
+from aliquot.web.gather import PlacedTenant, gpus_of, workloads_of
 
 CARDS = [Card(index, f"GPU-{index}", "V100", 16384) for index in range(3)]
 
@@ -30,21 +30,21 @@ def status(*gpus: GpuStatus) -> Status:
     return Status(0, 1, 1, 10_000, "dynamic", 100, "auto", "pace", 0, list(gpus))
 
 
-def gathered(*seated: Seated, now: Status | None = None) -> list[Gpu]:
+def gathered(*tenants: PlacedTenant, now: Status | None = None) -> list[Gpu]:
     """The GPUs of a machine with three."""
-    return gpus_of("here", CARDS, seated, now, lambda gpu, name: (99.5, 10), emulated=True)
+    return gpus_of("here", CARDS, tenants, now, lambda gpu, name: (99.5, 10), emulated=True)
 
 
 def test_whole_shared_and_idle_are_told_apart():
     """A GPU is whole when one tenant has all of it, shared when somebody has a part, else idle."""
-    gpus = gathered(Seated("w", (piece(0, 1000),)), Seated("a", (piece(1, 300),)))
+    gpus = gathered(PlacedTenant("w", (piece(0, 1000),)), PlacedTenant("a", (piece(1, 300),)))
 
     assert ["whole", "shared", "idle"] == [gpu.state for gpu in gpus]
 
 
 def test_what_is_free_is_what_nobody_was_promised():
     """Free compute and memory of a GPU are what its slices leave."""
-    gpu = gathered(Seated("a", (piece(0, 300, 4096),)), Seated("b", (piece(0, 200, 1000),)))[0]
+    gpu = gathered(PlacedTenant("a", (piece(0, 300, 4096),)), PlacedTenant("b", (piece(0, 200, 1000),)))[0]
 
     assert (500, 16384 - 5096) == (gpu.free_milli, gpu.free_mib)
 
@@ -52,7 +52,7 @@ def test_what_is_free_is_what_nobody_was_promised():
 def test_usage_comes_from_the_arbiter_and_promises_from_the_books():
     """A share has its request and memory from the plan, usage and waits from the arbiter."""
     now = status(GpuStatus("GPU-0", "a", 0.41, [tenant("a", 0.4)]))
-    gpu = gathered(Seated("a", (piece(0, 300, 4096, 600),)), now=now)[0]
+    gpu = gathered(PlacedTenant("a", (piece(0, 300, 4096, 600),)), now=now)[0]
     share = gpu.shares[0]
 
     assert ("a", 410, 700) == (gpu.holder, gpu.busy_milli, gpu.memory_used_mib)
@@ -64,19 +64,22 @@ def test_usage_comes_from_the_arbiter_and_promises_from_the_books():
 
 def test_without_an_arbiter_places_are_still_known():
     """Between two arbiters the GPUs show who has which part, with no usage."""
-    gpu = gathered(Seated("a", (piece(0, 300),)), now=None)[0]
+    gpu = gathered(PlacedTenant("a", (piece(0, 300),)), now=None)[0]
 
     assert [("a", 300, 0)] == [(share.tenant, share.request_milli, share.usage_milli) for share in gpu.shares]
 
 
 def test_waiting_workloads_come_first():
     """SharePods and runs by name, those that wait before all others, each with its pieces."""
-    seated = [Seated("default/b", (piece(0, 300), piece(1, 1000)), 3.0), Seated("run-1", (piece(2, 100),), 4.0)]
+    tenants = [
+        PlacedTenant("default/b", (piece(0, 300), piece(1, 1000)), 3.0),
+        PlacedTenant("run-1", (piece(2, 100),), 4.0),
+    ]
     pods = [
         PodFacts("default/b", "Running", 0, "GPU-0", 1300, 2000, 2048, 1, 5.0),
         PodFacts("default/z", "Pending", -1, "", 500, 1000, 0, 0, 1.0, message="no room"),
     ]
-    found = workloads_of(gathered(*seated), pods, seated)
+    found = workloads_of(gathered(*tenants), pods, tenants)
 
     assert ["default/z", "default/b", "run-1"] == [workload.name for workload in found]
     assert [0, 2, 1] == [len(workload.pieces) for workload in found]
@@ -85,7 +88,7 @@ def test_waiting_workloads_come_first():
 
 def test_a_named_gpu_is_in_the_pool():
     """A GPU that a SharePod called by name is a vGPU with those attached who are on it."""
-    gpus = gathered(Seated("a", (piece(1, 300),), gpu_id="fast"), Seated("b", (piece(1, 200),)))
+    gpus = gathered(PlacedTenant("a", (piece(1, 300),), gpu_id="fast"), PlacedTenant("b", (piece(1, 200),)))
     vgpu = pool_of(gpus).vgpus[0]
 
     assert ("fast", "GPU-1", 500, ["a", "b"]) == (vgpu.name, vgpu.uuid, vgpu.used_milli, vgpu.attached)
@@ -93,14 +96,18 @@ def test_a_named_gpu_is_in_the_pool():
 
 def test_quota_counts_by_namespace_and_model():
     """What the tenants of a namespace hold of a model adds up; runs have no namespace."""
-    seated = [Seated("x/a", (piece(0, 300),)), Seated("x/b", (piece(1, 500),)), Seated("run-1", (piece(2, 100),))]
-    lines = quota_of(gathered(*seated))
+    tenants = [
+        PlacedTenant("x/a", (piece(0, 300),)),
+        PlacedTenant("x/b", (piece(1, 500),)),
+        PlacedTenant("run-1", (piece(2, 100),)),
+    ]
+    lines = quota_of(gathered(*tenants))
 
     assert [("", 100), ("x", 800)] == [(line.namespace, line.used_milli) for line in lines]
 
 
 def test_nodes_are_sums_of_their_gpus():
     """A node counts its GPUs by state and adds up what is free."""
-    node = node_sums(gathered(Seated("a", (piece(1, 300),))))[0]
+    node = node_sums(gathered(PlacedTenant("a", (piece(1, 300),))))[0]
 
     assert ("here", 3, 0, 1, 2, 2700) == (node.name, node.gpus, node.whole, node.shared, node.idle, node.free_milli)

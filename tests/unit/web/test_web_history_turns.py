@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aliquot.arbiter.records import GpuTurns, HeldTurn
-from aliquot.driver.discovery import Gpu as Card
+from aliquot.driver.gpu import Gpu as Card
 from aliquot.node.machine import Machine
 from aliquot.node.telling.facts import Sources
 from aliquot.node.telling.server import application, serving

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
@@ -18,10 +18,10 @@ import httpx2
 import msgspec
 
 from aliquot.cli.kubectl.scene import NoAnswer, Target
+from aliquot.cli.options import together
 from aliquot.model.errors import UserError
 from aliquot.web.history.records import Hours
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 SERVICE: Final = "aliquot-system/aliquot-dashboard:80"
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 FORWARD_S: Final = 15.0
@@ -29,13 +29,12 @@ ANSWER_S: Final = 30.0
 _FORWARDING: Final = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+)")
 
 
-def dashboard_options(command: Command) -> Command:
-    """`--dashboard` and `--token`."""
-    where = click.option("--dashboard", default=SERVICE, show_default=True, metavar="SERVICE|URL",
-                         help="Of hours: the dashboard's NAMESPACE/SERVICE:PORT, or its address.")  # fmt: skip
-    token = click.option("--token", default="", metavar="TOKEN", envvar="ALIQUOT_DASHBOARD_TOKEN", show_envvar=True,
-                         help="Of hours: a token of the cluster. [default: the kubeconfig's]")  # fmt: skip
-    return where(token(command))
+dashboard_options = together(
+    click.option("--dashboard", default=SERVICE, show_default=True, metavar="SERVICE|URL",
+                 help="Of hours: the dashboard's NAMESPACE/SERVICE:PORT, or its address."),
+    click.option("--token", default="", metavar="TOKEN", envvar="ALIQUOT_DASHBOARD_TOKEN", show_envvar=True,
+                 help="Of hours: a token of the cluster. [default: the kubeconfig's]"),
+)  # fmt: skip
 
 
 async def read_hours(target: Target, since: str, dashboard: str, token: str) -> Hours:

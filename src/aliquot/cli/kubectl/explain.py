@@ -19,13 +19,14 @@ from aliquot.kube import names
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
+from aliquot.kube.planstatus import read_plan_status
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.placement.sentences import FITS, FREE_NOW, reported, sentence_of
-from aliquot.scheduler.look import verdicts
+from aliquot.scheduler.verdicts import verdicts
 
 _NODES_SHOWN: Final = 8
 KINDS = {"pod": "pod", "pods": "pod", "po": "pod", "sharepod": "sharepod", "sharepods": "sharepod", "shp": "sharepod"}
@@ -139,7 +140,7 @@ def _placed(scene: ClusterScene, pod: Pod, plan: PodPlan | None, *, asks: bool) 
     if stray := scene.ledger.inconsistent.get(pod.metadata.uid, ""):
         sentences.append(f"its plan does not fit the ledger: {stray}")
     if status := pod.metadata.annotations.get(names.PLAN_STATUS, ""):
-        sentences.append(f"its node reports: {status}")
+        sentences.append(f"its node reports: {read_plan_status(status)}")
     return {"state": "placed", "slices": slices, "sentences": sentences}
 
 

@@ -37,7 +37,7 @@ def sharepods(scene: ClusterScene) -> list[dict[str, Any]]:
             "vgpu": pod.status.gpu_id,
             "uuid": pod.status.gpu_uuid,
             "pod": pod.status.pod_name,
-            "age": age(pod.metadata.creation_timestamp),
+            "age": age(pod.metadata),
         }
         for pod in scene.sharepods
         if scene.here(pod)
@@ -55,7 +55,7 @@ def vgpus(scene: ClusterScene) -> list[dict[str, Any]]:
             "model": vgpu.status.model,
             "uuid": vgpu.status.uuid,
             "attached": [one.tenant for one in vgpu.status.attached],
-            "age": age(vgpu.metadata.creation_timestamp),
+            "age": age(vgpu.metadata),
         }
         for vgpu in scene.vgpus
     ]

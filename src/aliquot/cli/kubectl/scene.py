@@ -7,7 +7,7 @@ a node's inventory in the node's.
 from __future__ import annotations
 
 import asyncio
-import datetime
+import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -17,7 +17,7 @@ import msgspec
 from aliquot.kube.api import Api, ClientLimits
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import BadAnswer, Gone, KubeError, NotFound
-from aliquot.kube.objects import HasMeta, Node, Pod
+from aliquot.kube.objects import HasMeta, Meta, Node, Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.resources import NODES, PODS, Resource
 from aliquot.model.ages import format_age
@@ -131,13 +131,13 @@ async def _own(api: Api, resource: Resource[T], missing: list[str]) -> list[T]:
         return []
 
 
-async def listed(api: Api, resource: Resource[T], namespace: str = "") -> list[T]:
+async def listed(api: Api, resource: Resource[T]) -> list[T]:
     """All objects of a kind, sorted by name; read in pages, and again in one piece when a page has expired.
 
     Raises:
         KubeError: the API server refused.
     """
-    path = resource.path(namespace=namespace)
+    path = resource.path()
     try:
         items = [raw async for page in api.pages(path, size=PAGE) for raw in page.items or []]
     except Gone:
@@ -148,9 +148,6 @@ async def listed(api: Api, resource: Resource[T], namespace: str = "") -> list[T
         raise BadAnswer(f"the API server sent {resource.plural} that cannot be read: {error}") from None
 
 
-def age(created: str | None, now: datetime.datetime | None = None) -> str:
-    """How long ago, as kubectl writes it."""
-    if not created:
-        return "-"
-    now = now or datetime.datetime.now(datetime.UTC)
-    return format_age((now - datetime.datetime.fromisoformat(created)).total_seconds())
+def age(meta: Meta) -> str:
+    """How long ago it was made, as kubectl writes it."""
+    return format_age(meta.age_s(time.time())) if meta.creation_timestamp else "-"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 import msgspec
@@ -13,7 +12,6 @@ from aliquot.kube.api import Api
 from aliquot.kube.errors import BadAnswer
 from aliquot.model.errors import UserError
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 SERVICE: Final = "aliquot-system/aliquot-scheduler:8770"
 
 
@@ -61,13 +59,10 @@ class Link:
             raise BadAnswer(f"{self.path(page)} is not JSON: {error}") from None
 
 
-def scheduler_option(command: Command) -> Command:
-    """`--scheduler NAMESPACE/SERVICE:PORT`."""
-    return click.option(
-        "--scheduler",
-        "scheduler",
-        default=SERVICE,
-        show_default=True,
-        metavar="NAMESPACE/SERVICE:PORT",
-        help="The scheduler's service; https: before SERVICE where it speaks TLS.",
-    )(command)
+scheduler_option = click.option(
+    "--scheduler",
+    default=SERVICE,
+    show_default=True,
+    metavar="NAMESPACE/SERVICE:PORT",
+    help="The scheduler's service; https: before SERVICE where it speaks TLS.",
+)

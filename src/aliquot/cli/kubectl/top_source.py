@@ -1,8 +1,7 @@
 """The data of `kubectl aliquot top`: the cluster followed by watches, in a ledger like the scheduler's, and its agents.
 
 A thread follows nodes and pods; a snapshot costs one call to the API server, to check that it answers. Agents are
-polled
-through its proxy, seldom enough that many viewers do no harm.
+polled through its proxy, seldom enough that many viewers do no harm.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ NATIVE: Final = Native()
 
 
 def foreign(*, aliyun_unit: Unit = "GiB") -> Mapping[str, Dialect]:
-    """The dialects of others by name. HAMi comes before the stock plugin, whose resource it shares."""
+    """The dialects of others by name."""
     known: list[Dialect] = [Tencent(), Aliyun(aliyun_unit), Hami(), KubeShare1(), KubeShare2(), Nvidia()]
     return {dialect.name: dialect for dialect in known}
 
@@ -37,7 +37,12 @@ FOREIGN: Final = foreign()
 def of_origin(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
     """The project in whose dialect the pod was created, also after it was rewritten; None for Aliquot's own."""
     named = others.get(pod.metadata.annotations.get(names.DIALECT, ""))
-    return named or next((dialect for dialect in others.values() if dialect.speaks(pod)), None)
+    return named or next(iter(_speaking(pod, others)), None)
+
+
+def _speaking(pod: Pod, others: Mapping[str, Dialect]) -> list[Dialect]:
+    found = [dialect for dialect in others.values() if dialect.speaks(pod)]
+    return [dialect for dialect in found if dialect.yields_to.isdisjoint(other.name for other in found)]
 
 
 def spoken(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
@@ -49,9 +54,7 @@ def spoken(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
     native = NATIVE.speaks(pod)
     if native and names.DIALECT in pod.metadata.annotations:
         return NATIVE
-    found = [d for d in others.values() if d.speaks(pod)]
-    if any(d.name == "hami" for d in found):
-        found = [d for d in found if d.name != "nvidia"]
+    found = _speaking(pod, others)
     if native:
         found.insert(0, NATIVE)
     if len(found) > 1:

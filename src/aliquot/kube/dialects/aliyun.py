@@ -17,12 +17,11 @@ import msgspec
 
 from aliquot.kube.dialects.base import (
     CanNotSay,
-    Foreign,
+    Dialect,
     Owned,
     Words,
     asked,
     count,
-    names_any,
     only_plain,
 )
 from aliquot.kube.objects import Pod
@@ -45,7 +44,7 @@ Unit = Literal["GiB", "MiB"]
 UNIT_MIB: Final[Mapping[Unit, int]] = {"GiB": 1024, "MiB": 1}
 
 
-class Aliyun(Foreign):
+class Aliyun(Dialect):
     """The words of gpushare, with memory counted in `unit`."""
 
     name = "aliyun"
@@ -53,10 +52,6 @@ class Aliyun(Foreign):
 
     def __init__(self, unit: Unit = "GiB") -> None:
         self.unit_mib = UNIT_MIB[unit]
-
-    def speaks(self, pod: Pod) -> bool:
-        """A container names the resource."""
-        return any(names_any(c, self.owned.resources) for c, _, _ in containers_of(pod))
 
     def read(self, pod: Pod) -> PodAsk:
         """The pod's ask. Several containers of one pod are kept on one GPU, as gpushare does, by an affinity label."""

@@ -7,14 +7,15 @@ has its GPU. What a dialect cannot say is an error, never a silent loss.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.quantities import Quantity, parse_count
-from aliquot.kube.requests import PodAsk
+from aliquot.kube.requests import PodAsk, containers_of
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity
 from aliquot.model.requests import Device
@@ -47,59 +48,50 @@ class Owned:
     node_selector: tuple[str, ...] = ()
     schedulers: frozenset[str] = frozenset()
 
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """How the names begin that request GPUs: resources, or annotations and labels where there are none."""
+        return tuple(sorted(self.resources)) or tuple(dict.fromkeys((*self.annotations, *self.labels)))
 
-class Dialect(Protocol):
-    """One project's dialect."""
+
+class Dialect(ABC):
+    """One project's dialect; the common case has no annotations on a placed pod and no variables in its containers."""
 
     name: str
     owned: Owned
+    yields_to: frozenset[str] = frozenset()
+    """The dialects that share words with this one, and whose pods a pod is that seems to be of both."""
 
     def speaks(self, pod: Pod) -> bool:
-        """Is this pod written in these words?"""
-        ...
+        """Is this pod written in these words? It is where a container names one of the resources."""
+        return any(names_any(c, self.owned.resources) for c, _, _ in containers_of(pod))
 
+    @abstractmethod
     def read(self, pod: Pod) -> PodAsk:
         """The pod's request.
 
         Raises:
             BadPod: the words contradict themselves, with the path of each fault.
         """
-        ...
 
+    @abstractmethod
     def write(self, ask: PodAsk) -> Words:
         """The same request in this dialect.
 
         Raises:
             CanNotSay: there are no words for a part of it.
         """
-        ...
 
     def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, Device], now_ns: int) -> dict[str, str]:
         """Annotations that the project's tools expect on a placed pod; `devices` by UUID, `now_ns` since the epoch."""
-        ...
+        return {}
 
     def environment(self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, Device]) -> dict[str, str]:
         """Variables that programs written for the project read in that container."""
-        ...
+        return {}
 
     def started(self, pod: Pod) -> dict[str, str]:
         """Annotations that the project's device plugin writes when it has given a container of the pod its devices."""
-        ...
-
-
-class Foreign:
-    """The common case: no annotations on a placed pod, no variables in its containers."""
-
-    def started(self, pod: Pod) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
-    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, Device], now_ns: int) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
-    def environment(self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, Device]) -> dict[str, str]:
-        """Nothing."""
         return {}
 
 
@@ -126,7 +118,7 @@ def count(container: Container, path: str, name: str, faults: list[str]) -> int:
         return 0
 
 
-def only_plain(ask: PodAsk, dialect: str, *, models: bool = False, memory_part: bool = False) -> None:
+def only_plain(ask: PodAsk, dialect: str, *, models: bool = False) -> None:
     """For dialects without labels, names and parts.
 
     Raises:
@@ -139,7 +131,7 @@ def only_plain(ask: PodAsk, dialect: str, *, models: bool = False, memory_part: 
             (request.gpu_id, "the name of a vGPU"),
             (request.gpu or c.uuids_not, "UUIDs of devices"),
             (not models and (request.model or c.models_not), "models"),
-            (not memory_part and request.memory is not None and request.memory.part, "memory as a part of a device"),
+            (request.memory is not None and request.memory.part, "memory as a part of a device"),
             (c.parts > 1, "equal parts of several GPUs"),
             (c.near_cores, "near cores"),
             (request.mixed, "mixed models"),

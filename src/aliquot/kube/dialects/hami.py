@@ -18,7 +18,7 @@ from typing import Final
 from aliquot.kube.dialects.base import (
     ORDERED,
     CanNotSay,
-    Foreign,
+    Dialect,
     Owned,
     Words,
     asked,
@@ -54,7 +54,7 @@ NOTED: Final = (*_OWN_ANNOTATIONS, *_NOT_KEPT)
 """Annotations that make a plain `nvidia.com/gpu` HAMi's."""
 
 
-class Hami(Foreign):
+class Hami(Dialect):
     """The words of HAMi for NVIDIA's GPUs."""
 
     name = "hami"

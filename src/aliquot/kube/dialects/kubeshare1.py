@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aliquot.kube.dialects.base import CanNotSay, Foreign, Owned, Words
+from aliquot.kube.dialects.base import CanNotSay, Dialect, Owned, Words
 from aliquot.kube.dialects.fractions import Fields, notes_on_containers, read_share, write_share
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import BadPod, PodAsk, pod_ask
@@ -22,7 +22,7 @@ ASKING: Final = (f"{PREFIX}gpu_request", f"{PREFIX}gpu_limit")
 API_VERSION: Final = "kubeshare.nthu/v1"
 
 
-class KubeShare1(Foreign):
+class KubeShare1(Dialect):
     """The words of KubeShare 1."""
 
     name = "kubeshare1"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aliquot.kube.dialects.base import ORDERED, CanNotSay, Foreign, Owned, Words
+from aliquot.kube.dialects.base import ORDERED, CanNotSay, Dialect, Owned, Words
 from aliquot.kube.dialects.fractions import Fields, notes_on_containers, read_share, write_share
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import BadPod, PodAsk, pod_ask
@@ -27,7 +27,7 @@ _GROUP: Final = ("group_", "pod_group_", "min_available")
 """How names about pods that start together begin."""
 
 
-class KubeShare2(Foreign):
+class KubeShare2(Dialect):
     """The words of KubeShare 2."""
 
     name = "kubeshare2"

@@ -23,7 +23,7 @@ from aliquot.kube.dialects.annotations import (
     parse_words,
     path_of,
 )
-from aliquot.kube.dialects.base import ORDERED, Foreign, Owned, Words, asked, count, names_any
+from aliquot.kube.dialects.base import ORDERED, Dialect, Owned, Words, asked, count, names_any
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
@@ -37,7 +37,7 @@ _CORES_MOST: Final = 1024
 _PARTS_MOST: Final = 64
 
 
-class Native(Foreign):
+class Native(Dialect):
     """The dialect of this project; every other is converted to it."""
 
     name = "aliquot"
@@ -45,10 +45,7 @@ class Native(Foreign):
 
     def speaks(self, pod: Pod) -> bool:
         """It names our resources, or has one of our annotations for asking."""
-        containers = [*pod.spec.init_containers, *pod.spec.containers]
-        return any(names_any(c, self.owned.resources) for c in containers) or any(
-            base_of(key) in names.ASK_ANNOTATIONS for key in pod.metadata.annotations
-        )
+        return super().speaks(pod) or any(base_of(key) in names.ASK_ANNOTATIONS for key in pod.metadata.annotations)
 
     def read(self, pod: Pod) -> PodAsk:
         """The pod's request; BadPod lists every error with its path."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aliquot.kube.dialects.base import CanNotSay, Foreign, Owned, Words, count, names_any, only_plain
+from aliquot.kube.dialects.base import CanNotSay, Dialect, Owned, Words, count, only_plain
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, containers_of, pod_ask
 from aliquot.model.quantities import MILLI
@@ -13,15 +13,12 @@ from aliquot.model.requests import GpuRequest
 GPU: Final = "nvidia.com/gpu"
 
 
-class Nvidia(Foreign):
+class Nvidia(Dialect):
     """Whole GPUs."""
 
     name = "nvidia"
     owned = Owned(frozenset({GPU}))
-
-    def speaks(self, pod: Pod) -> bool:
-        """A container names the resource."""
-        return any(names_any(c, self.owned.resources) for c, _, _ in containers_of(pod))
+    yields_to = frozenset({"hami"})  # which counts GPUs by the same resource
 
     def read(self, pod: Pod) -> PodAsk:
         """So many whole GPUs for each container that asks."""

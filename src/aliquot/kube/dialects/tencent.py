@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from aliquot.kube.dialects.base import CanNotSay, Foreign, Owned, Words, count, names_any, only_plain
+from aliquot.kube.dialects.base import CanNotSay, Dialect, Owned, Words, count, names_any, only_plain
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
@@ -27,15 +27,11 @@ MODEL: Final = "gaia.tencent.com/gpu-model"
 BLOCK_MIB: Final = 256
 
 
-class Tencent(Foreign):
+class Tencent(Dialect):
     """The words of gpu-manager."""
 
     name = "tencent"
     owned = Owned(frozenset({CORE, MEMORY}), ("tencent.com/",), (), (MODEL,))
-
-    def speaks(self, pod: Pod) -> bool:
-        """A container names one of the two resources."""
-        return any(names_any(c, self.owned.resources) for c, _, _ in containers_of(pod))
 
     def read(self, pod: Pod) -> PodAsk:
         """The pod's ask."""

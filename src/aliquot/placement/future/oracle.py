@@ -30,11 +30,11 @@ class State:
     idle: int
 
 
-class PlainFuture:
-    """As `NativeFuture`, in Python."""
+class Future:
+    """The value of nodes for arrivals to come, and scores by it (docs/policy-aliquot.md); in C: `NativeFuture`."""
 
     def __init__(self) -> None:
-        self.work = 0
+        self._work = 0
         self._visits: list[list[tuple[int, int, int, int, int]]] = []
         self._weight: list[float] = []
         self._values: dict[tuple[int, int, tuple[int, ...]], float] = {}
@@ -42,31 +42,39 @@ class PlainFuture:
         self._model_price = [0.0] * MODELS
         self._chi = 0.0
 
+    @property
+    def work(self) -> int:
+        """Values recomputed so far."""
+        return self._work
+
     def learn(self, visits: Records, weight: FloatArray) -> None:
-        """As in `Future`."""
+        """New sequences: `VISIT` [sequences, visits], weight [visits]; forgets all values."""
         self._visits = visits.tolist()
         self._weight = weight.tolist()
         self._values.clear()
 
     def price(self, slots: Records, model_price: FloatArray, chi: float) -> None:
-        """As in `Future`."""
+        """New prices: `SLOT` [slots], per milli of each model [MODELS], and how far parts of slots count."""
         self._slots, self._model_price, self._chi = slots.tolist(), model_price.tolist(), chi
 
     def value(self, model: int, cpu_milli: int, left: IntArray) -> float:
-        """As in `Future`."""
+        """Milli-GPU that future arrivals put on a node of this model with so much left."""
         return self._value(model, cpu_milli, tuple(sorted(int(x) for x in left)))
 
     def scores(self, columns: Columns, shape: ShapeRecord, nodes: IntArray, quantum: float) -> IntArray:
-        """As in `Future`."""
+        """Scores of nodes that fit."""
         best = [max(self._changes(columns, shape, node).values(), default=-inf) for node in nodes.tolist()]
         return np.array([NO_SCORE if d == -inf else floor(d / quantum) for d in best], dtype=np.int64)
 
     def tend(self, columns: Columns, shape: ShapeRecord, open_nodes: BoolArray, quantum: float, budget: int) -> bool:
-        """As in `Future`; nothing is remembered but values, so there is nothing to do."""
+        """Have the scores of a shape ready on all open nodes that fit it; False when the budget of values ended it.
+
+        Nothing is remembered here but values, so there is nothing to do.
+        """
         return True
 
     def option(self, columns: Columns, shape: ShapeRecord, node: int, gpu: int) -> float:
-        """As in `Future`."""
+        """What the shape's shared part changes on one device; minus infinity where it does not fit."""
         return self._changes(columns, shape, node).get(gpu, -inf)
 
     # Inside
@@ -97,7 +105,7 @@ class PlainFuture:
     def _value(self, model: int, cpu_milli: int, left: tuple[int, ...]) -> float:
         key = (model, cpu_milli, left)
         if key not in self._values:
-            self.work += 1
+            self._work += 1
             self._values[key] = self._fill(*key)
         return self._values[key]
 

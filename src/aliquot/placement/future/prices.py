@@ -15,7 +15,7 @@ import numpy as np
 from aliquot.lib.arrays import FloatArray, IntArray
 from aliquot.placement.columns import ANY_MODEL, MODELS, SLOT, Columns, Records, ShapeRecord, model_bit
 from aliquot.placement.future.history import ArrivalHistory
-from aliquot.placement.kernels import Kernels
+from aliquot.placement.plain import Kernels
 
 if TYPE_CHECKING:
     from aliquot.placement.cluster import Cluster

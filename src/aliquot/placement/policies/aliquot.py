@@ -27,10 +27,11 @@ from aliquot.model.requests import BadRequest
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.columns import VISIT, Columns, Records, ShapeRecord, shape_record
-from aliquot.placement.devices import hold_rest
+from aliquot.placement.fits import hold_rest
 from aliquot.placement.future.history import WINDOW, ArrivalHistory
+from aliquot.placement.future.oracle import Future
 from aliquot.placement.future.prices import Pricing, ShapeDemand
-from aliquot.placement.kernels import Future, kernels
+from aliquot.placement.kernels import kernels
 from aliquot.placement.learned import BadMemory
 from aliquot.placement.policies.binpack import Binpack
 from aliquot.placement.policy import BasePolicy

@@ -32,8 +32,8 @@ COVERAGE: Final = 0.95
 LEARNS_EVERY: Final = 1024
 
 
-def target_workload(counts: Mapping[Shape, int]) -> list[tuple[Shape, float]]:
-    """The most frequent shapes until they cover 95 % of the pods, with their probabilities.
+def typical_shapes(counts: Mapping[Shape, int]) -> list[tuple[Shape, int]]:
+    """The most frequent shapes with their counts, until they cover 95 % of the pods.
 
     Order: count, then CPU, milli, number and models, all falling. Memory is not a part of a target; shapes that differ
     in it alone are one. Source: the artifact's typical pods (popularity threshold 95).
@@ -41,21 +41,31 @@ def target_workload(counts: Mapping[Shape, int]) -> list[tuple[Shape, float]]:
     merged: Counter[Shape] = Counter()
     for shape, count in counts.items():
         merged[Shape(shape.whole, shape.rest_milli, models=shape.models, cpu_milli=shape.cpu_milli)] += count
-    total = float(sum(merged.values()))
-    ranked = sorted(merged.items(), key=lambda entry: (entry[1], *_order(entry[0])), reverse=True)
-    covered, taken = 0.0, []
-    for shape, count in ranked:
-        if covered >= COVERAGE * 100 * total / 100.0:
+    wanted, covered, taken = COVERAGE * sum(merged.values()), 0, []
+    for shape, count in sorted(merged.items(), key=lambda entry: (entry[1], *_order(entry[0])), reverse=True):
+        if covered >= wanted:
             break
         covered += count
-        taken.append((shape, count / total))
-    if len(taken) == len(ranked):
-        return taken
-    return [(shape, share / (covered / total)) for shape, share in taken]
+        taken.append((shape, count))
+    return taken
+
+
+def target_workload(counts: Mapping[Shape, int]) -> list[tuple[Shape, float]]:
+    """The typical shapes with their probabilities."""
+    total, taken = float(sum(counts.values())), typical_shapes(counts)
+    covered = float(sum(count for _, count in taken))
+    if covered == total:
+        return [(shape, count / total) for shape, count in taken]
+    return [(shape, count / total / (covered / total)) for shape, count in taken]
 
 
 def _order(shape: Shape) -> tuple[int, int, int, str]:
-    return shape.cpu_milli, MILLI if shape.whole else shape.rest_milli, shape.devices, "|".join(shape.models)
+    return shape.cpu_milli, milli_each(shape), shape.devices, "|".join(shape.models)
+
+
+def milli_each(shape: Shape) -> int:
+    """Milli-GPU of each device that a target takes; a rest beside whole GPUs counts as one more whole GPU."""
+    return MILLI if shape.whole else shape.rest_milli
 
 
 class Fgd(BasePolicy):
@@ -141,9 +151,9 @@ class Fgd(BasePolicy):
 
 
 def target_records(cluster: Cluster, target: Iterable[tuple[Shape, float]]) -> Records:
-    """A target workload as the kernels read it; a rest beside whole GPUs counts as one more whole GPU."""
-    rows = []
-    for shape, share in target:
-        milli = MILLI if shape.whole else shape.rest_milli
-        rows.append((shape.cpu_milli, milli, shape.devices, shape_record(cluster, shape, 0).models, 0, share))
+    """A target workload as the kernels read it."""
+    rows = [
+        (shape.cpu_milli, milli_each(shape), shape.devices, shape_record(cluster, shape, 0).models, 0, share)
+        for shape, share in target
+    ]
     return np.array(rows, dtype=TARGET)

@@ -20,8 +20,7 @@ import numpy as np
 from aliquot.lib.arrays import IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, Shape
-from aliquot.placement.devices import hold_rest, hold_whole, linked, pair_cost, pick_devices
-from aliquot.placement.fits import rest_mask
+from aliquot.placement.fits import hold_rest, hold_whole, linked, pair_cost, pick_devices, rest_mask
 from aliquot.placement.policy import BasePolicy
 from aliquot.topology import link_cost, singular
 

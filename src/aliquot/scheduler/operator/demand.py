@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from aliquot.kube.custom import VGPU, SharePod
 from aliquot.kube.requests import PodAsk
 from aliquot.model.quantities import MILLI, BadQuantity, parse_milli
-from aliquot.scheduler.ledger_view import LedgerView
+from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.status import Told, waiting
 from aliquot.scheduler.pool.pool import VgpuPool
+from aliquot.scheduler.verdicts import fits_now
 
 
 @dataclass
 class Demand:
     """`naming` gives the SharePods whose spec or status names a vGPU."""
 
-    ledger: LedgerView
+    ledger: Ledger
     pool: VgpuPool
     naming: Callable[[str], Iterable[SharePod]]
 
@@ -26,7 +27,7 @@ class Demand:
         gpu_id, node = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name
         if vgpu is not None:
             return None if vgpu.status.uuid else _made_for(vgpu)
-        if not gpu_id and self.ledger.fits(ask, [node] if node else [])[0]:
+        if not gpu_id and fits_now(self.ledger, ask, node):
             return None
         units = ask.units()
         if any(unit.ask.devices > 1 for unit in units):

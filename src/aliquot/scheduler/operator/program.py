@@ -26,7 +26,6 @@ from aliquot.kube.turns import SLICE
 from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.ledger_view import LedgerView
 from aliquot.scheduler.operator.demand import Demand
 from aliquot.scheduler.operator.quotas import body as quota_body
 from aliquot.scheduler.operator.sharepods import SharePods
@@ -60,15 +59,14 @@ class Operator:
         clock: Clock | None = None,
     ) -> None:
         settings = settings or SchedulerSettings()
-        self._api, self._ledger, self._nodes, self._pods, self._leads = api, ledger, nodes, pods, leads
+        self._api, self.ledger, self._nodes, self._pods, self._leads = api, ledger, nodes, pods, leads
         self._clock = clock or RealClock()
-        self.ledger = LedgerView(ledger)
         self.queue = WorkQueue(max_s=15.0)
         self.sharepods: Reflector[SharePod] = Reflector(api, SHAREPODS, self._sharepod_changed)
         self.vgpus: Reflector[VGPU] = Reflector(api, VGPUS, self._vgpu_changed)
         self.quotas: Reflector[GPUQuota] | None = None
         place = {"namespace": settings.namespace, "image": settings.holder_image or PAUSE}
-        coexist = Coexist(api, self.ledger, lambda: self._nodes, lambda: self._pods, **place)
+        coexist = Coexist(self.ledger, api, lambda: self._nodes, lambda: self._pods, **place)
         owner = coexist if settings.gpus == "coexist" else Own(self.ledger)
         self.pool = VgpuPool(
             api, self.ledger, owner, pool_policy(settings.pool), WriteThroughCache(self.vgpus), self._node_is_there
@@ -191,7 +189,7 @@ class Operator:
         quota = self.quotas.get(key) if self.quotas is not None else None
         if quota is None:
             return
-        usage = self._ledger.cluster.usage(quota.metadata.namespace)
+        usage = self.ledger.cluster.usage(quota.metadata.namespace)
         patch = quota_body(quota, usage, self._clock.wall())
         if patch is not None:
             meta = quota.metadata

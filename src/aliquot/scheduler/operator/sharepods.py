@@ -23,7 +23,8 @@ from aliquot.kube.requests import PodAsk
 from aliquot.kube.resources import PODS
 from aliquot.lib.log import Logger
 from aliquot.placement.asks import model_matches
-from aliquot.scheduler.ledger_view import LedgerView
+from aliquot.placement.sentences import text_of
+from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.bodies import PROFILE, BadTemplate, ask_of, pod_of, scheduled_by_others
 from aliquot.scheduler.operator.demand import Demand
 from aliquot.scheduler.operator.status import Told, body, lost, of_pod, waiting
@@ -40,7 +41,7 @@ class SharePods:
     """Reconciles one SharePod; `sharepod` and `pod` give objects from the caches by their key."""
 
     api: Api
-    ledger: LedgerView
+    ledger: Ledger
     pool: VgpuPool
     sharepod: Callable[[str], SharePod | None]
     pod: Callable[[str], Pod | None]
@@ -117,8 +118,8 @@ class SharePods:
         gpu_id, node, model = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name, sharepod.spec.gpu.model
         if node and not self.pool.node_is_there(node):
             return f'spec.nodeName "{node}" is not a node of this cluster'
-        if node and (why := self.ledger.why_not(node)) and not self.pool.owner.coexists:
-            return f'spec.nodeName "{node}" {why}'
+        if node and node not in self.ledger.cluster.index and not self.pool.owner.coexists:
+            return f'spec.nodeName "{node}" {text_of(self.ledger.absent(node))}'
         if vgpu is None:
             return ""
         if node and vgpu.spec.node_name != node:

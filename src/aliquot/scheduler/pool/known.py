@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from aliquot.kube.custom import VGPU
 from aliquot.kube.index import Index
-from aliquot.kube.reflector import Change
-
-
-class Watched(Protocol):
-    """The watch cache (a Reflector)."""
-
-    def __iter__(self) -> Iterator[VGPU]: ...
-
-    def get(self, key: str) -> VGPU | None:
-        """One by its name."""
-        ...
+from aliquot.kube.reflector import Change, Reflector
 
 
 @dataclass
 class WriteThroughCache:
     """Indexed by name and by device, for thousands of single look-ups; `changed` must be called for every change."""
 
-    watched: Watched
+    watched: Reflector[VGPU]
     _by_device: Index[VGPU] = field(default_factory=lambda: Index(lambda vgpu: [vgpu.status.uuid]))
     _ahead: dict[str, VGPU] = field(default_factory=dict)
 

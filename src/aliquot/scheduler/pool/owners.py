@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aliquot.kube import names
 from aliquot.kube.api import Api
@@ -24,7 +24,7 @@ from aliquot.kube.quantities import parse_count
 from aliquot.kube.resources import PODS
 from aliquot.model.quantities import BadQuantity
 from aliquot.placement.asks import model_matches
-from aliquot.scheduler.ledger_view import LedgerView
+from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.bodies import on_node
 
 PRODUCT: Final = "nvidia.com/gpu.product"
@@ -33,56 +33,24 @@ PRODUCT: Final = "nvidia.com/gpu.product"
 PAUSE: Final = "registry.k8s.io/pause:3.10"
 
 
-class VgpuOwner(Protocol):
-    """How vGPUs get and release their devices."""
-
-    coexists: bool
-
-    def held_by(self, pod: Pod) -> str:
-        """The name of the vGPU that a pod holds a device for; empty if it is not a holder of ours."""
-        ...
-
-    async def acquire(self, vgpu: VGPU, taken: Iterable[str]) -> str:
-        """The UUID of the vGPU's device, created if needed; empty while it is not known. `taken` have a name."""
-        ...
-
-    def close(self, vgpu: VGPU) -> bool:
-        """Accept no new tenant on its device; False if it has one."""
-        ...
-
-    def reopen(self, vgpu: VGPU) -> None:
-        """Accept pods on its device again."""
-        ...
-
-    async def give_back(self, vgpu: VGPU) -> bool:
-        """Give its device back; True once it is."""
-        ...
-
-    async def orphan(self, name: str) -> tuple[str, str]:
-        """Node and device held for a vGPU whose object was deleted, if it has a tenant; otherwise it is given back."""
-        ...
-
-    def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
-        """Nodes on which one more vGPU of these models can be created, the best first; `wanted` are being created."""
-        ...
-
-
+@dataclass(eq=False)
 class Own:
-    """Every GPU is ours."""
+    """How vGPUs get and release their devices where every GPU is ours; `Coexist` does it otherwise."""
 
+    ledger: Ledger
     coexists = False
 
-    def __init__(self, ledger: LedgerView) -> None:
-        self._ledger = ledger
-
     def held_by(self, pod: Pod) -> str:
-        """No pod holds a device."""
+        """The name of the vGPU that a pod holds a device for; empty if it is not a holder of ours: here none is."""
         return ""
 
     async def acquire(self, vgpu: VGPU, taken: Iterable[str]) -> str:
-        """An idle device of the node that has no name yet."""
+        """The UUID of the vGPU's device, created if needed; empty while it is not known. `taken` have a name.
+
+        Here it is an idle device of the node that has no name yet.
+        """
         named = set(taken)
-        for gpu in self._ledger.gpus(vgpu.spec.node_name):
+        for gpu in self.ledger.gpus(vgpu.spec.node_name):
             models = [model.strip() for model in vgpu.spec.model.split("|") if model.strip()]
             fits = not models or any(model_matches(model, gpu.model) for model in models)
             if fits and not gpu.shares and gpu.uuid not in named:
@@ -90,26 +58,29 @@ class Own:
         return ""
 
     def close(self, vgpu: VGPU) -> bool:
-        """A name is dropped, the device stays; so it need not be closed."""
-        gpu = self._ledger.gpu(vgpu.status.uuid)
+        """Accept no new tenant on its device; False if it has one. A name is dropped, so the device is not closed."""
+        gpu = self.ledger.gpu(vgpu.status.uuid)
         return gpu is None or not gpu.shares
 
     def reopen(self, vgpu: VGPU) -> None:
-        """It was never closed."""
+        """Accept pods on its device again; here it was never closed."""
 
     async def give_back(self, vgpu: VGPU) -> bool:
-        """There is nothing to give back."""
+        """Give its device back; True once it is. Here there is nothing to give back."""
         return True
 
     async def orphan(self, name: str) -> tuple[str, str]:
-        """Nothing is kept for a deleted object."""
+        """Node and device held for a vGPU whose object was deleted, if it has a tenant; otherwise it is given back."""
         return "", ""
 
     def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
-        """Nodes with an idle device for each that is wanted there."""
+        """Nodes on which one more vGPU of these models can be created, the best first; `wanted` are being created.
+
+        Here those with an idle device for each that is wanted there.
+        """
         under_way = [vgpu.spec.node_name for vgpu in wanted]
         free: dict[str, int] = {}
-        for gpu in self._ledger.gpus():
+        for gpu in self.ledger.gpus():
             if not gpu.shares and (not models or any(model_matches(m, gpu.model) for m in models)):
                 free[gpu.node] = free.get(gpu.node, 0) + 1
         left = {node: count - under_way.count(node) for node, count in free.items()}
@@ -117,11 +88,10 @@ class Own:
 
 
 @dataclass(eq=False)
-class Coexist:
+class Coexist(Own):
     """GPUs are the stock plugin's; we hold some by pods of ours in `namespace`."""
 
     api: Api
-    ledger: LedgerView
     nodes: Callable[[], Iterable[Node]]
     pods: Callable[[], Iterable[Pod]]
     namespace: str

@@ -18,9 +18,9 @@ from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from aliquot.kube.names import POOL
 from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import PoolPolicy
-from aliquot.scheduler.ledger_view import LedgerView
+from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.pool.known import WriteThroughCache
-from aliquot.scheduler.pool.owners import VgpuOwner
+from aliquot.scheduler.pool.owners import Own
 from aliquot.scheduler.pool.phases import body, idle_s, phase_of
 from aliquot.status.gpus import Gpu
 
@@ -41,8 +41,8 @@ class VgpuPool:
     """All vGPUs; `node_is_there` returns whether a node exists."""
 
     api: Api
-    ledger: LedgerView
-    owner: VgpuOwner
+    ledger: Ledger
+    owner: Own
     policy: PoolPolicy
     known: WriteThroughCache
     node_is_there: Callable[[str], bool]

@@ -9,63 +9,32 @@ Source: FGD (USENIX ATC'23), section 3, and the artifact's choice of the target 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.lib.arrays import IntArray
+from aliquot.placement.asks import Shape
+from aliquot.placement.policies.fgd import milli_each
 
-COVER: Final = 0.95
 _BATCH: Final = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class TaskShape:
-    """What the measure knows of a task: CPU, `num_gpu` GPUs of `gpu_milli` each, allowed models (none: any)."""
-
-    cpu_milli: int
-    gpu_milli: int
-    num_gpu: int
-    models: tuple[str, ...]
-
-
-def target_workload(tasks: Iterable[TaskShape], cover: float = COVER) -> list[tuple[TaskShape, int]]:
-    """The most frequent shapes with their counts, most frequent first, until they are `cover` of all tasks.
-
-    Equal counts are ordered by larger CPU, then milli-GPU, number of GPUs and models.
-    """
-    counted = Counter(tasks)
-    order = sorted(
-        counted.items(),
-        key=lambda item: (item[1], item[0].cpu_milli, item[0].gpu_milli, item[0].num_gpu, "|".join(item[0].models)),
-        reverse=True,
-    )
-    wanted, taken, chosen = cover * sum(counted.values()), 0, []
-    for shape, count in order:
-        if taken >= wanted:
-            break
-        chosen.append((shape, count))
-        taken += count
-    return chosen
 
 
 class Fragmentation:
     """The measure for one target workload on a cluster whose GPU models are numbered as in `models`."""
 
-    def __init__(self, workload: Sequence[tuple[TaskShape, int]], models: Sequence[str]) -> None:
+    def __init__(self, workload: Sequence[tuple[Shape, int]], models: Sequence[str]) -> None:
         shapes = [shape for shape, _ in workload]
         self.total = sum(count for _, count in workload)
         self._count = np.array([count for _, count in workload], dtype=np.int64)
         self._cpu = np.array([shape.cpu_milli for shape in shapes], dtype=np.int64)
-        self._milli = np.array([shape.gpu_milli for shape in shapes], dtype=np.int32)
-        self._number = np.array([shape.num_gpu for shape in shapes], dtype=np.int32)
+        self._milli = np.array([milli_each(shape) for shape in shapes], dtype=np.int32)
+        self._number = np.array([shape.devices for shape in shapes], dtype=np.int32)
         # One more row for nodes without a model (-1 indexes the last), on which nothing that needs a GPU is allowed.
         self._allowed = np.array(
-            [[bool(s.num_gpu) and (not s.models or name in s.models) for s in shapes] for name in models]
+            [[bool(s.devices) and (not s.models or name in s.models) for s in shapes] for name in models]
             + [[False] * len(shapes)]
         )
 

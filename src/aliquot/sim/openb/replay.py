@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.decide import Decider
+from aliquot.placement.policies.fgd import typical_shapes
 from aliquot.placement.policy import Policy
 from aliquot.sim.changes import NodeChanges
 from aliquot.sim.openb.arrivals import TUNE, arrivals
 from aliquot.sim.openb.columns import TaskEvents
-from aliquot.sim.openb.fragmentation import Fragmentation, TaskShape, target_workload
+from aliquot.sim.openb.fragmentation import Fragmentation
 from aliquot.sim.openb.trace import PodRow, TraceNode, node_specs
 from aliquot.sim.policies import made
 
@@ -57,9 +58,9 @@ def replay(
     gpus = sum(node.gpus for node in nodes)
     coming = arrivals(pods, len(nodes), gpus, seed, tune)
     cluster = Cluster(node_specs(nodes, coming.ranks))
-    workload = target_workload(TaskShape(p.cpu_milli, p.gpu_milli, p.num_gpu, p.models) for p in pods)
-    measure = Fragmentation(workload, cluster.models)
-    chosen = made(policy, Counter(pod.shape() for pod in pods)) if isinstance(policy, str) else policy
+    mix = Counter(pod.shape() for pod in pods)
+    measure = Fragmentation(typical_shapes(mix), cluster.models)
+    chosen = made(policy, mix) if isinstance(policy, str) else policy
     decider = Decider(cluster, chosen, seed=seed)
     changes = NodeChanges(cluster, len(coming.pods))
     placed = np.zeros(len(coming.pods), dtype=bool)

@@ -10,7 +10,7 @@ from aliquot.sim.jobs import Workload
 from aliquot.sim.workloads.generated import KubeShareJobs, MixJobs, kubeshare, mix
 
 MAX_JOBS: Final = 1_000_000
-# name of the option -> (field, factor from the option's unit to the field's, what it is)
+# name of the option -> (field, factor from the option's unit to the field's)
 _KUBESHARE: Final = {
     "jobs": ("jobs", 1.0),
     "rate": ("per_min", 1.0),
@@ -61,7 +61,8 @@ def _number(text: str, option: str, value: str) -> float:
         raise UserError(f"--trace {text}: {option} {value!r} is not a number") from None
     zero_allowed = option in ("sd", "whole")
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero_allowed) or number > 1e9:
-        raise UserError(f"--trace {text}: {option} {value} must be a finite number above 0")
+        least = "at least 0" if zero_allowed else "above 0"
+        raise UserError(f"--trace {text}: {option} {value} must be a number {least} and at most 1,000,000,000")
     if option == "jobs" and (number != int(number) or number > MAX_JOBS):
         raise UserError(f"--trace {text}: jobs {value} must be a whole number up to {MAX_JOBS}")
     return number

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from aliquot.web.facts import Facts
-from aliquot.web.render import Block, block
+from aliquot.web.render import Block, address, block
 
+T = TypeVar("T")
 Query = Mapping[str, str]
 NO_GPU: Final = (
     "No GPU is known yet. In a cluster each node's agent, aliquot node, reports its GPUs; kubectl aliquot doctor "
@@ -47,7 +48,20 @@ def misread(query: Query, known: Mapping[str, Iterable[str] | None]) -> list[Blo
     return [block("misread", "blocks/none.html", text=" ".join(found))] if found else []
 
 
-def number(query: Query, name: str, default: int) -> int:
-    """A whole number of a query that is not below zero, or the default."""
-    text = query.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
+def one_page(query: Query, path: str, found: Sequence[T], per_page: int, what: str) -> tuple[Sequence[T], list[Block]]:
+    """The part of what was found that the query's `page` shows, and where there are several pages the way to them."""
+    text = query.get("page", "")
+    pages = max(1, -(-len(found) // per_page))
+    page = min(max(1, int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1), pages)
+    first, last = (page - 1) * per_page, min(page * per_page, len(found))
+    if pages == 1:
+        return found, []
+
+    def at(wanted: int) -> str:
+        return address(path, **{**query, "page": wanted if wanted > 1 else ""}) if 1 <= wanted <= pages else ""
+
+    pager = block(
+        "pager", "blocks/pager.html", first=first + 1, last=last, total=len(found), previous=at(page - 1),
+        following=at(page + 1), what=what,
+    )  # fmt: skip
+    return found[first:last], [pager]

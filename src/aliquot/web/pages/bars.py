@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from aliquot.model.quantities import format_milli
@@ -47,15 +47,17 @@ def memory_bar(gpu: Gpu) -> Bar:
     return Bar(promised, used, words)
 
 
+def with_bars(gpus: Iterable[Gpu]) -> list[tuple[Gpu, Bar, Bar]]:
+    """Each GPU with its bars of compute and of memory."""
+    return [(gpu, compute_bar(gpu), memory_bar(gpu)) for gpu in gpus]
+
+
 def _lane(lengths: list[int]) -> list[BarPart]:
     """Parts end to end; what would exceed the end is cut off."""
-    return list(_parts(lengths))
-
-
-def _parts(lengths: list[int]) -> Iterator[BarPart]:
-    at = 0
+    parts, at = [], 0
     for number, length in enumerate(lengths):
         width = min(length, 1000 - at)
         if width > 0:
-            yield BarPart(at, width, number % SHADES)
+            parts.append(BarPart(at, width, number % SHADES))
             at += width
+    return parts

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from aliquot.web.api import Gpu, Node
 from aliquot.web.facts import Facts
-from aliquot.web.pages import NO_GPU, Drawn, Query, commands, misread, number
-from aliquot.web.pages.bars import compute_bar, memory_bar
-from aliquot.web.render import Block, address, block, slug
+from aliquot.web.pages import NO_GPU, Drawn, Query, commands, misread, one_page
+from aliquot.web.pages.bars import with_bars
+from aliquot.web.render import Block, block, slug
 
 PER_PAGE: Final = 48
 STATES: Final[dict[str, Callable[[Gpu], bool]]] = {
@@ -38,9 +38,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     """The part of the GPUs that the query selects."""
     everything = facts.gpus()
     found = ordered(matching(everything, query), query)
-    pages = max(1, -(-len(found) // PER_PAGE))
-    page = min(max(1, number(query, "page", 1)), pages)
-    shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
+    shown, pager = one_page(query, "/gpus", found, PER_PAGE, "GPUs")
     key = _group_key(query)
     silent = {node.name: node for node in facts.nodes() if node.silent}
     blocks = misread(query, PARAMETERS)
@@ -48,8 +46,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
         blocks.append(_group(name, list(gpus), silent.get(name), by_model=query.get("group") == "model"))
     if not shown:
         blocks.append(block("none", "blocks/none.html", text="No GPU fits these filters." if everything else NO_GPU))
-    if pages > 1:
-        blocks.append(_pager(query, page, pages, len(found)))
+    blocks += pager
     frame = {
         "models": sorted({gpu.model for gpu in everything}),
         "states": list(STATES),
@@ -97,7 +94,6 @@ def _group_key(query: Query) -> Callable[[Gpu], str]:
 
 
 def _group(name: str, gpus: list[Gpu], silent: Node | None, *, by_model: bool) -> Block:
-    rows = [(gpu, compute_bar(gpu), memory_bar(gpu)) for gpu in gpus]
     models = sorted({gpu.model for gpu in gpus})
     return block(
         f"group-{slug(name)}",
@@ -107,24 +103,7 @@ def _group(name: str, gpus: list[Gpu], silent: Node | None, *, by_model: bool) -
         about="" if by_model else ", ".join(models),
         emulated=all(gpu.emulated for gpu in gpus),
         free_milli=sum(gpu.free_milli for gpu in gpus),
-        rows=rows,
+        rows=with_bars(gpus),
         silent=silent,
         mixed=len(models) > 1,
-    )
-
-
-def _pager(query: Query, page: int, pages: int, total: int) -> Block:
-    def at(wanted: int) -> str:
-        return address("/gpus", **{**query, "page": wanted if wanted > 1 else ""})
-
-    first, last = (page - 1) * PER_PAGE + 1, min(page * PER_PAGE, total)
-    return block(
-        "pager",
-        "blocks/pager.html",
-        first=first,
-        last=last,
-        total=total,
-        previous=at(page - 1) if page > 1 else "",
-        following=at(page + 1) if page < pages else "",
-        what="GPUs",
     )

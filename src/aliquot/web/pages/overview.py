@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from aliquot.web.api import Gpu, Node, Workload
 from aliquot.web.facts import Facts, totals
 from aliquot.web.pages import NO_GPU, Drawn, Query, commands
-from aliquot.web.pages.bars import compute_bar, memory_bar
+from aliquot.web.pages.bars import with_bars
 from aliquot.web.pages.heat import LEGEND, METRICS, heat_map
 from aliquot.web.render import Block, address, block, clock_time, percent
 
@@ -127,6 +127,5 @@ def _map(gpus: Sequence[Gpu], nodes: Sequence[Node], query: Query) -> Block:
 
 def _bars(gpus: Sequence[Gpu]) -> Iterator[Block]:
     if len(gpus) <= FEW_GPUS:
-        rows = [(gpu, compute_bar(gpu), memory_bar(gpu)) for gpu in gpus]
         several = len({gpu.node for gpu in gpus}) > 1
-        yield block("bars", "blocks/bars.html", rows=rows, several=several)
+        yield block("bars", "blocks/bars.html", rows=with_bars(gpus), several=several)

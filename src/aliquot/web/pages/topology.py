@@ -6,7 +6,7 @@ from typing import Final
 
 from aliquot.web.facts import Facts
 from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, commands
-from aliquot.web.pages.bars import compute_bar, memory_bar
+from aliquot.web.pages.bars import with_bars
 from aliquot.web.pages.tree import drawing
 from aliquot.web.render import block
 
@@ -26,7 +26,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     known = facts.topology(node.name)
     by_row = dict(enumerate(sorted(gpus, key=lambda gpu: gpu.index)))
     picture = drawing(known, by_row) if known and known.tree else None
-    rows = [(gpu, compute_bar(gpu), memory_bar(gpu)) for gpu in gpus]
+    rows = with_bars(gpus)
     blocks = [
         block("topology", "blocks/topology.html", node=node, topology=known, picture=picture, rows=rows, gpus=by_row)
     ]

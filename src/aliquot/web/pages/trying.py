@@ -26,7 +26,7 @@ from aliquot.model.sharepod import (
 from aliquot.web.api import Trial
 from aliquot.web.facts import Facts
 from aliquot.web.pages import Drawn, Query, commands
-from aliquot.web.pages.bars import compute_bar, memory_bar
+from aliquot.web.pages.bars import with_bars
 from aliquot.web.render import block
 
 TEXT_BYTES: Final = 16_384
@@ -111,4 +111,4 @@ def _rows(trial: Trial | None) -> list[tuple[str, list[Any]]]:
     if trial is None or not trial.fits:
         return []
     groups = (("now", trial.before), ("with it", trial.after))
-    return [(when, [(gpu, compute_bar(gpu), memory_bar(gpu)) for gpu in gpus]) for when, gpus in groups]
+    return [(when, with_bars(gpus)) for when, gpus in groups]

@@ -7,8 +7,8 @@ from typing import Final
 
 from aliquot.web.api import Workload
 from aliquot.web.facts import Facts
-from aliquot.web.pages import Drawn, NotHere, Query, commands, misread, number
-from aliquot.web.render import Block, address, block
+from aliquot.web.pages import Drawn, NotHere, Query, commands, misread, one_page
+from aliquot.web.render import block
 
 PER_PAGE: Final = 50
 PHASES: Final = ("Pending", "Running", "Succeeded", "Failed")
@@ -18,9 +18,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     """The part of the workloads that the query selects."""
     everything = facts.workloads()
     found = matching(everything, query)
-    pages = max(1, -(-len(found) // PER_PAGE))
-    page = min(max(1, number(query, "page", 1)), pages)
-    shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
+    shown, pager = one_page(query, "/workloads", found, PER_PAGE, "workloads")
     counts = {phase: sum(workload.phase == phase for workload in everything) for phase in PHASES}
     phases = dict.fromkeys([*PHASES, *(workload.phase for workload in everything)])
     blocks = [
@@ -29,9 +27,8 @@ def draw(facts: Facts, query: Query) -> Drawn:
         block("workloads", "blocks/workloads.html", workloads=shown, window_s=facts.window_s)
         if shown
         else block("none", "blocks/none.html", text=_nothing(everything)),
+        *pager,
     ]
-    if pages > 1:
-        blocks.append(_pager(query, page, pages, len(found)))
     namespaces = sorted({workload.namespace for workload in everything if workload.namespace})
     return Drawn(
         "Workloads", blocks, {"phases": PHASES, "namespaces": namespaces, "command": commands.workloads(facts)}
@@ -75,20 +72,4 @@ def _nothing(everything: Sequence[Workload]) -> str:
     return (
         "No workloads yet. On one machine start one with aliquot run, or aliquot apply -f FILE; in a cluster with a "
         "SharePod, or a pod with aliquot.dev/gpu-percent. You see those of the namespaces that you may list."
-    )
-
-
-def _pager(query: Query, page: int, pages: int, total: int) -> Block:
-    def at(wanted: int) -> str:
-        return address("/workloads", **{**query, "page": wanted if wanted > 1 else ""})
-
-    return block(
-        "pager",
-        "blocks/pager.html",
-        first=(page - 1) * PER_PAGE + 1,
-        last=min(page * PER_PAGE, total),
-        total=total,
-        previous=at(page - 1) if page > 1 else "",
-        following=at(page + 1) if page < pages else "",
-        what="workloads",
     )

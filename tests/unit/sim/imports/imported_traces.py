@@ -32,3 +32,13 @@ class Imported:
             name: (float(row["arrival_s"]), float(row["duration_s"]), float(row["gpu"]))
             for name, row in self.rows.items()
         }
+
+
+def own_table(tmp_path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
+    """What becomes of a table of `text`, and the warnings."""
+    source = tmp_path / "own.csv"
+    source.write_text(text)
+    warnings: list[str] = []
+    return import_trace(
+        "csv", [source], tmp_path / "out.csv", how=Wanted(), models=False, warn=warnings.append
+    ), warnings

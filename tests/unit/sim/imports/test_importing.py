@@ -5,10 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from imported_traces import DATA, Imported
+from imported_traces import DATA, Imported, own_table
 
 from aliquot.model.errors import UserError
 from aliquot.sim.imports.importing import READERS, import_trace
@@ -55,101 +54,6 @@ def test_sacct(tmp_path: Path):
     assert ("32000", "786432") == tuple(imported.rows["1002#0"][name] for name in ("cpu_milli", "memory_mib"))
 
 
-def test_a_line_that_cannot_be_read_is_named(tmp_path: Path):
-    """File, line, column and value; and columns that nothing reads are one warning."""
-    imported = Imported(tmp_path, "sacct", "sacct.txt")
-
-    assert any("sacct.txt line 11 column \"Submit\": 'yesterday' is no time" in line for line in imported.warnings)
-    assert any("columns that are not read: JobName, Partition" in line for line in imported.warnings)
-
-
-def test_a_line_is_called_by_its_number_in_the_file(tmp_path: Path):
-    """A quoted cell with line breaks takes several lines; a row is named by the first of its own."""
-    rows = ('"a\n\nb",0,9,1', "c,0,9,many", '"d\ne",0,9', "f,never,9,1")
-    _, warnings = own_table(tmp_path, "\n".join(["# of May", "job_id,submit,duration,num_gpus", *rows, ""]))
-
-    places = [warning.removeprefix(f"{tmp_path}/own.csv ")[:7] for warning in warnings]
-    assert ["line 6 ", "line 7:", "line 9 "] == places
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [
-        ("2026-01-02T03:00:00", "5", "line 3: the job arrives at 5 s, and that of {} line 2 on 2026-01-02;"),
-        ("0", "2026-01-02", "line 3: the job arrives on 2026-01-02, and that of {} line 2 at 0 s;"),
-        ("1767355200", "0", "line 3: the job arrives at 0 s, and that of {} line 2 on 2026-01-02;"),
-    ],
-)
-def test_dates_and_seconds_from_the_start_are_not_mixed(tmp_path: Path, first: str, second: str, said: str):
-    """The trace would be half a century long; both lines are named, and nothing is written."""
-    with pytest.raises(UserError) as error:
-        own_table(tmp_path, f"job_id,submit,duration,gpus\na,{first},9,1\nb,{second},9,1\n")
-
-    own = f"{tmp_path}/own.csv"
-    assert f"{own} {said.format(own)}" in str(error.value)
-    assert ["own.csv"] == [path.name for path in tmp_path.iterdir()]
-
-
-def test_a_time_of_0_does_not_spoil_dates_where_a_job_never_ran(tmp_path: Path):
-    """Many tables write 0 for a time that is not known; such a job is left out before its times are compared."""
-    facts, _ = own_table(
-        tmp_path, "job_id,submit,start,end,gpus\na,1767355200,1767355260,1767355320,1\nb,1767355200,0,0,1\n"
-    )
-
-    assert (1, {"never started": 1}) == (facts["jobs_kept"], facts["dropped"])
-
-
-def test_a_job_of_centuries_is_left_out_by_name(tmp_path: Path):
-    """A duration or an arrival that no job has is a defect of the record, and does not spoil the trace."""
-    head = "JobID|User|Submit|Eligible|Start|End|ElapsedRaw|State|NNodes|AllocTRES|ReqTRES\n"
-    times = "{1}-01-01T00:00:00|{1}-01-01T00:00:00|{1}-01-01T00:00:05|{1}-01-01T00:10:00"
-    row = f"{{0}}|f|{times}|{{2}}|COMPLETED|1|gres/gpu=3|gres/gpu=3\n"
-    source = tmp_path / "odd.txt"
-    source.write_text(head + row.format(1, 2026, 600) + row.format(2, 2026, "9" * 17) + row.format(3, 9999, 600))
-    warnings: list[str] = []
-    facts = import_trace("sacct", [source], tmp_path / "out.csv", how=Wanted(), models=False, warn=warnings.append)
-
-    assert (1, {"unreadable": 2}) == (facts["jobs_kept"], facts["dropped"])
-    assert ['job "2"', 'job "3"'] == [line.partition(":")[0] for line in warnings]
-
-
-def own_table(tmp_path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
-    """What becomes of a table of `text`, and the warnings."""
-    source = tmp_path / "own.csv"
-    source.write_text(text)
-    warnings: list[str] = []
-    return import_trace(
-        "csv", [source], tmp_path / "out.csv", how=Wanted(), models=False, warn=warnings.append
-    ), warnings
-
-
-def test_an_empty_cell_leaves_the_gpus_to_another_column(tmp_path: Path):
-    """A part in percent counts where the number of whole GPUs is empty."""
-    facts, _ = own_table(tmp_path, "job_id,start,end,num_gpus,gpu_percent\na,0,3600,,30\nb,0,3600,2,\n")
-
-    assert (2, 2.3) == (facts["jobs_kept"], pytest.approx(facts["gpu_hours"]))
-
-
-def test_a_number_of_gpus_that_cannot_be_is_named_once(tmp_path: Path):
-    """The column and the value of a negative number, and a job with more GPUs than any cluster has, by its name."""
-    table = "job_id,start,end,num_gpus\na,0,9,-1\nb,0,9,1000000000\nc,0,9,1\n"
-    facts, warnings = own_table(tmp_path, table)
-
-    assert (1, {"unreadable": 2}) == (facts["jobs_kept"], facts["dropped"])
-    assert [f"{tmp_path}/own.csv line 2 column \"num_gpus\": '-1' must be a number from 0 to 1,000,000,000,000",
-            'job "b": 1,000,000,000 GPUs; a job has at most 100,000'] == warnings[1:]  # fmt: skip
-
-
-@pytest.mark.parametrize("line", ["b,0", "b,0,9,1,5", "b,0,9,many", "b,never,9,1", "b,0,9,1000000000"])
-def test_a_line_that_cannot_be_read_counts_as_a_job(tmp_path: Path, line: str):
-    """Too few or too many cells, a cell that is not what its column holds, or a number that no job has."""
-    facts, warnings = own_table(tmp_path, f"job_id,start,end,num_gpus\na,0,9,1\n{line}\n")
-
-    assert (2, 1, {"unreadable": 1}) == (facts["jobs_seen"], facts["jobs_kept"], facts["dropped"])
-    assert facts["text"].startswith("1 of 2 jobs kept")
-    assert 2 == len(warnings)  # that of the line, and that the table has no time of submission
-
-
 def test_a_trace_is_written_into_a_folder_that_exists(tmp_path: Path):
     """A folder that does not exist is named, and none is made."""
     source = tmp_path / "own.csv"
@@ -179,38 +83,6 @@ def test_notes_count_the_jobs_that_are_kept(tmp_path: Path):
     assert 2 == facts["jobs_kept"]
     assert {DIFFERS: 1} == facts["notes"]
     assert {DIFFERS: "a"} == facts["first_jobs"]
-
-
-def test_a_job_that_no_machine_can_hold_is_left_out_by_name(tmp_path: Path):
-    """A trace with more than 64 GPUs in a line is refused by a run, so such a job does not spoil it."""
-    facts, warnings = own_table(
-        tmp_path, "job_id,submit,duration,num_gpus,nodes\na,0,9,128,\nb,0,9,128,16\nc,0,9,64,\n"
-    )
-
-    assert (2, {"unreadable": 1}) == (facts["jobs_kept"], facts["dropped"])
-    assert [
-        'job "a": 128 GPUs on one machine; allowed are 64, or a column with the number of its machines or pods'
-    ] == (warnings)
-
-
-def test_priorities_beyond_those_of_a_trace_become_the_highest(tmp_path: Path):
-    """Kubernetes allows a thousand million; a trace ends at a million, and the note names the first such job."""
-    facts, _ = own_table(tmp_path, "job_id,submit,duration,gpus,priority\na,0,9,1,1000000000\nb,0,9,1,7\n")
-
-    assert ["1000000", "7"] == [line.split(",")[-2] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
-    assert (
-        "1 jobs had a higher priority than a trace has and got 1,000,000 (the first: job a)"
-        in facts["text"].splitlines()
-    )
-
-
-def test_names_are_of_one_line_and_unique(tmp_path: Path):
-    """What cannot stand in a trace is a blank, and a name that is there already gets a number."""
-    own_table(tmp_path, 'job_id,submit,duration,gpus\n" a\n1",0,9,1\n"a\t1",0,9,1\n,0,9,1\n')
-
-    assert ["a 1", "a 1~1", "line-5"] == [
-        line.split(",")[0] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]
-    ]
 
 
 def test_a_file_that_is_read_is_not_written(tmp_path: Path):

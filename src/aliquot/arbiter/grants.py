@@ -1,7 +1,7 @@
-"""A tenant as the arbiter sees it: its processes, its seat at each of its GPUs, and what they hold.
+"""A tenant as the arbiter sees it: its processes, the state of its grant of each of its GPUs, and what they hold.
 
-A seat is one (tenant, GPU): the grant page, the epoch, who has answered for the current grant, and the memory ledger.
-Shares belong to the tenant, not to its processes, so starting more of them buys nothing.
+A grant state is kept for each (tenant, GPU): the grant page, the epoch, which processes have answered for the current
+grant, and the memory ledger. Shares belong to the tenant, not to its processes, so starting more of them buys nothing.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Process:
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
-    """One tenant at one GPU."""
+class GrantState:
+    """The state of one tenant's grant of one GPU, which is kept between its turns."""
 
     slot: int
     gpu: TenantGpu
@@ -91,10 +91,10 @@ class Seat:
     deadline_ns: int = 0
     attached: set[Process] = field(default_factory=set)
     launching: set[Process] = field(default_factory=set)  # those of them that take part in turns, not only look
-    wanting: set[Process] = field(default_factory=set)
-    users: set[Process] = field(default_factory=set)
-    returned: set[Process] = field(default_factory=set)
-    pending: set[Process] = field(default_factory=set)
+    wanting: set[Process] = field(default_factory=set)  # that have asked for the grant and wait
+    users: set[Process] = field(default_factory=set)  # that launch under the grant there is
+    returned: set[Process] = field(default_factory=set)  # whose work under it has ended
+    pending: set[Process] = field(default_factory=set)  # that have yet to answer its revocation
     behind: set[Process] = field(default_factory=set)  # whose work of an earlier grant runs on into this one
     leased_bytes: int = 0  # by all leases, and what is shared
     context_bytes: int = 0
@@ -130,6 +130,11 @@ class Seat:
         """The part of the window in which the GPU was busy, as far as it was measured."""
         used_ns = sum(used for at_ns, used in self.uses if at_ns > now_ns - window_ns)
         return min(1.0, used_ns / window_ns)
+
+    @property
+    def may_have_work(self) -> bool:
+        """Whether it has the token, or what it launched with it has not been seen to end."""
+        return self.valid or self.draining or bool(self.behind)
 
     @property
     def kernel_us(self) -> int:
@@ -230,29 +235,29 @@ class Seat:
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """One tenant with its listening socket, seats by slot, and processes."""
+    """One tenant with its listening socket, grant states by slot, and processes."""
 
     record: TenantRecord
     listener: socket.socket
-    seats: list[Seat]
+    grants: list[GrantState]
     processes: set[Process] = field(default_factory=set)
     wanted_at_ns: int = 0
     stopping: bool = False  # idle as a whole, to be revoked at this turn's end
     unrouted: int = 0  # driver functions that its processes got unhooked, since it came
     ungated_ns: int = 0  # time its processes launched freely because no arbiter could be reached
-    gated: list[Seat] = field(init=False)  # what the policy knows: the seats that take turns; all, if none does
+    gated: list[GrantState] = field(init=False)  # what the policy knows: the GPUs with turns; all, if none does
 
     def __post_init__(self) -> None:
-        self.gated = [seat for seat in self.seats if not seat.ungated] or self.seats
+        self.gated = [grant for grant in self.grants if not grant.ungated] or self.grants
 
     @property
     def name(self) -> str:
         """The name in its record."""
         return self.record.name
 
-    def seat_of(self, uuid: bytes) -> Seat | None:
-        """The seat at the GPU with these 16 bytes, if it is one of the tenant's."""
-        for seat in self.seats:
-            if seat.gpu.uuid_bytes() == uuid:
-                return seat
+    def grant_of(self, uuid: bytes) -> GrantState | None:
+        """The grant state of the GPU with these 16 bytes, if it is one of the tenant's."""
+        for grant in self.grants:
+            if grant.gpu.uuid_bytes() == uuid:
+                return grant
         return None

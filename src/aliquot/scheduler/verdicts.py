@@ -20,7 +20,8 @@ from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.ids import split_key
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import NEVER
-from aliquot.placement.node_reasons import node_reasons, one_model
+from aliquot.placement.node_reasons import node_reasons
+from aliquot.placement.rules import one_model
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.fitting import fit
 from aliquot.scheduler.ledger import UNKNOWN_NODE, Ledger
@@ -28,7 +29,11 @@ from aliquot.scheduler.ledger import UNKNOWN_NODE, Ledger
 BEST: Final = 10
 NEXT: Final = 9
 FITS: Final = 0
-UNKNOWN: Final = 1
+LASTS: Final = 1
+"""The bit of a code whose reason no eviction would take away."""
+UNKNOWN: Final = LASTS
+TOGETHER: Final = 2
+"""The codes of the two reasons that come first in every list: see `_reasons`."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,9 @@ class Verdicts:
 
 @dataclass(frozen=True)
 class Judged:
-    """A code for each node that was asked about, int32 [n]: `FITS`, or twice the number of a reason.
+    """A code for each node that was asked about, int32 [n]: `FITS`, or `index of a reason << 1 | LASTS`.
 
-    One more when no eviction would help. `again` is added to each sentence (see `wording`).
+    `again` is added to each sentence (see `wording`).
     """
 
     codes: NDArray[np.int32]
@@ -62,7 +67,7 @@ class Judged:
 
 def verdicts(ledger: Ledger, ask: PodAsk, names: Sequence[str]) -> Verdicts:
     """What becomes of each of these nodes; `never` are those that no eviction would help."""
-    judged = judge(ledger, ask, numbers_of(ledger, names), names.__getitem__)
+    judged = judge(ledger, ask, indices_of(ledger, names), names.__getitem__)
     codes = judged.codes.tolist()
     sentences = {code: judged.sentence(code) for code in {*codes} - {FITS}}
     found = Verdicts([name for name, code in zip(names, codes, strict=True) if code == FITS], {}, {})
@@ -72,9 +77,15 @@ def verdicts(ledger: Ledger, ask: PodAsk, names: Sequence[str]) -> Verdicts:
     return found
 
 
+def fits_now(ledger: Ledger, ask: PodAsk, node: str = "") -> bool:
+    """Whether the ledger has room for the pod now, on that node where one is given."""
+    names = [node] if node else [spec.name for spec in ledger.cluster.nodes]
+    return bool((judge(ledger, ask, indices_of(ledger, names), names.__getitem__).codes == FITS).any())
+
+
 def lasting(code: int) -> bool:
     """Whether no eviction would help."""
-    return bool(code & 1)
+    return bool(code & LASTS)
 
 
 def judge(ledger: Ledger, ask: PodAsk, numbers: IntArray, name: Callable[[int], str]) -> Judged:
@@ -95,11 +106,11 @@ def judge(ledger: Ledger, ask: PodAsk, numbers: IntArray, name: Callable[[int], 
     for place in np.flatnonzero(unknown).tolist() if ledger.faulty else ():
         if name(place) in ledger.faulty:
             reasons.append(ledger.absent(name(place)))
-            codes[place] = 2 * (len(reasons) - 1) + 1
+            codes[place] = (len(reasons) - 1) << 1 | LASTS
     return Judged(codes, reasons)
 
 
-def numbers_of(ledger: Ledger, names: Sequence[str]) -> IntArray:
+def indices_of(ledger: Ledger, names: Sequence[str]) -> IntArray:
     """The indices of these nodes, -1 for those that are not in the ledger."""
     return np.fromiter(map(ledger.cluster.index.get, names, repeat(-1)), dtype=np.int64, count=len(names))
 
@@ -169,7 +180,7 @@ def _reasons(
     that no eviction would help."""
     cluster, decider = ledger.cluster, ledger.decider
     reasons = [UNKNOWN_NODE, UnmetConstraint(Code.POD_TOGETHER)]
-    codes = np.full(len(fits), 2, dtype=np.int32)
+    codes = np.full(len(fits), TOGETHER, dtype=np.int32)
     for unit, alone in zip(units, each, strict=True):
         fine = alone | fits
         if fine.all():
@@ -177,8 +188,10 @@ def _reasons(
         closed = decider.quotas.closed(cluster, namespace, unit.ask) if decider.quotas is not None else {}
         mixed = decider.feasible(unit.ask.but(mixed=True), namespace) if one_model(cluster, unit.ask) else None
         found = node_reasons(cluster, unit.ask, fine, closed, mixed)
-        own = np.array([2 * n + reason.lasting for n, reason in enumerate(found.reasons, len(reasons))], dtype=np.int32)
-        chosen = (found.which >= 0) & ((codes == 2) | (codes & 1 == 0) & (own & 1 == 1)[found.which])
+        own = np.array(
+            [n << 1 | reason.lasting for n, reason in enumerate(found.reasons, len(reasons))], dtype=np.int32
+        )
+        chosen = (found.which >= 0) & ((codes == TOGETHER) | (codes & LASTS == 0) & (own & LASTS == LASTS)[found.which])
         codes[chosen] = own[found.which[chosen]]
         reasons += found.reasons
     codes[fits] = FITS

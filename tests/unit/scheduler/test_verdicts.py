@@ -24,8 +24,8 @@ from aliquot.model.requests import Device
 from aliquot.placement.reasons import judge
 from aliquot.placement.saved import dump
 from aliquot.placement.sentences import text_of
-from aliquot.scheduler.look import numbers_of, scores, verdicts
 from aliquot.scheduler.preempt import victims
+from aliquot.scheduler.verdicts import indices_of, scores, verdicts
 from aliquot.scheduler.wire import MetaPod, MetaVictims
 
 
@@ -143,7 +143,7 @@ def test_the_best_node_alone_has_the_highest_score():
     """The node that placement would choose has 10, all others less; equal ones differ by rank."""
     s = Scene(Truth(), [node(name) for name in "abcd"])
     put(s, "p", "c", percent(50))
-    numbers = numbers_of(s.ledger, ["a", "b", "c", "d", "other"])
+    numbers = indices_of(s.ledger, ["a", "b", "c", "d", "other"])
     found = scores(s.ledger, ask(pod(percent(50))), numbers).tolist()
 
     assert 10 == found[2] == max(found)
@@ -162,7 +162,7 @@ def test_what_a_pod_has_already_is_its_room():
     other = s.truth.create("b", percent(100))
 
     assert "m" in verdicts(s.ledger, ask(made), ["n", "m"]).fitting
-    assert [0, 10] == scores(s.ledger, ask(made), numbers_of(s.ledger, ["n", "m"])).tolist()
+    assert [0, 10] == scores(s.ledger, ask(made), indices_of(s.ledger, ["n", "m"])).tolist()
     assert "m" not in verdicts(s.ledger, ask(other), ["n", "m"]).fitting
 
 
