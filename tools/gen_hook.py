@@ -165,7 +165,7 @@ def write_hook(hook: Hook) -> str:
             f"    gate_leave(entry, {weight});\n    return result;\n"
         )
     elif hook.kind == "sync":
-        body = f"    CUresult result = {call};\n    completed(result);\n    return result;\n"
+        body = f"    gate_awaits();\n    CUresult result = {call};\n    completed(result);\n    return result;\n"
     elif hook.kind == "thread":
         body = f"    CUresult result = {call};\n    thread_forget();\n    return result;\n"
     elif hook.kind == "body":

@@ -44,7 +44,7 @@ struct gate_entry {
     void *stream; /* as passed to the driver */
     struct gpu_context *context;
     uint64_t life, began_ns, look_ns, ended_low_ns, ended_high_ns, ended_shared, mean_ns; /* mean: of the last launches */
-    uint64_t sample_ns, suspect_ns, suspect_wait_ns;
+    uint64_t sample_ns, await_ns, suspect_ns, suspect_wait_ns;
     unsigned sampling, first, used;
     struct gate_entry *next_watched; /* in the context's list: the helper looks at the ring too, with the driver_lock */
     bool watched;
@@ -72,6 +72,7 @@ extern HIDDEN __thread struct gate_mine gate_mine __attribute__((tls_model("init
 HIDDEN __attribute__((cold)) void *gate_ask_context(void);
 HIDDEN __attribute__((cold)) struct gate_entry *gate_slow(void *stream, bool own);
 HIDDEN __attribute__((cold)) void gate_checkpoint(struct gate_entry *entry);
+HIDDEN __attribute__((cold)) void gate_checkpoint_awaited(struct gate_entry *entry);
 /* threads.c */
 HIDDEN struct gate_entry *entry_of(void *stream, bool own);
 /* longest.c */
@@ -164,6 +165,14 @@ static inline void gate_leave(struct gate_entry *entry, enum launch_weight weigh
     if (__builtin_expect(entry->credit_ns < 0 || entry->own, 0))
         gate_checkpoint(entry);
     record_step(entry->record);
+}
+
+/* The thread is about to wait, or asks whether work has ended. */
+static inline void gate_awaits(void)
+{
+    struct gate_entry *entry = gate_mine.last;
+    if (entry && (entry->count[LAUNCH_KERNEL] || entry->count[LAUNCH_GRAPH]))
+        gate_checkpoint_awaited(entry);
 }
 
 #endif

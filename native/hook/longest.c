@@ -1,12 +1,12 @@
 /* longest.c: the longest launch of this process on one GPU lately, which bounds how soon a neighbour can have its turn.
  *
- * A bound from below: a launch counts as what it is known to have run, also while it is in flight, and no wait counts. Its
- * time begins when it had been launched and its predecessor in the stream was seen to have ended; it ends when the launch was
- * last seen unfinished, or by the GPU's clock, where the events of both bound it closer (backlog.c). While work of other
- * tenants runs beside it the GPU divides its time in slices, and an equal part less one slice counts. Of several launches behind one
- * checkpoint the mean counts; so single ones are sampled, and many of them where one of several seems to be
- * longer than any that was seen. One that waits for another stream of its program counts with that wait: a neighbour
- * waits for both.
+ * A bound from below: a launch counts as what it is known to have run, also while it is in flight, and no wait counts.
+ * Its time begins when it had been launched and its predecessor in the stream was seen to have ended; it ends when the
+ * launch was last seen unfinished, or by the GPU's clock, where the events of both bound it closer (backlog.c). While
+ * work of other tenants runs beside it the GPU divides its time in slices, and an equal part less one slice counts. Of
+ * several launches behind one checkpoint the mean counts; so single ones are sampled, and many of them where one of
+ * several seems to be longer than any that was seen. One that waits for another stream of its program counts with that
+ * wait, and what the program records around it counts too: a neighbour waits for all of it.
  */
 #include "gate.h"
 

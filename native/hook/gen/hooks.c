@@ -234,6 +234,7 @@ HOOK CUresult hook_cuCtxSetLimit(int limit, size_t value)
 CUresult hook_cuCtxSynchronize(void);
 HOOK CUresult hook_cuCtxSynchronize(void)
 {
+    gate_awaits();
     CUresult result = REAL(cuCtxSynchronize, void)();
     completed(result);
     return result;
@@ -242,6 +243,7 @@ HOOK CUresult hook_cuCtxSynchronize(void)
 CUresult hook_cuCtxSynchronize_v2(void *ctx);
 HOOK CUresult hook_cuCtxSynchronize_v2(void *ctx)
 {
+    gate_awaits();
     CUresult result = REAL(cuCtxSynchronize_v2, void *)(ctx);
     completed(result);
     return result;
@@ -306,6 +308,7 @@ HOOK CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, int dev)
 CUresult hook_cuEventQuery(void *event);
 HOOK CUresult hook_cuEventQuery(void *event)
 {
+    gate_awaits();
     CUresult result = REAL(cuEventQuery, void *)(event);
     completed(result);
     return result;
@@ -314,6 +317,7 @@ HOOK CUresult hook_cuEventQuery(void *event)
 CUresult hook_cuEventSynchronize(void *event);
 HOOK CUresult hook_cuEventSynchronize(void *event)
 {
+    gate_awaits();
     CUresult result = REAL(cuEventSynchronize, void *)(event);
     completed(result);
     return result;
@@ -1150,6 +1154,7 @@ HOOK CUresult hook_cuMemcpyDtoD_v2_ptds(CUdeviceptr dst, CUdeviceptr src, size_t
 CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes);
 HOOK CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes)
 {
+    gate_awaits();
     CUresult result = REAL(cuMemcpyDtoH, void *, unsigned, unsigned)(dst, src, bytes);
     completed(result);
     return result;
@@ -1158,6 +1163,7 @@ HOOK CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes)
 CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes);
 HOOK CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 {
+    gate_awaits();
     CUresult result = REAL(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(dst, src, bytes);
     completed(result);
     return result;
@@ -1166,6 +1172,7 @@ HOOK CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes);
 HOOK CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes)
 {
+    gate_awaits();
     CUresult result = REAL(cuMemcpyDtoH_v2_ptds, void *, CUdeviceptr, size_t)(dst, src, bytes);
     completed(result);
     return result;
@@ -1667,6 +1674,7 @@ HOOK CUresult hook_cuStreamEndCapture_ptsz(void *stream, void **graph)
 CUresult hook_cuStreamQuery(void *stream);
 HOOK CUresult hook_cuStreamQuery(void *stream)
 {
+    gate_awaits();
     CUresult result = REAL(cuStreamQuery, void *)(stream);
     completed(result);
     return result;
@@ -1675,6 +1683,7 @@ HOOK CUresult hook_cuStreamQuery(void *stream)
 CUresult hook_cuStreamQuery_ptsz(void *stream);
 HOOK CUresult hook_cuStreamQuery_ptsz(void *stream)
 {
+    gate_awaits();
     CUresult result = REAL(cuStreamQuery_ptsz, void *)(stream);
     completed(result);
     return result;
@@ -1683,6 +1692,7 @@ HOOK CUresult hook_cuStreamQuery_ptsz(void *stream)
 CUresult hook_cuStreamSynchronize(void *stream);
 HOOK CUresult hook_cuStreamSynchronize(void *stream)
 {
+    gate_awaits();
     CUresult result = REAL(cuStreamSynchronize, void *)(stream);
     completed(result);
     return result;
@@ -1691,6 +1701,7 @@ HOOK CUresult hook_cuStreamSynchronize(void *stream)
 CUresult hook_cuStreamSynchronize_ptsz(void *stream);
 HOOK CUresult hook_cuStreamSynchronize_ptsz(void *stream)
 {
+    gate_awaits();
     CUresult result = REAL(cuStreamSynchronize_ptsz, void *)(stream);
     completed(result);
     return result;

@@ -1,4 +1,4 @@
-"""The longest launch lately, as each process reports it of itself: never more than a kernel ran."""
+"""The longest launch lately, as each process reports it of itself: never more than a kernel and the events around it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from aliquot.arbiter.abi import MessageType
 pytestmark = pytest.mark.real_time
 
 MS_NS = 1_000_000
+EVENTS_NS = 5_000  # each event that a program records takes the GPU a moment
 ONE_KERNEL = "cuda = Cuda(); spin = cuda.spin(); cuda.launch(spin, {ns}); say(); cuda.sync(); say(); wait_line()"
 SYNCHRONOUS = """
 cuda = Cuda(); spin = cuda.spin(); say()
@@ -78,7 +79,7 @@ def test_a_length_holds_no_wait(tenant, code: str, ns: int, company: bool):
     scene.run(code).read()
     eventually(lambda: max(reported(scene), default=0) > ns * 8 // 10, f"reported: {reported(scene)}")
 
-    assert ns >= max(reported(scene))
+    assert ns + EVENTS_NS >= max(reported(scene))
 
 
 @pytest.mark.parametrize("company", [False, True])
