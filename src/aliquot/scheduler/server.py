@@ -27,7 +27,7 @@ from aliquot.http.body import BadBody, body_of
 from aliquot.http.exposition import exposition
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.aliyun import Unit, inspect
-from aliquot.kube.objects import Meta, MetaOnly, Node, Pod
+from aliquot.kube.objects import Meta, Node, Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod, PodAsk, shortened
 from aliquot.kube.turns import turn
@@ -40,7 +40,6 @@ from aliquot.scheduler.allocations import reservations
 from aliquot.scheduler.bind import Binder, CanNotBind
 from aliquot.scheduler.groups import Groups, PodGroups, group_of
 from aliquot.scheduler.ledger import Ledger, keeps_closed
-from aliquot.scheduler.names import BadNames, Names, Numbering
 from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.spans import PodSpans
 from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, judge, lasting, scores
@@ -109,7 +108,7 @@ class Extender:
     on_waiting: Callable[[Pod, PodAsk, Iterable[str]], None] = lambda pod, ask, failed: None
 
     def __post_init__(self) -> None:
-        self._numbering = Numbering(self.ledger.cluster)
+        self._numbering = wire.Numbering(self.ledger.cluster)
         self._hangs_until_s = float("-inf")
         self.groups = Groups(self.ledger, self.binder.clock.monotonic_s, PodGroups(self.binder.api).needed)
 
@@ -144,7 +143,7 @@ class Extender:
     async def filter(self, body: bytes) -> wire.FilterResult:
         """All nodes that fit, and a reason for each other."""
         args: wire.Args = wire.read(body, wire.Args)
-        names, nodes = _names(args)
+        names, nodes = args.names()
         try:
             ask = read(args.pod, self.binder.dialects)
         except BadPod as error:
@@ -175,7 +174,7 @@ class Extender:
     async def prioritize(self, body: bytes) -> msgspec.Raw:
         """Each node's score; the node that placement would choose has the highest."""
         args: wire.Args = wire.read(body, wire.Args)
-        names, _ = _names(args)
+        names, _ = args.names()
         ask = self._ask(args.pod)
         none = np.zeros(len(names), dtype=np.int32)
         near = args.pod.spec.prefers_nodes
@@ -205,7 +204,7 @@ class Extender:
     async def dry_run(self, body: bytes) -> wire.FilterResult:
         """A filter on nodes that need not exist, all of them empty: for autoscalers that think about new ones."""
         args: wire.Args = wire.read(body, wire.Args)
-        names, nodes = _names(args)
+        names, nodes = args.names()
         ask = self._ask(args.pod)
         if ask is None:
             return wire.FilterResult(args.nodes, args.node_names)
@@ -215,7 +214,7 @@ class Extender:
         for name in names.strings():
             if not nodes or name not in nodes:
                 empty.add_empty_node(self.ledger, name)
-        return _filtered(names, nodes, judge(empty, ask, Numbering(empty.cluster)(names), names.__getitem__))
+        return _filtered(names, nodes, judge(empty, ask, wire.Numbering(empty.cluster)(names), names.__getitem__))
 
     async def _catch_up(self, version: str) -> None:
         """Wait until the ledger is as new as kube-scheduler was; not for long, nor soon again for one that hangs."""
@@ -340,22 +339,7 @@ class Extender:
         self.on_scrape()
 
 
-def _names(args: wire.Args) -> tuple[Names, dict[str, msgspec.Raw] | None]:
-    """The names in the request, and the nodes themselves if they were sent."""
-    try:
-        if bytes(args.node_names) != b"null":
-            return Names(args.node_names), None
-        found: dict[str, msgspec.Raw] = {}
-        for raw in (args.nodes.items if args.nodes is not None else None) or []:
-            found[msgspec.json.decode(raw, type=MetaOnly).metadata.name] = raw
-        return Names.of(list(found)), found
-    except BadNames as error:
-        raise wire.BadMessage(str(error)) from None
-    except msgspec.DecodeError as error:
-        raise wire.BadMessage(f"Nodes.items has an invalid node: {error}") from None
-
-
-def _filtered(names: Names, nodes: dict[str, msgspec.Raw] | None, judged: Judged) -> wire.FilterResult:
+def _filtered(names: wire.Names, nodes: dict[str, msgspec.Raw] | None, judged: Judged) -> wire.FilterResult:
     """The answer, in names or in nodes as the question was."""
     groups = names.grouped(judged.codes)
     fitting = groups.pop(FITS, b"")

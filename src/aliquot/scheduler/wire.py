@@ -1,18 +1,41 @@
-"""The scheduler extender's messages, by the names kube-scheduler gives them.
+"""The scheduler extender's messages, by the names kube-scheduler gives them, and the node names in them.
 
 The Go structs have no JSON tags, so keys are capitalised; pods and nodes inside are ordinary API objects.
+
+kube-scheduler sends the names of all nodes that are left, thousands of them, in another order each time. Making a
+string of each, hashing it and writing it out again would take most of an answer. So the names stay where they are, in
+the text of the message: eight bytes at a time become numbers, numbers become hashes, hashes are looked up in one table
+for all names at once, and what was found is compared byte by byte. An answer is cut out of the same text.
 
 Source: k8s.io/kube-scheduler/extender/v1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from aliquot.kube.objects import Pod
+from aliquot.kube.objects import MetaOnly, Pod
+from aliquot.lib.arrays import IntArray
+from aliquot.placement.cluster import Cluster
+
+Words = list[NDArray[np.uint64]]
+_WORD: Final = 8
+_QUOTE, _COMMA, _FIRST_PRINTABLE = 34, 44, 32
+_KEPT: Final = np.array([(1 << (8 * n)) - 1 for n in range(_WORD)] + [2**64 - 1], dtype=np.uint64)
+"""What is kept of a word of which so many bytes belong to the name."""
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: Knuth, TAOCP 6.4
+_HALF: Final = np.uint64(32)
+_SLOTS_PER_NAME: Final = 8
+LONGEST: Final = 253
+"""Bytes of a node's name in Kubernetes."""
+
+MAX_NAMES: Final = 200_000
+"""Names in one message, many times what a cluster has."""
 
 
 class Message(msgspec.Struct, rename="pascal"):
@@ -31,6 +54,22 @@ class Args(Message):
     pod: Pod
     nodes: NodeList | None = None
     node_names: msgspec.Raw = msgspec.Raw(b"null")
+
+    def names(self) -> tuple[Names, dict[str, msgspec.Raw] | None]:
+        """The names of the nodes, and the nodes themselves if they were sent.
+
+        Raises:
+            BadMessage: a name or a node is not valid.
+        """
+        if bytes(self.node_names) != b"null":
+            return Names(self.node_names), None
+        found: dict[str, msgspec.Raw] = {}
+        try:
+            for raw in (self.nodes.items if self.nodes is not None else None) or []:
+                found[msgspec.json.decode(raw, type=MetaOnly).metadata.name] = raw
+        except msgspec.DecodeError as error:
+            raise BadMessage(f"Nodes.items has an invalid node: {error}") from None
+        return Names.of(list(found)), found
 
 
 class FilterResult(Message):
@@ -138,3 +177,164 @@ def read(body: bytes, kind: type[Any]) -> Any:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(f"the body is not a valid {kind.__name__} of the scheduler extender: {error}") from None
+
+
+class Names:
+    """Names in the order of the message."""
+
+    def __init__(self, text: bytes | msgspec.Raw) -> None:
+        """Read a JSON array of names.
+
+        Raises:
+            BadMessage: it is something else.
+        """
+        text = bytes(text)
+        found = _ends(text)
+        if found is None:
+            text = _plain(text)
+            found = _ends(text)
+        if found is None:
+            raise BadMessage(
+                "NodeNames has an invalid node name: names have no quotes, commas, backslashes or controls"
+            )
+        if len(found[0]) > MAX_NAMES:
+            raise BadMessage(f"NodeNames has {len(found[0])} names; the maximum is {MAX_NAMES}")
+        if int((found[1] - found[0]).max(initial=0)) > LONGEST:
+            raise BadMessage(f"NodeNames has a name of more than {LONGEST} bytes, which no node has")
+        self._text = text
+        self._starts, self._ends = found
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Names:
+        """Names that are strings already."""
+        return cls(msgspec.json.encode(list(names)))
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self._starts)
+
+    def __getitem__(self, place: int) -> str:
+        """One of them as a string."""
+        return self._text[self._starts[place] : self._ends[place]].decode()
+
+    def strings(self) -> list[str]:
+        """All of them as strings."""
+        found: list[str] = msgspec.json.decode(self._text)
+        return found
+
+    def words(self) -> Words:
+        """The names as columns of numbers, eight bytes in each and zeros behind short ones; the last is the length."""
+        lengths = self._ends - self._starts
+        count = -(-int(lengths.max(initial=0)) // _WORD)
+        text = self._text + bytes(_WORD * (count + 1))
+        here: NDArray[np.uint64] = np.ndarray((len(text) - _WORD + 1,), "<u8", text, strides=(1,))
+        found = [
+            here[self._starts + at] & _KEPT[np.clip(lengths - at, 0, _WORD)] for at in range(0, count * _WORD, _WORD)
+        ]
+        return [*found, lengths.astype(np.uint64)]
+
+    def grouped(self, codes: NDArray[np.int32]) -> dict[int, bytes]:
+        """The names of every code that occurs, as the inside of a JSON array; `codes` int32 [n], one for each name."""
+        if not len(codes):
+            return {}
+        kinds = np.unique(codes).tolist()
+        if len(kinds) == 1:
+            return {kinds[0]: self._text[1:-1]}
+        lengths = self._ends - self._starts + 3  # with its quotes and the comma or bracket behind it
+        text = np.frombuffer(self._text, dtype=np.uint8)[1:]
+        return {kind: text[np.repeat(codes == kind, lengths)].tobytes()[:-1] for kind in kinds}
+
+
+class NameTable:
+    """Numbers by name: built once for a set of nodes, queried for many names at a time."""
+
+    def __init__(self, index: Mapping[str, int]) -> None:
+        self._words = Names.of(list(index)).words()
+        self._numbers = np.fromiter(index.values(), dtype=np.int64, count=len(index))
+        bits = max(4, (len(index) * _SLOTS_PER_NAME).bit_length())
+        self._shift = np.uint64(64 - bits)
+        self._slots = np.full((1 << bits) + len(index) + 1, -1, dtype=np.int64)
+        self._fill(_hashes(self._words))
+
+    def numbers(self, names: Names) -> IntArray:
+        """The number of each name, -1 for unknown names: int64 [n]."""
+        words = names.words()
+        if not len(self._numbers) or not len(names):
+            return np.full(len(names), -1)
+        slots = (_hashes(words) >> self._shift).astype(np.int64)
+        found = self._slots[slots]
+        left = np.flatnonzero((found >= 0) & ~self._same(words, slice(None), found))
+        while len(left):
+            slots[left] += 1
+            found[left] = self._slots[slots[left]]
+            left = left[(found[left] >= 0) & ~self._same(words, left, found[left])]
+        return np.where(found >= 0, self._numbers[found], -1)
+
+    def _same(self, words: Words, places: IntArray | slice, found: IntArray) -> NDArray[np.bool_]:
+        """Whether the names at these places are the ones that were found."""
+        same = words[-1][places] == self._words[-1][found]
+        for asked, known in zip(words[:-1], self._words[:-1], strict=False):
+            same &= asked[places] == known[found]
+        return np.asarray(same)
+
+    def _fill(self, hashes: NDArray[np.uint64]) -> None:
+        """Every name into its slot or the next that is free."""
+        for number, slot in enumerate((hashes >> self._shift).tolist()):
+            while self._slots[slot] >= 0:
+                slot += 1
+            self._slots[slot] = number
+
+
+class Numbering:
+    """The indices of nodes in a cluster whose nodes change."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._layout = -1
+        self._table = NameTable({})
+
+    def __call__(self, names: Names) -> IntArray:
+        """The index of each node, -1 for those that the cluster does not have: int64 [n]."""
+        if self._layout != self._cluster.layout:
+            self._table, self._layout = NameTable(self._cluster.index), self._cluster.layout
+        return self._table.numbers(names)
+
+
+def _hashes(words: Words) -> NDArray[np.uint64]:
+    """A number for each name, in whose upper bits names that differ little differ much; words of zeros add nothing."""
+    *parts, lengths = words
+    found, factor = lengths.copy(), _MIX
+    with np.errstate(over="ignore"):
+        for part in parts:
+            found += (part ^ (part >> _HALF)) * factor
+            factor *= _MIX
+    return found
+
+
+def _ends(text: bytes) -> tuple[IntArray, IntArray] | None:
+    """Where each name begins and ends; None when the text is not written as Go writes it, without blanks or escapes."""
+    if text == b"[]":
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    whole = np.frombuffer(text, dtype=np.uint8)
+    quotes = np.flatnonzero(whole == _QUOTE)
+    if len(quotes) < 2 or len(quotes) % 2 or text[:2] != b'["' or text[-2:] != b'"]':
+        return None
+    starts, ends = quotes[0::2] + 1, quotes[1::2]
+    odd = (starts[1:] - ends[:-1] != 3) | (whole[ends[:-1] + 1] != _COMMA)
+    if text.count(b",") != len(odd):
+        return None
+    if odd.any() or ends[-1] != len(text) - 2 or b"\\" in text or int(whole.min()) < _FIRST_PRINTABLE:
+        return None
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return None
+    return starts, ends
+
+
+def _plain(text: bytes) -> bytes:
+    """The same list as Go would write it."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(text, type=list[str]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage(f"NodeNames is not a list of names: {error}") from None

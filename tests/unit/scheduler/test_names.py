@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 
 from aliquot.placement.books import NodeSpec
 from aliquot.placement.cluster import Cluster
-from aliquot.scheduler.names import MAX_NAMES, BadNames, Names, NameTable, Numbering
-from aliquot.scheduler.wire import host_list, host_priorities, host_reasons
+from aliquot.scheduler.wire import (
+    MAX_NAMES,
+    BadMessage,
+    Names,
+    NameTable,
+    Numbering,
+    host_list,
+    host_priorities,
+    host_reasons,
+)
 
 letters = st.characters(exclude_characters='",\\', exclude_categories=("Cc", "Cs"))
 some_names = st.lists(st.text(letters, max_size=20) | st.text("ab", max_size=3), max_size=12)
@@ -75,7 +83,7 @@ def test_a_list_is_read_as_json_is_however_it_is_written(names: list[str], ascii
     plain = not any(c in '",\\' or c < " " or "\ud800" <= c <= "\udfff" for name in names for c in name)
     try:
         read = Names(text)
-    except BadNames:
+    except BadMessage:
         assert not plain
     else:
         assert (names, names) == (read.strings(), [read[place] for place in range(len(read))])
@@ -89,7 +97,7 @@ def test_one_wrong_byte_is_no_other_list(names: list[str], place: int, byte: int
     text[place % len(text)] = byte
     try:
         read = Names(bytes(text)).strings()
-    except BadNames:
+    except BadMessage:
         return
     assert json.loads(bytes(text)) == read
 
@@ -97,9 +105,9 @@ def test_one_wrong_byte_is_no_other_list(names: list[str], place: int, byte: int
 def test_a_message_is_as_large_as_a_cluster():
     """Names longer than Kubernetes allows, and more names than any cluster has nodes, are refused before work."""
     assert 253 == len(Names(compact(["a" * 253]))[0])
-    with pytest.raises(BadNames, match="more than 253 bytes"):
+    with pytest.raises(BadMessage, match="more than 253 bytes"):
         Names(compact(["a" * 254, "b"]))
-    with pytest.raises(BadNames, match="the maximum is"):
+    with pytest.raises(BadMessage, match="the maximum is"):
         Names(compact(["a"] * (MAX_NAMES + 1)))
 
 
@@ -109,7 +117,7 @@ BAD = (b"7", b"{}", b"[1]", b'["a",1]', b'["a",["b"]]', b'["\\""]', b'[","]', b'
 @pytest.mark.parametrize("text", BAD)
 def test_what_is_no_list_of_names_is_refused(text: bytes):
     """Other kinds of values, broken text and names that no node can have are refused with a sentence."""
-    with pytest.raises(BadNames, match="NodeNames"):
+    with pytest.raises(BadMessage, match="NodeNames"):
         Names(text)
 
 
