@@ -87,7 +87,7 @@ class FluidAccount(Account):
 
     def open_at_ns(self, now_ns: int) -> int:
         """When its limit and a pause of another tenant allow the next grant; now or earlier means at once."""
-        opens = max(now_ns, self._held_until_ns())
+        opens = now_ns if self.lag.flow.creditor is None else max(now_ns, self._held_until_ns())
         if self.share.limit_milli >= 1000:
             return opens
         behind = self.lag.owed_ns(now_ns)
@@ -98,10 +98,10 @@ class FluidAccount(Account):
     def _held_until_ns(self) -> int:
         """Until when a tenant that is owed time and rests may come back before this one begins a long kernel."""
         creditor = self.lag.flow.creditor
-        hold = self.hold_ns()
-        if creditor is None or not hold or creditor.lag is self.lag or creditor.owed_ns < QUANTUM_NS:
+        if creditor is None or creditor.owed_ns < QUANTUM_NS or creditor.lag is self.lag:
             return 0
-        return creditor.rested_ns + hold
+        hold = self.hold_ns()
+        return creditor.rested_ns + hold if hold else 0
 
     def hold_ns(self) -> int:
         """How long it waits after another tenant's rest that may be a pause; 0 for one with short kernels."""

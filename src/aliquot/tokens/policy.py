@@ -246,6 +246,8 @@ class TokenPolicy(Tenants):
             free = all(self._free(gpu, name, now_ns) and reserved.get(gpu, name) == name for gpu in gpus)
             if free and waited_for.isdisjoint(tenant.residual):
                 self._grant(tenant, now_ns, actions)
+                if all(device.holder is not None for device in self._devices.values()):
+                    return
             else:
                 waited_for.update(gpus)
 
