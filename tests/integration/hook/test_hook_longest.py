@@ -1,4 +1,4 @@
-"""The longest launch lately, as each process reports it of itself: never more than a kernel and the events around it."""
+"""The longest launch lately, as each process reports it of itself: no more than a kernel and the events around it."""
 
 from __future__ import annotations
 
