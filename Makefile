@@ -4,6 +4,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 UV := .venv/bin/uv
 BIN := .venv/bin
+# Compiled modules are kept even where the caller's environment forbids it: the tests start Python thousands of times, and
+# a program that compiles all it imports takes twice the processor time to start.
+unexport PYTHONDONTWRITEBYTECODE
 SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -not -name '*.md')
 
 .PHONY: help setup dev demo demo-cluster check test test-slow test-frameworks test-sanitizers lint conformance bench bench-cluster bench-node cluster wheel image release clean
