@@ -34,8 +34,7 @@ from aliquot.placement.ledger import ledger_gpu, ledger_gpus
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.sentences import text_of
-from aliquot.scheduler.allocations import Allocation, reservations
-from aliquot.scheduler.fitting import fit, pod_plan, why_not
+from aliquot.scheduler.allocations import Allocation, fit, pod_plan, reservations, why_not
 from aliquot.scheduler.measures import Measures
 from aliquot.status.gpus import Gpu
 

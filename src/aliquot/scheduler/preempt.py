@@ -21,9 +21,8 @@ from aliquot.kube.quantities import milli
 from aliquot.kube.requests import PlacementUnit, PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
-from aliquot.scheduler.allocations import Allocation
+from aliquot.scheduler.allocations import Allocation, fit
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.verdicts import tried
 from aliquot.scheduler.wire import MetaPod, MetaVictims
 
 MAX_S: Final = 2.5
@@ -78,7 +77,7 @@ def _more(
     best: tuple[tuple[int, ...], list[Allocation]] | None = None
     with _without(ledger, [h for h in on_node if h.uid in going]):
         with _without(ledger, lesser):
-            if not tried(ledger, units, node, namespace):
+            if fit(ledger.decider, units, node, namespace) is None:
                 return None
         for gpu in sorted(gpus) or [GpuUuid("")]:
             leaving = _least(ledger, units, node, namespace, _order(lesser, gpu, find))
@@ -108,7 +107,7 @@ def _spared(
         if not rest or uid not in ledger.allocations or not _dominates(_freed(ledger, rest, find), wanted):
             continue
         with _without(ledger, [allocation for other in rest for allocation in ledger.allocations.get(other, [])]):
-            if tried(ledger, units, node, namespace):
+            if fit(ledger.decider, units, node, namespace) is not None:
                 going = rest
     return going
 
@@ -145,7 +144,7 @@ def _least(
     for allocation in lesser:
         rest = [other for other in leaving if other is not allocation]
         with _without(ledger, rest):
-            if tried(ledger, units, node, namespace):
+            if fit(ledger.decider, units, node, namespace) is not None:
                 leaving = rest
     return leaving
 

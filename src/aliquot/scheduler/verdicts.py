@@ -23,7 +23,7 @@ from aliquot.placement.decide import NEVER
 from aliquot.placement.node_reasons import node_reasons
 from aliquot.placement.rules import one_model
 from aliquot.placement.sentences import text_of
-from aliquot.scheduler.fitting import fit
+from aliquot.scheduler.allocations import fit
 from aliquot.scheduler.ledger import UNKNOWN_NODE, Ledger
 
 BEST: Final = 10
@@ -157,7 +157,7 @@ def _together(
     roomy[sorted(cluster.mixed)] = False
     known = numbers[numbers >= 0]
     for number in known[fits[known] & ~roomy[known]].tolist():
-        fits[number] = tried(ledger, units, cluster.spec(number).name, namespace)
+        fits[number] = fit(ledger.decider, units, cluster.spec(number).name, namespace) is not None
     return fits
 
 
@@ -166,11 +166,6 @@ def _all_hold(ledger: Ledger, units: Sequence[PlacementUnit]) -> BoolArray:
     most = max(unit.ask.gpu_mib for unit in units)
     sizes = ledger.cluster.size_mib
     return np.asarray(np.where(sizes >= 0, sizes >= most, True).all(axis=1))
-
-
-def tried(ledger: Ledger, units: Sequence[PlacementUnit], node: str, namespace: str) -> bool:
-    """Whether the asks fit on the node together; the ledger is as before afterwards."""
-    return fit(ledger.decider, units, node, namespace) is not None
 
 
 def _reasons(
