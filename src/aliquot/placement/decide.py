@@ -16,11 +16,10 @@ from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Slice
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster, Holding, Placement
-from aliquot.placement.fits import fitting_nodes, hold_rest, hold_whole
+from aliquot.placement.fits import Rules, fitting_nodes, hold_rest, hold_whole, rules_for
 from aliquot.placement.policy import LabelAware, Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Infeasible
-from aliquot.placement.rules import Rules, rules_for
 
 NEVER: Final = np.iinfo(np.int64).min
 """The score of a node that does not fit."""

@@ -26,10 +26,10 @@ from aliquot.placement.codes import (
     Verdict,
 )
 from aliquot.placement.decide import NEVER, Decider
+from aliquot.placement.fits import obstacle
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Infeasible
-from aliquot.placement.rules import obstacle
 from aliquot.placement.sentences import (
     FITS,
     PlaceReason,

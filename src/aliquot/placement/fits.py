@@ -1,20 +1,32 @@
 """Which nodes and which of their devices can take an ask now, and the choice among devices that most policies share.
 
-The rules for many nodes at once, on the columns of the ledger, are those for the devices of one node. Rules of labels,
-names and quota come as a mask of devices.
+First room: the rules for many nodes at once, on the columns of the ledger, are those for the devices of one node. Then
+what labels, names, quota and promises leave: a mask of the devices that an ask may still use, where that is not all of
+them.
+
+Whether a device can promise a tenant how soon it wakes depends on the measured kernels of the tenants on it: the
+longest recent one of each. A tenant that was not measured prevents nothing, but a device where all are measured is
+preferred.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.quantities import MILLI
-from aliquot.placement.asks import PPM, Shape
+from aliquot.model.wake import longest_kernel_us
+from aliquot.placement.asks import PPM, Ask, Shape
 from aliquot.placement.cluster import Cluster
+from aliquot.placement.labels import Cell
 from aliquot.topology import Topology, best_set, set_cost
+
+FLUID: Final = "fluid"
+"""The order of turns that can promise when a tenant wakes."""
 
 
 def _memory_fits(cluster: Cluster, shape: Shape, nodes: IntArray) -> BoolArray:
@@ -129,3 +141,183 @@ def linked(topology: Topology | None, idle: Sequence[int], count: int) -> tuple[
 def pair_cost(topology: Topology | None, gpus: Sequence[int]) -> int:
     """Sum of the link costs of all pairs; 0 without a topology."""
     return 0 if topology is None else set_cost(topology, gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The nodes on which something is ruled out, and what is left there.
+
+    `allowed` [n, G] is by the order of `nodes`; on nodes that are not listed every device is left, or none at all when
+    `only` is set.
+    """
+
+    nodes: IntArray
+    allowed: BoolArray
+    only: bool
+
+    def left_on(self, node: int, gpus: int) -> list[int]:
+        """Devices left on one node."""
+        (rows,) = np.nonzero(self.nodes == node)
+        if len(rows):
+            return [int(g) for g in np.flatnonzero(self.allowed[rows[0], :gpus])]
+        return [] if self.only else list(range(gpus))
+
+    def mask_for(self, nodes: IntArray, total: int, gpus: int) -> BoolArray:
+        """Devices left on each of these nodes, of `total` there are: bool [n, gpus]."""
+        everywhere = np.full((total, gpus), not self.only)
+        everywhere[self.nodes] = self.allowed
+        return np.asarray(everywhere[nodes])
+
+
+def rules_for(
+    cluster: Cluster, ask: Ask, closed_models: Collection[str] = (), *, certain: bool = False
+) -> Rules | None:
+    """The rules for an ask now; None when nothing is ruled out anywhere.
+
+    With `certain`, devices on which a promise of waking cannot be judged yet are ruled out too.
+    """
+    rules = _ruled(cluster, ask, closed_models, certain=certain)
+    return _of_one_model(cluster, ask, rules) if one_model(cluster, ask) else rules
+
+
+def one_model(cluster: Cluster, ask: Ask) -> bool:
+    """Whether the ask's GPUs have to be of one model, and some nodes have several."""
+    return ask.devices > 1 and not ask.mixed and bool(cluster.mixed)
+
+
+def models_apart(cluster: Cluster, node: int, gpus: Sequence[int]) -> list[list[int]]:
+    """These devices of a node by model, models with less memory first."""
+    spec = cluster.spec(node)
+    found: dict[str, list[int]] = {}
+    for g in sorted(gpus, key=lambda g: (spec.gpus[g].memory_mib, spec.gpus[g].model)):
+        found.setdefault(spec.gpus[g].model, []).append(g)
+    return [sorted(each) for each in found.values()]
+
+
+def _of_one_model(cluster: Cluster, ask: Ask, rules: Rules | None) -> Rules:
+    """The same rules, with the devices of one model only on each node that has several: the first that fits."""
+    total, gpus = cluster.free_milli.shape
+    mixed = np.array(sorted(cluster.mixed), dtype=np.int64)
+    nodes = mixed if rules is None else np.union1d(rules.nodes, mixed)
+    left = np.ones((len(nodes), gpus), dtype=np.bool_) if rules is None else rules.mask_for(nodes, total, gpus)
+    for row, node in enumerate(nodes.tolist()):
+        if node not in cluster.mixed:
+            continue
+        here = np.flatnonzero(left[row, : cluster.gpu_count.item(node)]).tolist()
+        masks = [np.isin(np.arange(gpus), each) for each in models_apart(cluster, node, here)]
+        one = np.array([node], dtype=np.int64)
+        left[row] = next((mask for mask in masks if fitting_nodes(cluster, ask.shape, one, mask[None]).any()), False)
+    return Rules(nodes, left, only=rules is not None and rules.only)
+
+
+def _ruled(cluster: Cluster, ask: Ask, closed_models: Collection[str], *, certain: bool) -> Rules | None:
+    """What labels, names, quota, health and a promise of waking rule out."""
+    if not ask.devices or (ask.plain and not cluster.labels.exclusive and not cluster.unhealthy and not closed_models):
+        return None
+    pins: list[Mapping[Cell, int]] = list(cluster.labels.pins(ask))
+    if ask.gpu_uuid:
+        uuids = [uuid.strip() for uuid in ask.gpu_uuid.split(",")]
+        pins.append({cluster.uuids[uuid]: 1 for uuid in uuids if uuid in cluster.uuids})
+    cells = _barred_cells(cluster, ask)
+    if ask.wake_us:
+        cells.update(barred(cluster, ask.wake_us, certain=certain))
+    wide = _barred_widely(cluster, ask, closed_models)
+    if pins:
+        left = {cell for cell in pins[0] if all(cell in pin for pin in pins)}.difference(cells)
+        left = {cell for cell in left if wide is None or not wide[cell]}
+        nodes = _nodes_of(left)
+        return Rules(nodes, _mask(cluster, nodes, left), only=True)
+    if wide is not None:
+        for cell in cells:
+            wide[cell] = True
+        nodes = np.flatnonzero(wide.any(axis=1))
+        return Rules(nodes, ~wide[nodes], only=False) if len(nodes) else None
+    nodes = _nodes_of(cells)
+    return Rules(nodes, ~_mask(cluster, nodes, cells), only=False) if len(nodes) else None
+
+
+def _barred_cells(cluster: Cluster, ask: Ask) -> set[Cell]:
+    """Devices that are unhealthy, and those that labels forbid where only the carriers need checking."""
+    labels, index = ask.labels, cluster.labels
+    cells: set[Cell] = {*cluster.unhealthy} if labels.exclusion else {*cluster.unhealthy, *index.any_exclusive}
+    if labels.anti_affinity:
+        cells.update(index.anti_affinity.get(labels.anti_affinity, ()))
+    if ask.gpu_id:
+        cells.update(index.any_named.keys() - index.gpu_id.get(ask.gpu_id, {}).keys())
+    return cells
+
+
+def _barred_widely(cluster: Cluster, ask: Ask, closed_models: Collection[str]) -> BoolArray | None:
+    """Devices that are forbidden by what they are or lack: every busy one without the ask's exclusion label, and the
+    models closed by quota; bool [N, G], None for no device."""
+    wide: BoolArray | None = None
+    if ask.labels.exclusion:
+        wide = (cluster.free_milli >= 0) & (cluster.free_milli < MILLI)
+        for cell in cluster.labels.exclusion.get(ask.labels.exclusion, ()):
+            wide[cell] = False
+    if closed_models:
+        closed = np.array([*(model in closed_models for model in cluster.models), False])[cluster.model]
+        wide = closed if wide is None else wide | closed
+    return wide
+
+
+def _nodes_of(cells: Iterable[Cell]) -> IntArray:
+    return np.array(sorted({node for node, _ in cells}), dtype=np.int64)
+
+
+def _mask(cluster: Cluster, nodes: IntArray, cells: Iterable[Cell]) -> BoolArray:
+    """True for these devices: bool [n, G] by the order of `nodes`."""
+    row = {node: number for number, node in enumerate(nodes.tolist())}
+    mask = np.zeros((len(nodes), cluster.free_milli.shape[1]), dtype=np.bool_)
+    for node, g in cells:
+        mask[row[node], g] = True
+    return mask
+
+
+class Obstacle(NamedTuple):
+    """What stands against a promise on a device: a tenant whose kernels are too long, 0 for one not measured yet; or
+    an order of turns."""
+
+    tenant: str
+    kernel_us: int
+    allowed_us: int
+    turns: str = ""
+
+
+def obstacle(cluster: Cluster, cell: Cell, wake_us: int, *, certain: bool = False) -> Obstacle | None:
+    """What stands against the promise on this device; with `certain` also a tenant that was not measured yet."""
+    number, g = cell
+    spec = cluster.spec(number)
+    turns = cluster.measured.turns.get(spec.name, FLUID)
+    if turns != FLUID:
+        return Obstacle("", 0, 0, turns)
+    residents = [resident.tenant for resident in cluster.residents(number, g)]
+    if not residents:
+        return None
+    rivals = sum(cluster.tenants[tenant].ask.wake_us > 0 for tenant in residents)
+    allowed_us = longest_kernel_us(wake_us, rivals)
+    kernels = cluster.measured.kernels.get(spec.gpus[g].uuid, {})
+    lengths = [(kernels.get(_record(tenant), 0), tenant) for tenant in residents]
+    longest_us, tenant = max(lengths)
+    if longest_us > allowed_us:
+        return Obstacle(tenant, longest_us, allowed_us)
+    if allowed_us <= 0:
+        return Obstacle(residents[0], 0, 0)
+    unknown = [tenant for kernel_us, tenant in lengths if not kernel_us]
+    return Obstacle(unknown[0], 0, allowed_us) if certain and unknown else None
+
+
+def barred(cluster: Cluster, wake_us: int, *, certain: bool) -> Iterator[Cell]:
+    """The devices that cannot promise it; with `certain` also those that may not be able to."""
+    for number, g in np.argwhere((cluster.free_milli >= 0) & (cluster.free_milli < MILLI)).tolist():
+        if obstacle(cluster, (number, g), wake_us, certain=certain):
+            yield (number, g)
+    for name, turns in cluster.measured.turns.items():
+        if turns != FLUID and name in cluster.index:
+            number = cluster.index[name]
+            yield from ((number, g) for g in range(cluster.gpu_count.item(number)))
+
+
+def _record(tenant: str) -> str:
+    """The name by which a tenant is measured: that of its container, without the number of a part or of a namesake."""
+    return tenant.partition("#")[0].partition("@")[0]

@@ -18,7 +18,7 @@ from aliquot.lib.arrays import BoolArray
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import Code, QuotaExcess, UnmetConstraint
-from aliquot.placement.rules import FLUID, one_model
+from aliquot.placement.fits import FLUID, one_model
 
 ALL: Final = slice(None)
 OF_ONE_MODEL: Final = "one model"

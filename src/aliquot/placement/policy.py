@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
 from aliquot.lib.arrays import IntArray
 from aliquot.model.errors import UserError
 from aliquot.placement.asks import Ask, Shape
-from aliquot.placement.fits import pick_devices
+from aliquot.placement.fits import Rules, pick_devices
 
 if TYPE_CHECKING:
     from aliquot.placement.cluster import Cluster
-    from aliquot.placement.rules import Rules
 
 
 class Policy(Protocol):

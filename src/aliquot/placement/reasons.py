@@ -18,9 +18,8 @@ from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.books import NodeSpec
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import Code, QuotaExcess, UnmetConstraint, Verdict
-from aliquot.placement.fits import hold_rest, hold_whole
+from aliquot.placement.fits import hold_rest, hold_whole, obstacle
 from aliquot.placement.node_reasons import node_reasons
-from aliquot.placement.rules import obstacle
 
 if TYPE_CHECKING:
     from aliquot.placement.quota import Quotas

@@ -25,8 +25,8 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.books import LedgerError, Placement
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
+from aliquot.placement.fits import models_apart
 from aliquot.placement.reasons import Infeasible, judge
-from aliquot.placement.rules import models_apart
 from aliquot.placement.sentences import refusal, sentence_of
 
 _CHOICES_MOST: Final = 64

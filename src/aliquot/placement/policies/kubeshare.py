@@ -20,9 +20,8 @@ import numpy as np
 from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, Shape
-from aliquot.placement.fits import rest_mask
+from aliquot.placement.fits import Rules, rest_mask
 from aliquot.placement.policy import BasePolicy
-from aliquot.placement.rules import Rules
 
 _STEP: Final = 1 << 55
 _MILLI_IN_MIB: Final = 1 << 40
