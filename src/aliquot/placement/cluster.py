@@ -23,6 +23,7 @@ from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.books import (
     GONE,
     Holding,
+    LabelIndex,
     LedgerError,
     MeasuredKernels,
     NodeSpec,
@@ -31,7 +32,6 @@ from aliquot.placement.books import (
     UndoLog,
     kind_of,
 )
-from aliquot.placement.labels import LabelIndex
 
 __all__ = ["Cluster", "Holding", "LedgerError", "NodeSpec", "Placement", "Resident"]
 
