@@ -21,7 +21,7 @@ from aliquot.model.ids import split_key
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import NEVER
 from aliquot.placement.fits import one_model
-from aliquot.placement.node_reasons import node_reasons
+from aliquot.placement.reasons import node_reasons
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.allocations import fit
 from aliquot.scheduler.ledger import UNKNOWN_NODE, Ledger

@@ -17,10 +17,9 @@ from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import explain
 from aliquot.placement.fits import one_model
-from aliquot.placement.node_reasons import node_reasons
 from aliquot.placement.policy import policy
 from aliquot.placement.quota import Quota, Quotas
-from aliquot.placement.reasons import Infeasible, judge
+from aliquot.placement.reasons import Infeasible, judge, node_reasons
 from aliquot.placement.saved import dump, load
 from aliquot.placement.sentences import suggestion, text_of
 
