@@ -29,7 +29,7 @@ from aliquot.kube.dialects import read
 from aliquot.kube.dialects.aliyun import Unit, inspect
 from aliquot.kube.objects import Meta, Node, Pod
 from aliquot.kube.reflector import Change
-from aliquot.kube.requests import BadPod, PodAsk, shortened
+from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.kube.turns import turn
 from aliquot.model.quantities import MILLI
 from aliquot.placement.codes import Code, UnmetConstraint
@@ -42,8 +42,7 @@ from aliquot.scheduler.groups import Groups, PodGroups, group_of
 from aliquot.scheduler.ledger import Ledger, keeps_closed
 from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.spans import PodSpans
-from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, judge, lasting, scores
-from aliquot.scheduler.wording import Wording
+from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, Wording, judge, scores
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 CATCH_UP_S: Final = 0.002
@@ -148,7 +147,7 @@ class Extender:
             ask = read(args.pod, self.binder.dialects)
         except BadPod as error:
             reason = UnmetConstraint(Code.POD_FAULTY, label=str(error), lasting=True)
-            return _filtered(names, nodes, Judged(np.full(len(names), UNKNOWN, dtype=np.int32), [reason]))
+            return Judged(np.full(len(names), UNKNOWN, dtype=np.int32), [reason]).answer(names, nodes)
         if ask is None:
             return wire.FilterResult(args.nodes, args.node_names)
         await self.groups.begin(args.pod)
@@ -169,7 +168,7 @@ class Extender:
             self.on_waiting(args.pod, ask, (names[place] for place in places))
             if self.wording.next_is_second(ask.key, args.pod.metadata.resource_version):
                 judged = judged.reworded()
-        return _filtered(names, nodes, judged)
+        return judged.answer(names, nodes)
 
     async def prioritize(self, body: bytes) -> msgspec.Raw:
         """Each node's score; the node that placement would choose has the highest."""
@@ -214,7 +213,8 @@ class Extender:
         for name in names.strings():
             if not nodes or name not in nodes:
                 empty.add_empty_node(self.ledger, name)
-        return _filtered(names, nodes, judge(empty, ask, wire.Numbering(empty.cluster)(names), names.__getitem__))
+        judged = judge(empty, ask, wire.Numbering(empty.cluster)(names), names.__getitem__)
+        return judged.answer(names, nodes)
 
     async def _catch_up(self, version: str) -> None:
         """Wait until the ledger is as new as kube-scheduler was; not for long, nor soon again for one that hangs."""
@@ -337,21 +337,6 @@ class Extender:
         self.metrics.gpu_milli.labels("free").set(free)
         self.metrics.gpu_milli.labels("reserved").set(total - free)
         self.on_scrape()
-
-
-def _filtered(names: wire.Names, nodes: dict[str, msgspec.Raw] | None, judged: Judged) -> wire.FilterResult:
-    """The answer, in names or in nodes as the question was."""
-    groups = names.grouped(judged.codes)
-    fitting = groups.pop(FITS, b"")
-    # One sentence stands there once for every node.
-    told = [(group, shortened(judged.sentence(code)), lasting(code)) for code, group in groups.items()]
-    failed, never = (
-        wire.host_reasons((group, text) for group, text, lasts in told if lasts is kind) for kind in (False, True)
-    )
-    if nodes is None:
-        return wire.FilterResult(None, wire.host_list(fitting), failed, never)
-    kept = [raw for raw, code in zip(nodes.values(), judged.codes.tolist(), strict=True) if code == FITS]
-    return wire.FilterResult(wire.NodeList(kept), failed_nodes=failed, failed_and_unresolvable_nodes=never)
 
 
 def _kind(code: int, result: Any) -> str:
