@@ -11,7 +11,7 @@ pkg/scheduler/{inspect,gpushare-inspect}.go; gpushare-device-plugin pkg/gpu/nvid
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -135,26 +135,6 @@ def _first_device(plan: PodPlan, devices: Mapping[str, Device]) -> Device | None
     return devices.get(slices[0].gpu) if slices else None
 
 
-class _Pod(msgspec.Struct):
-    name: str
-    namespace: str
-    usedGPU: int  # noqa: N815 - gpushare's name
-
-
-class _Device(msgspec.Struct):
-    id: int
-    totalGPU: int  # noqa: N815
-    usedGPU: int  # noqa: N815
-    pods: list[_Pod]
-
-
-class _Node(msgspec.Struct):
-    name: str
-    totalGPU: int  # noqa: N815
-    usedGPU: int  # noqa: N815
-    devs: list[_Device]
-
-
 def inspect(nodes: Iterable[tuple[str, Iterable[Gpu]]], unit: Unit = "GiB", error: str = "") -> bytes:
     """The answer of `GET /gpushare-scheduler/inspect`, byte for byte: order of fields, empty lists, no spaces.
 
@@ -163,15 +143,20 @@ def inspect(nodes: Iterable[tuple[str, Iterable[Gpu]]], unit: Unit = "GiB", erro
     unit_mib = UNIT_MIB[unit]
     found = []
     for name, gpus in sorted(nodes, key=lambda node: node[0]):
-        devs = [_device(gpu, unit_mib) for gpu in sorted(gpus, key=lambda gpu: gpu.index)]
-        found.append(_Node(name, sum(d.totalGPU for d in devs), sum(d.usedGPU for d in devs), devs))
+        devs = [_inspected(gpu, unit_mib) for gpu in sorted(gpus, key=lambda gpu: gpu.index)]
+        sums = {of: sum(dev[of] for dev in devs) for of in ("totalGPU", "usedGPU")}
+        found.append({"name": name, **sums, "devs": devs})
     return msgspec.json.encode({"nodes": found, **({"error": error} if error else {})})
 
 
-def _device(gpu: Gpu, unit_mib: int) -> _Device:
+def _inspected(gpu: Gpu, unit_mib: int) -> dict[str, Any]:
     held_mib: dict[tuple[str, str], int] = {}
     for share in gpu.shares:
         namespace, pod, *_ = share.tenant.split("/")
         held_mib[namespace, pod] = held_mib.get((namespace, pod), 0) + share.memory_mib
-    pods = [_Pod(pod, namespace, -(-mib // unit_mib)) for (namespace, pod), mib in sorted(held_mib.items())]
-    return _Device(gpu.index, gpu.memory_mib // unit_mib, sum(p.usedGPU for p in pods), pods)
+    pods = [
+        {"name": pod, "namespace": namespace, "usedGPU": -(-mib // unit_mib)}
+        for (namespace, pod), mib in sorted(held_mib.items())
+    ]
+    used = sum(-(-mib // unit_mib) for mib in held_mib.values())
+    return {"id": gpu.index, "totalGPU": gpu.memory_mib // unit_mib, "usedGPU": used, "pods": pods}
