@@ -6,8 +6,6 @@ import socket
 from types import TracebackType
 from typing import Any
 
-import msgspec
-
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
 from aliquot.cli.top_rows import Look, in_words
@@ -101,4 +99,9 @@ def _queued(run: QueuedRun) -> Workload:
 
 
 def _placed_tenant(tenant: dict[str, Any]) -> PlacedTenant:
-    return PlacedTenant(tenant["name"], msgspec.convert(tenant["slices"], tuple[Slice, ...]))
+    return PlacedTenant(tenant["name"], tuple(_slice(piece) for piece in tenant["slices"]))
+
+
+def _slice(piece: dict[str, Any]) -> Slice:
+    """What an engine of another version says beyond this is passed over."""
+    return Slice(**{name: piece[name] for name in Slice.__struct_fields__})

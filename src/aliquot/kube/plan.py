@@ -22,7 +22,6 @@ import msgspec
 
 from aliquot.kube.names import PLAN
 from aliquot.model.errors import AliquotError
-from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Enforce, Labels, Plan, Slice
 from aliquot.model.wake import MAX_US
@@ -69,15 +68,8 @@ class PodPlan:
     containers: Mapping[str, ContainerPlan]
 
 
-class _Slice(msgspec.Struct, array_like=True, frozen=True):
-    gpu: str
-    request_milli: int
-    limit_milli: int
-    memory_mib: int
-
-
 class _Container(msgspec.Struct, omit_defaults=True, frozen=True):
-    s: tuple[_Slice, ...] = ()
+    s: tuple[Slice, ...] = ()
     k: tuple[int, ...] = ()
     l: tuple[str, ...] = ()  # noqa: E741 - the annotation's own key
     g: str = ""
@@ -102,7 +94,7 @@ def write_plan(plan: PodPlan) -> str:
     """The annotation's text."""
     containers = {
         name: _Container(
-            tuple(_Slice(s.gpu, s.request_milli, s.limit_milli, s.memory_mib) for s in given.slices),
+            given.slices,
             given.cores,
             _labels(given.labels),
             given.gpu_id,
@@ -152,5 +144,4 @@ def _container(name: str, raw: _Container) -> ContainerPlan:
             raise BadPlan(f'metadata.annotations["{PLAN}"] gives container "{name}" a slice that cannot be: {piece}')
     if raw.e != "all" and any(piece.request_milli < MILLI for piece in raw.s):
         raise BadPlan(f'metadata.annotations["{PLAN}"] does not enforce the part of a GPU of container "{name}"')
-    slices = tuple(Slice(GpuUuid(s.gpu), s.request_milli, s.limit_milli, s.memory_mib) for s in raw.s)
-    return ContainerPlan(slices, raw.k, Labels(*raw.l[:3]), raw.g, raw.p, raw.u, raw.e, raw.i, raw.w)
+    return ContainerPlan(raw.s, raw.k, Labels(*raw.l[:3]), raw.g, raw.p, raw.u, raw.e, raw.i, raw.w)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, Literal, get_args
 
+import msgspec
+
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli
@@ -175,11 +177,10 @@ def checked(
     return request
 
 
-@dataclass(frozen=True)
-class Slice:
-    """A part of one device."""
+class Slice(msgspec.Struct, frozen=True, array_like=True):
+    """A part of one device. As JSON it is the array of these fields in this order, as plans of pods have it."""
 
-    gpu: GpuUuid
+    gpu: GpuUuid = msgspec.field(name="uuid")
     request_milli: int
     limit_milli: int
     memory_mib: int

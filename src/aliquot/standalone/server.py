@@ -225,7 +225,7 @@ def tenant_facts(tenant: EngineTenant) -> dict[str, Any]:
         "name": tenant.name,
         "injection": tenant.folder.injection(),
         "enforce": tenant.enforce,
-        "slices": [msgspec.to_builtins(piece) for piece in tenant.plan.slices],
+        "slices": [msgspec.structs.asdict(piece) for piece in tenant.plan.slices],
     }
 
 
