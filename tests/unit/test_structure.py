@@ -60,6 +60,11 @@ def test_a_gpu_has_few_records():
     assert figures()["records of a GPU"] <= MAX_GPU_RECORDS
 
 
+def test_one_function_writes_files_whole():
+    """What readers must never see half of is written by one function."""
+    assert 1 == figures()["functions that write a file whole"]
+
+
 def test_few_class_names_are_shared():
     """Few names belong to classes of two packages, and none of the glossary's words does."""
     listed = output().partition("\npublic class names with more than one class\n")[2].partition("\n\n")[0]

@@ -6,6 +6,7 @@ need this package and no common file system.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from aliquot.lib.files import open_plain, write_whole
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.sim import runs
 from aliquot.sim.measures import RunMeasures
@@ -76,13 +78,28 @@ def _placed(carried: Tables, name: str) -> str:
     content = carried[name]
     folder = Path(tempfile.gettempdir()) / f"aliquot-sim-{os.getuid()}-{hashlib.sha256(content).hexdigest()[:32]}"
     path = folder / Path(name).name
-    if not path.is_file() or path.read_bytes() != content:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=folder)) / path.name
-        fresh.write_bytes(content)
-        fresh.replace(path)
-        fresh.parent.rmdir()
+    with _alone(folder):
+        if not path.is_file() or path.read_bytes() != content:
+            write_whole(path, content, synced=False)
     return str(path)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """This user's folder, made where it is missing, with no other worker in it: several write the same table at once.
+
+    Raises:
+        AliquotError: it belongs to another user, who could have links to other files in it.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():
+        raise AliquotError(f"{folder} belongs to another user; remove it, or set TMPDIR to a folder of yours")
+    lock = open_plain(folder / ".lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 @contextmanager

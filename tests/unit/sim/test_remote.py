@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -103,6 +104,17 @@ def test_tables_travel_with_the_runs(tasks: list[runs.RunTask], tmp_path: Path):
     scenario = runs.Scenario("/nowhere/nodes.csv", "/nowhere/jobs.csv")
 
     assert runs.run(tasks[0]).figures == remote.run_with(moved, runs.RunTask(scenario, "bestfit", 1)).figures
+
+
+def test_tables_are_not_written_into_the_folder_of_another_user(
+    monkeypatch: pytest.MonkeyPatch, tasks: list[runs.RunTask]
+):
+    """A folder of the right name that another user made is refused."""
+    carried, uid = remote.tables_of(tasks), os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+
+    with pytest.raises(AliquotError, match=rf"aliquot-sim-{uid + 1}-\w+ belongs to another user; remove it"):
+        remote.run_with(carried, tasks[0])
 
 
 @pytest.mark.parametrize("name", ["dask", "ray"])
