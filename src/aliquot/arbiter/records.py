@@ -12,20 +12,21 @@ from typing import Any
 import msgspec
 
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import Enforce
+from aliquot.model.requests import Enforce, Slice
 from aliquot.status.tenants import TenantStatus, Unregistered
 
 
-class TenantGpu(msgspec.Struct, frozen=True):
-    """A tenant's part of one GPU; `uuid` is the text form, such as `GPU-6c5c...`."""
+class TenantGpu(Slice, frozen=True, array_like=False):
+    """A tenant's slice of one GPU, with what the arbiter has to know beyond it."""
 
-    uuid: str
-    request_milli: int
-    limit_milli: int
-    memory_mib: int
     context_mib: int = 0
     enforce: Enforce = "all"
     wake_us: int = 0
+
+    @property
+    def uuid(self) -> str:
+        """The GPU in text form, such as `GPU-6c5c...`; its name in the record's JSON."""
+        return self.gpu
 
     def uuid_bytes(self) -> bytes:
         """The 16 bytes that cuDeviceGetUuid gives.
@@ -34,9 +35,9 @@ class TenantGpu(msgspec.Struct, frozen=True):
             ValueError: the text is not a GPU's UUID.
         """
         try:
-            return uuid_module.UUID(self.uuid.removeprefix("GPU-").removeprefix("MIG-")).bytes
+            return uuid_module.UUID(self.gpu.removeprefix("GPU-").removeprefix("MIG-")).bytes
         except ValueError as error:
-            raise ValueError(f"{self.uuid!r} is not the UUID of a GPU") from error
+            raise ValueError(f"{self.gpu!r} is not the UUID of a GPU") from error
 
 
 class TenantRecord(msgspec.Struct, frozen=True):

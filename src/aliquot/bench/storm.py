@@ -26,6 +26,7 @@ def storm(emulate: str | None, processes: int = 1000) -> dict[str, Any]:
         ClientFailed: not every process was served.
     """
     from aliquot.arbiter.records import TenantGpu, TenantRecord
+    from aliquot.model.ids import GpuUuid
 
     with scene(emulate) as stage:
         arbiter, gpu = stage.engine.arbiter, stage.engine.gpus[0]
@@ -33,7 +34,7 @@ def storm(emulate: str | None, processes: int = 1000) -> dict[str, Any]:
         root = stage.engine.runtime.root
         sockets = [root / f"storm-{number}" for number in range(TENANTS)]
         for number, socket in enumerate(sockets):
-            share = TenantGpu(gpu.uuid, 1000 // TENANTS, 1000, 64)
+            share = TenantGpu(GpuUuid(gpu.uuid), 1000 // TENANTS, 1000, 64)
             arbiter.add_tenant(TenantRecord(f"storm-{number}", str(socket), [share]))
         uuid = gpu.uuid.removeprefix("GPU-").replace("-", "")
         argv = [str(native_part(PROGRAM)), str(processes), uuid, *map(str, sockets)]

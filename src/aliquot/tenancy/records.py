@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from aliquot.arbiter.records import Status, TenantGpu, TenantRecord
 from aliquot.model.requests import Enforce, Slice
 
@@ -18,11 +20,13 @@ def tenant_record(
     """The record of a tenant with these slices; `models` are those of the machine's GPUs, by UUID."""
     gpus = [
         TenantGpu(
-            piece.gpu, piece.request_milli, piece.limit_milli, piece.memory_mib,
-            context_allowance_mib(models[piece.gpu], piece.memory_mib), enforce, wake_us,
+            **msgspec.structs.asdict(piece),
+            context_mib=context_allowance_mib(models[piece.gpu], piece.memory_mib),
+            enforce=enforce,
+            wake_us=wake_us,
         )
         for piece in slices
-    ]  # fmt: skip
+    ]
     return TenantRecord(name=name, socket=str(socket), gpus=gpus)
 
 
