@@ -11,8 +11,6 @@ from aliquot.bench.driver_calls import memory
 from aliquot.cli.bench import bench
 from aliquot.cli.demo import demo
 
-pytestmark = pytest.mark.real_time
-
 pytest.importorskip("cuda.bindings")
 
 
@@ -23,6 +21,7 @@ def figures(*argv: str, command=bench) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.real_time
 def test_the_gate_is_free_of_system_calls():
     """Launches through the hook make hardly more system calls than direct ones and cost little, whatever the stream."""
     seen = figures("gate")
@@ -34,6 +33,7 @@ def test_the_gate_is_free_of_system_calls():
     assert seen["gate_ns_p50_switch"] < 200
 
 
+@pytest.mark.real_time
 def test_handovers_are_seen():
     """Two tenants that take turns hand over within a few milliseconds."""
     seen = figures("handover", "--tenants", "2", "--quota-ms", "30", "--seconds", "3")
@@ -43,6 +43,7 @@ def test_handovers_are_seen():
     assert case["handover_us_p50"] < 5000
 
 
+@pytest.mark.real_time
 def test_an_allocation_is_timed():
     """Median and 99th percentile, in order; and a completion call costs microseconds whatever is held."""
     seen = memory("v100", allocations=1000, held=10_000, rounds=100)
@@ -51,6 +52,7 @@ def test_an_allocation_is_timed():
     assert seen["completion_ns_added_held"] < 50_000
 
 
+@pytest.mark.real_time
 def test_a_thousand_processes_register_within_five_seconds():
     """All are served."""
     seen = figures("storm", "--processes", "1000")
@@ -67,6 +69,7 @@ def test_an_unknown_mix_is_named():
     assert "steady" in done.output
 
 
+@pytest.mark.real_time
 def test_the_cost_of_short_kernels_is_measured():
     """A length of kernel has its own slowdown and completed time per charged time; what is not named is left out."""
     seen = figures("slowdown", "--kernel-us", "50", "--seconds", "0.5")
@@ -77,6 +80,7 @@ def test_the_cost_of_short_kernels_is_measured():
     assert case["slowdown_percent"] < 70
 
 
+@pytest.mark.real_time
 def test_a_request_is_timed_beside_each_neighbour():
     """Alone, beside training under Aliquot and with time slices, each rate has its percentiles, and none is below the
     work itself.
@@ -89,6 +93,7 @@ def test_a_request_is_timed_beside_each_neighbour():
         assert case["requests"] > 20
 
 
+@pytest.mark.real_time
 def test_use_grows_with_requests():
     """Three times the requests are about three times the kernel time, and the fitted line rises."""
     seen = figures("fig5", "--rate", "20", "--rate", "60", "--seconds", "2")
@@ -99,6 +104,7 @@ def test_use_grows_with_requests():
     assert seen["ms_per_request"] > 2.5
 
 
+@pytest.mark.real_time
 @pytest.mark.timeout(240)
 def test_the_promise_of_figure_six(tmp_path):
     """Fig. 6 of KubeShare with real CUDA clients: every share within 0.02, facts as JSON, two pictures."""
@@ -109,6 +115,7 @@ def test_the_promise_of_figure_six(tmp_path):
     assert {"fig6.svg", "fig6.png"} == {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.real_time
 @pytest.mark.timeout(120)
 def test_real_programs_are_held_against_the_fluid():
     """Each tenant of a mix has what it got and what the fluid would have given, beside what the arbiter's books say."""

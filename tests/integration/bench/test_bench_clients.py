@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from waiting import eventually
 
 from aliquot.bench.progress import read_intervals, read_totals
 from aliquot.bench.scene import native_client
 from aliquot.driver import emulation
-
-pytestmark = pytest.mark.real_time
 
 pytest.importorskip("cuda.bindings")
 
@@ -45,6 +44,7 @@ def run_client(machine, tmp_path):
     return run
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("mode", ["steady", "sync", "graph", "burst"])
 def test_a_client_counts_what_it_completed(run_client, mode):
     """Completed kernels times their duration is the GPU time, and it fits into the time that passed."""
@@ -76,6 +76,7 @@ def may_run_before_others() -> bool:
     return subprocess.run([sys.executable, "-c", command], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.real_time
 def test_a_client_that_runs_before_others_keeps_its_gpu_busy(run_client):
     """With --real-time a client of small kernels loses no GPU time to other programs on its processor."""
     if not may_run_before_others():
@@ -86,6 +87,7 @@ def test_a_client_that_runs_before_others_keeps_its_gpu_busy(run_client):
     assert 0.95 < counts["kernel_ns"] / counts["ran_ns"] < 1.02
 
 
+@pytest.mark.real_time
 def test_a_long_kernel_takes_its_time(run_client):
     """A kernel asked to take 300 ms takes 300 ms."""
     _, progress = run_client("long", "--kernel-ms", "300")
@@ -93,6 +95,7 @@ def test_a_long_kernel_takes_its_time(run_client):
     assert all(turn.ended_ns - turn.asked_ns >= 300_000_000 for turn in read_intervals(progress))
 
 
+@pytest.mark.real_time
 def test_allocations_are_timed(run_client):
     """Every allocation is an interval."""
     _, progress = run_client("memory")
@@ -102,16 +105,18 @@ def test_allocations_are_timed(run_client):
 
 @pytest.fixture
 def run_native(machine, tmp_path):
-    """Runs a mode of the native client for a second and a half; its progress file."""
+    """Runs a mode of the native client for a second and a half, or for so many intervals; its progress file."""
 
-    def run(mode: str, *options: str):
+    def run(mode: str, *options: str, intervals: int = 0):
         progress = tmp_path / "progress"
+        progress.unlink(missing_ok=True)
         env = dict(os.environ) | {"LD_LIBRARY_PATH": str(machine.libcuda.parent)}
         process = subprocess.Popen(native_client(mode, *options)(progress), env=env)
-        until_s = time.monotonic() + 20
-        while read_totals(progress) is None and time.monotonic() < until_s:
-            time.sleep(0.01)
-        time.sleep(1.5)
+        eventually(lambda: read_totals(progress), "it launches")
+        if intervals:
+            eventually(lambda: len(read_intervals(progress)) >= intervals, f"{intervals} intervals")
+        else:
+            time.sleep(1.5)
         process.send_signal(signal.SIGTERM)
         assert 0 == process.wait(10)
         return progress
@@ -119,6 +124,7 @@ def run_native(machine, tmp_path):
     return run
 
 
+@pytest.mark.real_time
 def test_arrivals_do_not_wait_for_answers(run_native):
     """Requests of a server that is too slow queue up: each next one waits longer, and arrivals keep their pace."""
     progress = run_native("inference", "2000000", "200", "10", "1", "7")
@@ -131,7 +137,8 @@ def test_arrivals_do_not_wait_for_answers(run_native):
 
 def test_one_seed_means_the_same_arrivals(run_native):
     """Two runs see requests at the same distances, and a batch answers those that wait together."""
-    first, second = (read_intervals(run_native("inference", "100000", "300", "2", "8", "3")) for _ in range(2))
+    work = ("inference", "100000", "300", "2", "8", "3")
+    first, second = (read_intervals(run_native(*work, intervals=120)) for _ in range(2))
 
     gaps = [[late.asked_ns - early.asked_ns for early, late in itertools.pairwise(seen)] for seen in (first, second)]
     shared = min(len(gaps[0]), len(gaps[1]))
@@ -139,6 +146,7 @@ def test_one_seed_means_the_same_arrivals(run_native):
     assert gaps[0][:shared] == gaps[1][:shared]
 
 
+@pytest.mark.real_time
 def test_the_native_client_keeps_the_gpu_busy_with_short_kernels(run_native):
     """Kernels of 20 us follow one another without the program's own pauses, and each is counted once."""
     totals = read_totals(run_native("steady", "20000"))

@@ -12,8 +12,6 @@ from waiting import eventually
 
 from aliquot.bench.progress import read_intervals
 
-pytestmark = pytest.mark.real_time
-
 JOURNAL_NS = 300_000_000  # the books are written down four times a second
 SILENT_S = 3.0  # after which the hook takes an arbiter without a sign of life for gone
 LAST_GRANT_S = 1.3  # a grant of a dead arbiter ends by its deadline
@@ -31,6 +29,7 @@ def until_launched(client: Client, since_ns: int) -> int:
     return min(found)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("switch", ["--native-handover", "--no-native-handover"])
 def test_an_arbiter_killed_under_load_costs_no_error_and_one_window(stage, switch):
     """After kill -9 and a restart no program saw an error, and within one window each has its share again."""
@@ -57,6 +56,7 @@ def test_an_arbiter_killed_under_load_costs_no_error_and_one_window(stage, switc
     assert [client.said for client in clients] == ["", "", ""]
 
 
+@pytest.mark.real_time
 def test_debts_outlive_the_arbiter(stage):
     """A tenant that ran past its grant owes the time to the new arbiter as it did to the old one."""
     scene = stage()
@@ -77,6 +77,7 @@ def test_debts_outlive_the_arbiter(stage):
     assert quick.end() == 0
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("policy", "least", "most"), [("pace", 0.22, 0.36), ("open", 0.75, 1.05), ("closed", 0.0, 0.0)]
 )
@@ -100,6 +101,7 @@ def test_without_an_arbiter_for_good_the_fail_policy_rules(stage, policy, least,
     assert client.said == ""
 
 
+@pytest.mark.real_time
 def test_the_next_tenant_goes_on_when_a_holder_is_killed(stage):
     """After kill -9 of a CUDA program in the middle of a long kernel, the next tenant launches within 50 ms."""
     scene = stage()
@@ -118,6 +120,7 @@ def test_the_next_tenant_goes_on_when_a_holder_is_killed(stage):
     assert waiting.end() == 0
 
 
+@pytest.mark.real_time
 def test_an_arbiter_that_hangs_is_as_good_as_none(stage):
     """Beside an arbiter that is stopped tenants go on at their requests, and share as before once it goes on."""
     scene = stage()

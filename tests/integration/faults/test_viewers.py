@@ -12,8 +12,6 @@ import pytest
 from stage import Client, Stage
 from waiting import eventually
 
-pytestmark = pytest.mark.real_time
-
 VIEWER = Path(__file__).parent / "programs" / "viewer.py"
 SPELL_S = 1.5
 
@@ -47,6 +45,7 @@ def rate(client: Client) -> float:
     return (after.completed - before.completed) * 1e9 / (after.at_ns - before.at_ns)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("mode", ["nvml", "cuda"])
 def test_a_process_that_only_asks_costs_its_tenant_nothing(stage, mode):
     """A monitor or a front process beside a bursty program of the same tenant leaves its kernels a second alone."""
@@ -64,6 +63,7 @@ def test_a_process_that_only_asks_costs_its_tenant_nothing(stage, mode):
     assert program.end() == 0
 
 
+@pytest.mark.real_time
 def test_a_process_that_only_asks_delays_no_neighbour(stage):
     """Two tenants take turns as without the monitor that one of them runs."""
     scene = stage()
@@ -93,6 +93,7 @@ def test_a_monitor_sees_its_tenant_and_loads_no_driver(stage):
     assert program.end() == 0
 
 
+@pytest.mark.real_time
 def test_a_monitor_finds_a_new_arbiter_by_itself(stage):
     """After an arbiter is killed and started again a monitor is listed again, as a viewer, and sees new figures."""
     scene = stage()
@@ -110,6 +111,7 @@ def test_a_monitor_finds_a_new_arbiter_by_itself(stage):
     assert program.end() == 0
 
 
+@pytest.mark.real_time
 def test_a_program_that_asks_first_and_launches_later_takes_part_in_turns(stage):
     """A process that has only asked for an hour may launch at any time, and then shares as everybody does."""
     scene = stage()
