@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
-from aliquot.placement.books import GONE, LabelIndex, kind_of
 from aliquot.placement.cluster import Cluster
+from aliquot.placement.entries import GONE, LabelIndex, kind_of
 
 
 def check(cluster: Cluster) -> None:

@@ -1,10 +1,10 @@
 """`aliquot scheduler` that ends as by kill -9 at one step of its first bind; the step is in CRASH_AT.
 
 asked     kube-scheduler has asked for the bind, nothing is done
-held      the share is in the books, nothing is sent
+held      the share is in the ledger, nothing is sent
 posted    the API server has bound the pod, the scheduler has not seen the answer
 answered  the scheduler has seen it, kube-scheduler has not been told
-told      kube-scheduler has been told, the watch brings the bound pod, the books have not seen it
+told      kube-scheduler has been told, the watch brings the bound pod, the ledger has not seen it
 """
 
 from __future__ import annotations

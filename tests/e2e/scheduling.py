@@ -96,8 +96,8 @@ def check_promises(plane: ControlPlane, pods: list[dict[str, Any]]) -> dict[str,
     return used
 
 
-def books_of(scheduler: OurScheduler) -> dict[str, tuple[int, int]]:
-    """(milli, MiB) used by UUID, in the scheduler's own books; devices in use only."""
+def ledger_of(scheduler: OurScheduler) -> dict[str, tuple[int, int]]:
+    """(milli, MiB) used by UUID, in the scheduler's own ledger; devices in use only."""
     found = {}
     for node in scheduler.get("/inspect")["nodes"]:
         for d in node["devices"]:

@@ -19,7 +19,7 @@ from cluster.control_plane import ControlPlane
 from cluster.ours import PORT, OurScheduler, surroundings
 from cluster.parts import Part
 from crashing import CRASHES
-from scheduling import Witness, books_of, check_promises, eventually, gpu_pod, percent, pods_of, wait_bound
+from scheduling import Witness, check_promises, eventually, gpu_pod, ledger_of, percent, pods_of, wait_bound
 from wallclock import WallClock
 
 KILLS = int(os.environ.get("ALIQUOT_KILLS", "3"))
@@ -55,10 +55,10 @@ def staying(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
 
 
 def agree(plane: ControlPlane, scheduler: OurScheduler, namespace: str) -> None:
-    """Annotations and books say the same, soon after the last change."""
+    """Annotations and ledger say the same, soon after the last change."""
     eventually(
-        lambda: check_promises(plane, pods_of(plane, namespace)) == books_of(scheduler),
-        "the books and the annotations differ",
+        lambda: check_promises(plane, pods_of(plane, namespace)) == ledger_of(scheduler),
+        "the ledger and the annotations differ",
         60,
     )
 
@@ -105,7 +105,7 @@ def test_killed_at_any_moment_it_forgets_and_doubles_nothing(
 
 def test_a_clock_that_jumps_changes_nothing(control_plane: ControlPlane, namespace: str, nodes: list[str]):
     """The leader's date jumps an hour forward and further back: it goes on leading and binding, nobody else takes over,
-    and the books agree."""
+    and the ledger agrees."""
     clock = WallClock(control_plane.rooms.state)
     scheduler, standby = OurScheduler(control_plane), OurScheduler(control_plane, 8771)
     scheduler.part._environment = {**(scheduler.part._environment or {}), **clock.environment}
@@ -189,7 +189,7 @@ def test_a_crash_between_the_steps_of_a_bind_loses_and_doubles_nothing(
             wait_bound(control_plane, namespace, 3)
             ask("beyond", 10)
             eventually(lambda: "gpu-percent" in message("beyond"), "a pod finds room that is not there")
-        used, booked = check_promises(control_plane, pods_of(control_plane, namespace)), books_of(scheduler)
+        used, booked = check_promises(control_plane, pods_of(control_plane, namespace)), ledger_of(scheduler)
     finally:
         doomed.stop()
         scheduler.part.stop()

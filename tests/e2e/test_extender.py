@@ -14,11 +14,11 @@ from cluster.control_plane import ControlPlane
 from prometheus_client.parser import text_string_to_metric_families
 from scheduling import (
     OurScheduler,
-    books_of,
     check_promises,
     devices_of,
     eventually,
     gpu_pod,
+    ledger_of,
     percent,
     pods_of,
     slices_of,
@@ -48,10 +48,10 @@ def create(plane: ControlPlane, namespace: str, *pods: dict[str, Any]) -> None:
 
 
 def agree(plane: ControlPlane, scheduler: OurScheduler, namespace: str) -> None:
-    """Annotations and books say the same, soon after the last change."""
+    """Annotations and ledger say the same, soon after the last change."""
     eventually(
-        lambda: check_promises(plane, pods_of(plane, namespace)) == books_of(scheduler),
-        "the books and the annotations differ",
+        lambda: check_promises(plane, pods_of(plane, namespace)) == ledger_of(scheduler),
+        "the ledger and the annotations differ",
     )
 
 
@@ -64,15 +64,15 @@ def test_an_init_container_gives_back_what_only_it_had(
     create(control_plane, namespace, gpu_pod("a", percent(30), annotations=same, initContainers=[warm]))
     (pod,) = wait_bound(control_plane, namespace, 1)
     (uuid,) = {uuid for uuid, _, _ in slices_of(pod)}
-    eventually(lambda: 300 == books_of(scheduler).get(uuid, (0, 0))[0], "the init container's share is not given back")
+    eventually(lambda: 300 == ledger_of(scheduler).get(uuid, (0, 0))[0], "the init container's share is not given back")
     create(control_plane, namespace, gpu_pod("b", percent(70), annotations=same))
     wait_bound(control_plane, namespace, 2)
 
-    assert 1000 == books_of(scheduler)[uuid][0]
+    assert 1000 == ledger_of(scheduler)[uuid][0]
 
 
 def test_a_pod_gets_a_part_of_a_gpu_with_its_plan(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
-    """0.3 of a GPU and 4Gi: bound with a plan that names a GPU of that node; the books have it until the pod ends."""
+    """0.3 of a GPU and 4Gi: bound with a plan that names a GPU of that node; the ledger has it until the pod ends."""
     create(control_plane, namespace, gpu_pod("a", percent(30, "4Gi")))
     (pod,) = wait_bound(control_plane, namespace, 1)
     ((uuid, milli, mib),) = slices_of(pod)
@@ -81,7 +81,7 @@ def test_a_pod_gets_a_part_of_a_gpu_with_its_plan(control_plane: ControlPlane, n
     assert pod["spec"]["nodeName"] == devices_of(control_plane)[uuid][0]
     agree(control_plane, scheduler, namespace)
     control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/a")
-    eventually(lambda: books_of(scheduler) == {}, "the share is not free again")
+    eventually(lambda: ledger_of(scheduler) == {}, "the share is not free again")
 
 
 def test_every_kind_of_request_is_met(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
@@ -163,7 +163,7 @@ def test_constraints_that_are_full_keep_pods_waiting(
 
 
 def test_a_pod_that_slept_is_looked_at_twice(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
-    """When something wakes a waiting pod, kube-scheduler asks a second time by itself, for the books may have been a
+    """When something wakes a waiting pod, kube-scheduler asks a second time by itself, for the ledger may have been a
     moment behind; then the pod sleeps again."""
     create(control_plane, namespace, *(gpu_pod(f"full-{i}", percent(60)) for i in range(12)))
     wait_bound(control_plane, namespace, 12)

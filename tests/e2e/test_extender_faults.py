@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cluster.control_plane import ControlPlane
 from cluster.pki import Pair
-from scheduling import OurScheduler, books_of, check_promises, eventually, gpu_pod, percent, pods_of, wait_bound
+from scheduling import OurScheduler, check_promises, eventually, gpu_pod, ledger_of, percent, pods_of, wait_bound
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,10 @@ def create(plane: ControlPlane, namespace: str, *pods: dict[str, Any]) -> None:
 
 
 def agree(plane: ControlPlane, scheduler: OurScheduler, namespace: str, timeout_s: float = 30.0) -> None:
-    """Annotations and books say the same, soon after the last change."""
+    """Annotations and ledger say the same, soon after the last change."""
     eventually(
-        lambda: check_promises(plane, pods_of(plane, namespace)) == books_of(scheduler),
-        "the books and the annotations differ",
+        lambda: check_promises(plane, pods_of(plane, namespace)) == ledger_of(scheduler),
+        "the ledger and the annotations differ",
         timeout_s,
     )
 
@@ -68,7 +68,7 @@ def test_of_two_schedulers_one_leads_and_the_other_takes_over(
         eventually(lambda: control_plane.answers(8771, "/readyz"), "the standby is not ready")
         eventually(lambda: [("10.124.0.1", 8770)] == led_to(control_plane), "nobody is led to the leader")
         assert not control_plane.answers(8771, "/leadz")
-        assert books_of(first) == books_of(second)
+        assert ledger_of(first) == ledger_of(second)
         assert "does not lead" in refusal(second, a_bind(control_plane, namespace, "by-hand"))
 
         first.part.pause()
@@ -131,7 +131,7 @@ def test_a_lost_api_server_delays_and_loses_nothing(
 def test_lost_events_and_forgotten_history_are_caught_up(
     control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
 ):
-    """With every watch cut while pods go and history compacted, freed shares are free again in the books."""
+    """With every watch cut while pods go and history compacted, freed shares are free again in the ledger."""
     create(control_plane, namespace, *(gpu_pod(f"a{i}", percent(50)) for i in range(20)))
     wait_bound(control_plane, namespace, 20)
     control_plane["kube-apiserver"].pause()

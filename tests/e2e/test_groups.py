@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cluster.control_plane import ControlPlane
 from cluster.prepare import Parts
-from scheduling import OurScheduler, books_of, check_promises, eventually, gpu_pod, percent, pods_of, wait_bound
+from scheduling import OurScheduler, check_promises, eventually, gpu_pod, ledger_of, percent, pods_of, wait_bound
 
 pytestmark = pytest.mark.timeout(180)
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
@@ -63,7 +63,7 @@ def test_a_group_is_placed_whole_or_not_at_all(plane: ControlPlane, scheduler: O
 
     assert [] == bound
     assert {"two0", "two1"} == {pod["metadata"]["name"] for pod in found}
-    eventually(lambda: check_promises(plane, pods_of(plane, "gang")) == books_of(scheduler), "the books differ")
+    eventually(lambda: check_promises(plane, pods_of(plane, "gang")) == ledger_of(scheduler), "the ledgers differ")
 
 
 def test_a_group_may_start_with_as_many_pods_as_it_needs(plane: ControlPlane, scheduler: OurScheduler):
@@ -74,4 +74,4 @@ def test_a_group_may_start_with_as_many_pods_as_it_needs(plane: ControlPlane, sc
     found = wait_bound(plane, "some", 2)
 
     assert 2 == len(found)
-    eventually(lambda: check_promises(plane, pods_of(plane, "some")) == books_of(scheduler), "the books differ")
+    eventually(lambda: check_promises(plane, pods_of(plane, "some")) == ledger_of(scheduler), "the ledgers differ")

@@ -220,10 +220,10 @@ def test_topo_draws_a_node_and_names_the_best_set(control_plane: ControlPlane, n
 
 
 def test_inspect_compares_the_books_with_the_pods(control_plane: ControlPlane, namespace: str, nodes: list[str]):
-    """Through the API server's proxy: the running scheduler's books and the pods' plans say the same of every GPU."""
+    """Through the API server's proxy: the running scheduler's ledger and the pods' plans say the same of every GPU."""
     control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("i", percent(25)))
     wait_bound(control_plane, namespace, 1)
-    eventually(lambda: facts(control_plane, "inspect")["agree"], "the books and the pods differ")
+    eventually(lambda: facts(control_plane, "inspect")["agree"], "the ledger and the pods differ")
     told = facts(control_plane, "inspect")
 
     assert 250 in {row["scheduler"][0] for row in told["devices"] if row["node"] in nodes}

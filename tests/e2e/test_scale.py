@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cluster.control_plane import ControlPlane
 from cluster.ours import OurScheduler
-from scheduling import Witness, books_of, check_promises, eventually, gpu_pod, percent, pods_of, slices_of
+from scheduling import Witness, check_promises, eventually, gpu_pod, ledger_of, percent, pods_of, slices_of
 
 NODES = (("v100", 8), ("a100", 8), ("h100", 8), ("t4", 4), ("h200", 4))
 """Profiles and GPUs of the nodes: 32 GPUs in five models, once for every 200 pods."""
@@ -87,8 +87,8 @@ def test_a_crowd_ends_bound_or_explained(
             settled_s = time.monotonic() - began
             pods = pods_of(control_plane, namespace)
             eventually(
-                lambda: check_promises(control_plane, pods_of(control_plane, namespace)) == books_of(ours),
-                "the books and the annotations differ",
+                lambda: check_promises(control_plane, pods_of(control_plane, namespace)) == ledger_of(ours),
+                "the ledger and the annotations differ",
             )
         bound = [pod for pod in pods if pod["spec"].get("nodeName")]
         waiting = [pod for pod in pods_of(control_plane, namespace) if not pod["spec"].get("nodeName")]

@@ -52,7 +52,7 @@ def usage(room: Room, request_milli: int) -> float:
 
 
 def used(room: Room) -> int:
-    """Bytes of the GPU in use by the emulated driver's own books, read outside of any tenant."""
+    """Bytes of the GPU in use by the emulated driver's own ledger, read outside of any tenant."""
     library = next(path for path in room.runtime.rglob("libnvidia-ml.so.1") if (path.parent / "emulator.conf").exists())
     nvml, device, memory = ctypes.CDLL(str(library)), ctypes.c_void_p(), (ctypes.c_uint64 * 3)()
     assert 0 == nvml.nvmlInit_v2() == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))

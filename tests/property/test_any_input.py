@@ -152,7 +152,7 @@ def _journal(path: Path) -> None:
 STATE: dict[str, Callable[[Path], Any]] = {"the agent's checkpoint": _checkpoint, "the arbiter's journal": _journal}
 FILES = STATE | {
     "the agent's settings": lambda path: node_settings(path, {}),
-    "books of the simulator": lambda path: read_cluster(str(path.rename(path.with_suffix(".json")))),
+    "ledger of the simulator": lambda path: read_cluster(str(path.rename(path.with_suffix(".json")))),
 }
 
 

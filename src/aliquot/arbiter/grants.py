@@ -35,7 +35,7 @@ class MemoryLease:
     `spare`: some of it may be unused, as since the last grant the process has not said that nothing is. `asked` is the
     demand by which it was asked to return that, 0 when it was not. `max_bytes` is the most that was leased since the
     last measurement was used, and before it since the one before. `unsettled`: so many measurements may still show what
-    is not in these books any more, or not yet.
+    is not in these ledger any more, or not yet.
     """
 
     leased_bytes: int = 0

@@ -26,7 +26,7 @@ _MACHINE_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Entry(msgspec.Struct, array_like=True):
-    """The books of one (tenant, GPU) at `now_ns`."""
+    """What the arbiter has counted for one (tenant, GPU) until `now_ns`."""
 
     machine_boot: str
     now_ns: int

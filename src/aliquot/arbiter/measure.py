@@ -82,7 +82,7 @@ class MemoryMeasure:
 
 
 def correct(grant: GrantState, used: Used) -> None:
-    """Take one sample into the books of a tenant on one GPU; what NVML does not tell changes nothing.
+    """Correct the memory ledger of a tenant on one GPU by one sample; what NVML does not report changes nothing.
 
     A process without a context that we saw being made, and with memory on the GPU, got its context past the hook: it is
     charged what is measured for as long as it is there.

@@ -77,6 +77,6 @@ def cause(report: Report, load: float, cores: int) -> str:
 
 
 def _row(name: str, span: str, tenant: Tenant, due: float, measured: Shares, charged: Shares) -> str:
-    own, books = measured.get(tenant, 0.0), charged.get(tenant, 0.0)
-    error = max(abs(own - due), abs(books - due))
-    return f"  {name:15}{span:>11}  {tenant:6}  {due:8.3f}  {own:8.3f}  {books:7.3f}  {error:6.3f}"
+    own, counted = measured.get(tenant, 0.0), charged.get(tenant, 0.0)
+    error = max(abs(own - due), abs(counted - due))
+    return f"  {name:15}{span:>11}  {tenant:6}  {due:8.3f}  {own:8.3f}  {counted:7.3f}  {error:6.3f}"

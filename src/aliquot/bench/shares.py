@@ -100,13 +100,13 @@ def run_mix(emulate: str | None, mix: ShareMix, seconds: float) -> tuple[dict[st
         while time.monotonic() < until_s:
             time.sleep(TICK_S)
             samples.append(stage.sample())
-        books = mix_error(mix, windows(samples, WINDOW_S, charged=True))
+        counted = mix_error(mix, windows(samples, WINDOW_S, charged=True))
         work = 0.0 if mix.charged else mix_error(mix, windows(samples, WINDOW_S))
         mean = shares_between(samples[0].completed_ns, samples[-1].completed_ns, samples[-1].at_ns - samples[0].at_ns)
         case = {
             "mix": mix.name,
-            "error_points_worst": round(max(books, work), 2),
-            "charged_points_worst": round(books, 2),
+            "error_points_worst": round(max(counted, work), 2),
+            "charged_points_worst": round(counted, 2),
             "completed_points_worst": None if mix.charged else round(work, 2),
             "shares": {tenant: round(share, 4) for tenant, share in mean.items()},
         }

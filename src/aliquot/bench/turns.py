@@ -107,22 +107,22 @@ def run_mix(
             time.sleep(max(0.0, start_s + step * STEP_S - time.monotonic()))
             samples.append(_sample(stage, mix, paths))
         gpu = stage.engine.arbiter.status().gpus[0]
-        books = {t.name: t.promise for t in gpu.tenants}
+        promises = {t.name: t.promise for t in gpu.tenants}
         told = _told(stage, paths)
         case = _case(mix, samples, start_s, told)
         case["arbiter"] = {
-            "promise_a": _part(books.values(), "kept", "windows"),
-            "promise_c": _part(books.values(), "busy_kept", "busy_windows"),
-            "error_p95": max((p.fluid_error_p95 for p in books.values()), default=None),
-            "error_worst": max((p.fluid_error_worst for p in books.values()), default=None),
+            "promise_a": _part(promises.values(), "kept", "windows"),
+            "promise_c": _part(promises.values(), "busy_kept", "busy_windows"),
+            "error_p95": max((p.fluid_error_p95 for p in promises.values()), default=None),
+            "error_worst": max((p.fluid_error_worst for p in promises.values()), default=None),
         }
         waits_ms = told[mix.wakes]["waits_ms"] if mix.wakes else []
         return case, waits_ms, stage.gpu, stage.emulated
 
 
-def _part(books: Any, kept: str, counted: str) -> float | None:
-    whole = sum(getattr(book, counted) for book in books)
-    return round(sum(getattr(book, kept) for book in books) / whole, 4) if whole else None
+def _part(promises: Any, kept: str, counted: str) -> float | None:
+    whole = sum(getattr(promise, counted) for promise in promises)
+    return round(sum(getattr(promise, kept) for promise in promises) / whole, 4) if whole else None
 
 
 def _case(

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 @device_options
 @wake_option
 @emulate_option
-@click.option("--books", type=click.Path(), help="A cluster whose ledger was saved as JSON, in place of an engine.")
+@click.option(
+    "--books", "ledger_file", type=click.Path(), help="A cluster whose ledger was saved as JSON, in place of an engine."
+)
 @click.option("--policy", default="", metavar="NAME", help="With these two: how GPUs are chosen. [default: aliquot]")
 @output_option
 def explain(
@@ -54,7 +56,7 @@ def explain(
     exclusion: str,
     wake: int | None,
     emulate: str | None,
-    books: str | None,
+    ledger_file: str | None,
     policy: str,
     output: str,
 ) -> None:
@@ -65,9 +67,9 @@ def explain(
     """
     if sum((bool(name), file is not None, gpu_request is not None)) > 1:
         raise UserError("explain one thing at a time: a name, a file with -f, or a request with --gpu-request")
-    if emulate and books:
+    if emulate and ledger_file:
         raise UserError("explain on one thing at a time: an emulated machine with --emulate, or a cluster with --books")
-    if policy and not emulate and not books:
+    if policy and not emulate and not ledger_file:
         raise UserError(f"--policy {policy}: a running engine has its own policy; add --emulate or --books")
     requests: list[tuple[str, GpuRequest]] | None = None
     if gpu_request is not None:
@@ -81,8 +83,8 @@ def explain(
         requests = [("the request", one)]
     elif file is not None:
         requests = _of_file(file)
-    if emulate or books:
-        found = _imagined(emulate, books, policy, requests)
+    if emulate or ledger_file:
+        found = _imagined(emulate, ledger_file, policy, requests)
     else:
         found = _asked(name.removeprefix("sharepod/"), requests)
     if output == "json":
@@ -107,18 +109,18 @@ def _asked(name: str, requests: list[tuple[str, GpuRequest]] | None) -> list[Exp
 
 
 def _imagined(
-    emulate: str | None, books: str | None, policy: str, requests: list[tuple[str, GpuRequest]] | None
+    emulate: str | None, ledger_file: str | None, policy: str, requests: list[tuple[str, GpuRequest]] | None
 ) -> list[ExplanationFacts]:
     """The answer for an empty machine of a profile, or for a saved cluster."""
     from aliquot.standalone.explaining import explained, explained_on, saved_cluster
-    from aliquot.standalone.machine import imagined_books
+    from aliquot.standalone.machine import imagined_ledger
 
     if not requests:
         where = f"--emulate {emulate} is an empty machine" if emulate else "--books has no waiting request"
         raise UserError(f"{where}; give a request (--gpu-request 0.5) or a file (-f)")
     if emulate:
-        machine = imagined_books(emulate, policy)
+        machine = imagined_ledger(emulate, policy)
         return [explained(machine, who, one) for who, one in requests]
-    assert books is not None
-    decider = saved_cluster(read_text(books), books, policy)
+    assert ledger_file is not None
+    decider = saved_cluster(read_text(ledger_file), ledger_file, policy)
     return [explained_on(decider, who, one) for who, one in requests]

@@ -1,8 +1,8 @@
 """Emulated machines: GPUs that real CUDA clients can use on machines without any.
 
-A machine is one directory with the twins of libcuda and libnvidia-ml, what they are to be (`emulator.conf`), and the
-clock and books that all processes on it share (`engine.shm`). It computes nothing but copies and fills: it proves
-protocol, accounting, timing and the binary interface, not arithmetic and not contention inside a GPU.
+A machine is one directory with the twins of libcuda and libnvidia-ml, what they are to be (`emulator.conf`), and
+the clock and the memory ledger, which all processes on it share (`engine.shm`). It computes nothing but copies and
+fills: it proves protocol, accounting, timing and the binary interface, not arithmetic and not contention inside a GPU.
 """
 
 from __future__ import annotations

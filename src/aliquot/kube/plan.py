@@ -1,6 +1,6 @@
 """The plan annotation: which container gets which parts of which GPUs. Read and written here and nowhere else.
 
-It is written once, in the Binding, and never changed. It carries all that the books need to be rebuilt from the pods
+It is written once, in the Binding, and never changed. It carries all that is needed to rebuild the ledger from the pods
 alone, also when someone edits the pod's other annotations later. Compact JSON with a version:
 
     {"v":1,"n":"node-a","c":{"main":{"s":[["GPU-5f2e...",300,600,4096]],"k":[0,1]}}}

@@ -15,7 +15,7 @@ from aliquot.driver.discovery import NoDriver
 from aliquot.driver.gpu import Gpu, cuda_variables
 from aliquot.driver.modules import CONTROL_NODES, MAKE_NODES, make_nodes, missing_nodes, node_name
 from aliquot.node.cdi import DeviceNode, Edits, Mount
-from aliquot.placement.books import NodeSpec
+from aliquot.placement.entries import NodeSpec
 from aliquot.tenancy.machine import SharedMachine, answering_gpus
 
 DEVICES: Final = Path("/dev")
@@ -56,7 +56,7 @@ class Machine(SharedMachine):
         shown = self._nodes(gpus) + Edits(device_nodes=tuple(DeviceNode(path) for path in self.extra_nodes()))
         if self.folder is None:
             return shown
-        # Every process on an emulated machine shares its clock and books by a file in this folder, which an
+        # Every process on an emulated machine shares its clock and ledger by a file in this folder, which an
         # emulated driver finds only where it was loaded from there.
         env = (f"LD_LIBRARY_PATH={self.folder}",) if bare else ()
         return Edits(env, (Mount(self.folder, self.folder, writable=True),)) + shown

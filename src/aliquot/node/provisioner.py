@@ -66,14 +66,14 @@ class TenantProvisioner:
         self.node = node
         self.machine = machine
         self.driver = driver
-        self.books = Cluster([machine.spec(node)])
+        self.ledger = Cluster([machine.spec(node)])
         self.sick: Callable[[], Mapping[GpuUuid, str]] = dict
         self.offered: Callable[[], Machine] = lambda: machine
         """The GPUs that may be shared now: all, or those that holder pods have (`holders`)."""
         self._tenants = tenants
         self._arbiter_dir = arbiter
         self._tenancy: Tenancy[ProvisionedTenant] = Tenancy(
-            lambda: ArbiterClient(arbiter), self.books.release, native_part(HOOK), recovering=True
+            lambda: ArbiterClient(arbiter), self.ledger.release, native_part(HOOK), recovering=True
         )
         self.kernels = ""
         """The kernel lengths of the node's tenants; empty before the arbiter has answered."""
@@ -213,7 +213,7 @@ class TenantProvisioner:
         milli = sum(piece.request_milli for piece in provisioned.plan.slices)
         ask = Ask(GpuRequest(milli))
         try:
-            self.books.reserve(provisioned.key, Placement(self.node, provisioned.plan.slices), ask)
+            self.ledger.reserve(provisioned.key, Placement(self.node, provisioned.plan.slices), ask)
         except LedgerError as error:
             raise NotYet(str(error)) from None
 

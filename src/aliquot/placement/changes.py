@@ -15,9 +15,9 @@ from typing import Final
 
 from aliquot.model.quantities import MILLI, Memory
 from aliquot.placement.asks import PPM, Ask
-from aliquot.placement.books import Resident
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import Code, EndingTenant, Suggestion, UnmetConstraint, Verdict
+from aliquot.placement.entries import Resident
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import fits_on
 

@@ -20,7 +20,7 @@ from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Device
 from aliquot.placement.asks import Ask, model_matches
-from aliquot.placement.books import (
+from aliquot.placement.entries import (
     GONE,
     Holding,
     LabelIndex,
@@ -178,7 +178,7 @@ class Cluster:
             LedgerError: there is no such node.
         """
         if name not in self.index:
-            raise LedgerError(f'there is no node "{name}" in the books')
+            raise LedgerError(f'there is no node "{name}" in the ledger')
         return self.index[name]
 
     def spec(self, node: int) -> NodeSpec:

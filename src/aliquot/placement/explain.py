@@ -11,7 +11,6 @@ import numpy as np
 
 from aliquot.lib.arrays import IntArray
 from aliquot.placement.asks import Ask
-from aliquot.placement.books import Placement
 from aliquot.placement.changes import changes
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import (
@@ -26,6 +25,7 @@ from aliquot.placement.codes import (
     Verdict,
 )
 from aliquot.placement.decide import NEVER, Decider
+from aliquot.placement.entries import Placement
 from aliquot.placement.fits import obstacle
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import Quotas

@@ -21,8 +21,8 @@ from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.model.wake import longest_kernel_us
 from aliquot.placement.asks import PPM, Ask, Shape
-from aliquot.placement.books import Cell
 from aliquot.placement.cluster import Cluster
+from aliquot.placement.entries import Cell
 from aliquot.topology import Topology, best_set, set_cost
 
 FLUID: Final = "fluid"

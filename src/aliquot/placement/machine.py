@@ -38,7 +38,7 @@ class NeverFits(UserError):
     """No device of this machine could hold the request, even if it were empty."""
 
 
-class MachineBooks:
+class MachineLedger:
     """The holders of one machine's GPUs, and the place of the next request.
 
     `by` is the name of a policy, or makes one; `node` is what the machine is called in explanations.
@@ -123,9 +123,9 @@ class MachineBooks:
     def explain_tenant(self, tenant: TenantName) -> PlacementExplanation:
         """The same for a tenant that is here, as if it came now."""
         holding = self.cluster.tenants[tenant]
-        books = self.copy()
-        books.release(tenant)
-        found = explain_with(books.decider, holding.ask)
+        ledger = self.copy()
+        ledger.release(tenant)
+        found = explain_with(ledger.decider, holding.ask)
         now = self._indices(found.placement) if found.placement is not None else ()
         return replace(found, held=self._indices(holding.placement), now=now, node=self.node)
 
@@ -141,16 +141,16 @@ class MachineBooks:
         """Remove a tenant from the ledger; a missing one is no error."""
         self.decider.release(tenant)
 
-    def copy(self) -> MachineBooks:
+    def copy(self) -> MachineLedger:
         """A copy of the ledger, to try things in; its policy starts fresh."""
         copy = self.empty()
         copy.cluster = self.cluster.copy()
         copy.decider = Decider(copy.cluster, copy.decider.policy)
         return copy
 
-    def empty(self) -> MachineBooks:
+    def empty(self) -> MachineLedger:
         """The ledger of the same machine without tenants."""
-        return MachineBooks(self.devices, topology=self.spec.topology, by=self._by, node=self.node)
+        return MachineLedger(self.devices, topology=self.spec.topology, by=self._by, node=self.node)
 
     def _indices(self, placement: Placement) -> tuple[int, ...]:
         index = {device.uuid: device.index for device in self.devices}

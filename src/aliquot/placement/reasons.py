@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from aliquot.lib.arrays import BoolArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, model_matches
-from aliquot.placement.books import NodeSpec
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import Code, QuotaExcess, UnmetConstraint, Verdict
+from aliquot.placement.entries import NodeSpec
 from aliquot.placement.fits import FLUID, hold_rest, hold_whole, obstacle, one_model
 
 if TYPE_CHECKING:

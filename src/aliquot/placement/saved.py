@@ -22,7 +22,7 @@ _ASK_FIELDS: Final = (
 )  # fmt: skip
 
 
-class BadBooks(AliquotError):
+class BadLedger(AliquotError):
     """A dump that cannot be loaded."""
 
 
@@ -44,11 +44,11 @@ def load(saved: Mapping[str, Any]) -> Cluster:
     """A ledger from a dump.
 
     Raises:
-        BadBooks: it is of another version, or something in it is missing or of the wrong kind.
+        BadLedger: it is of another version, or something in it is missing or of the wrong kind.
         LedgerError: it contradicts itself.
     """
     if saved.get("version") != VERSION:
-        raise BadBooks(f"the books are of version {saved.get('version')!r}, this program reads version {VERSION}")
+        raise BadLedger(f"the ledger is of version {saved.get('version')!r}, this program reads version {VERSION}")
     cluster = Cluster()
     try:
         for node in saved["nodes"]:
@@ -59,7 +59,7 @@ def load(saved: Mapping[str, Any]) -> Cluster:
             slices = tuple(Slice(GpuUuid(gpu), milli, limit, mib) for gpu, milli, limit, mib in held["slices"])
             cluster.reserve(name, Placement(held["node"], slices), _ask_of(held["ask"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise BadBooks(f"the books cannot be read: {type(error).__name__} {error}") from None
+        raise BadLedger(f"the ledger cannot be read: {type(error).__name__} {error}") from None
     return cluster
 
 

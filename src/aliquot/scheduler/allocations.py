@@ -22,9 +22,9 @@ from aliquot.kube.requests import PlacementUnit, PodAsk
 from aliquot.model.quantities import MILLI, Memory
 from aliquot.model.requests import GpuRequest, Labels, Slice
 from aliquot.placement.asks import Ask
-from aliquot.placement.books import LedgerError, Placement
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
+from aliquot.placement.entries import LedgerError, Placement
 from aliquot.placement.fits import models_apart
 from aliquot.placement.reasons import Infeasible, judge
 from aliquot.placement.sentences import refusal, sentence_of

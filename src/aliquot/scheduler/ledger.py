@@ -26,10 +26,10 @@ from aliquot.model.ids import GpuUuid, split_key
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import BadRequest, GpuRequest, Slice
 from aliquot.placement.asks import Ask
-from aliquot.placement.books import LedgerError, NodeSpec, Placement
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import Decider
+from aliquot.placement.entries import LedgerError, NodeSpec, Placement
 from aliquot.placement.ledger import ledger_gpu, ledger_gpus
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aliquot.kube.kernels import read_kernels
 from aliquot.kube.names import GPU_KERNELS, GPUS
 from aliquot.kube.objects import Node
-from aliquot.placement.books import MeasuredKernels
+from aliquot.placement.entries import MeasuredKernels
 
 
 class Measures:

@@ -2,7 +2,7 @@
 
 - a table: `sn, cpu_milli, memory_mib, gpu, model` (`name` may stand for `sn`, `gpu_memory_mib` may be added)
 - profiles: `v100x4*8` are 8 machines of 4 V100 with their links; joined by commas: `v100x4*8,t4*10`
-- books: a `.json` file with a cluster's nodes, as the scheduler writes them; running pods are left out
+- a ledger: a `.json` file with a cluster's nodes, as the scheduler writes them; running pods are left out
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read_cluster(text: str) -> list[NodeSpec]:
     """
     path = Path(text)
     if path.name.endswith((".csv", ".csv.gz")) or os.path.isfile(text):  # noqa: PTH113 (no file is no error there)
-        return _books(path) if path.suffix == ".json" else node_specs(read_nodes(path))
+        return _ledger(path) if path.suffix == ".json" else node_specs(read_nodes(path))
     if _PROFILES.fullmatch(text):
         return [node for part in text.split(",") for node in _machines(part)]
     raise UserError(f"--nodes {text}: is neither a file nor a list of profiles; write nodes.csv or v100x4*8")
@@ -68,10 +68,10 @@ def ranked(nodes: list[NodeSpec]) -> list[NodeSpec]:
     return [replace(node, rank=rank) for rank, node in enumerate(nodes)]
 
 
-def _books(path: Path) -> list[NodeSpec]:
+def _ledger(path: Path) -> list[NodeSpec]:
     try:
-        books: Any = json.loads(read_text(path))
-        nodes = load(books).nodes
+        ledger: Any = json.loads(read_text(path))
+        nodes = load(ledger).nodes
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, AliquotError) as error:
         raise UserError(f"{path}: is not a dump of a cluster ({error})") from None
     if not any(node.gpus for node in nodes):

@@ -34,7 +34,7 @@ from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import Enforce, GpuRequest, Plan
-from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
+from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
 from aliquot.standalone.learned import LearnedFile
 from aliquot.standalone.machine import Machine, find_machine
@@ -102,8 +102,8 @@ class Engine:
     ) -> None:  # fmt: skip
         self.runtime = runtime
         self.machine = machine
-        self.books = machine.books(policy)
-        self._learned = LearnedFile(state_dir, self.books.decider.policy, emulated=machine.emulated)
+        self.ledger = machine.ledger(policy)
+        self._learned = LearnedFile(state_dir, self.ledger.decider.policy, emulated=machine.emulated)
         self._learned.recall()
         self.injection: Mode = injection
         self._tenancy: Tenancy[EngineTenant] = Tenancy(
@@ -191,10 +191,10 @@ class Engine:
         """The tenants now."""
         return {TenantName(name): tenant for name, tenant in self._tenancy.tenants.items()}
 
-    def look(self, read: Callable[[MachineBooks], T]) -> T:
+    def look(self, read: Callable[[MachineLedger], T]) -> T:
         """What `read` finds in the ledger, which does not change meanwhile; it must not keep references."""
         with self._lock:
-            return read(self.books)
+            return read(self.ledger)
 
     def admit(self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0, again: bool = False) -> EngineTenant:
         """Provision a tenant; `cpu_bind` keeps its programs on so many cores nearest to its first GPU.
@@ -202,7 +202,7 @@ class Engine:
         `again` is for one that was refused before, so that placement learns from it once.
 
         Raises:
-            NoRoom, NeverFits: see `MachineBooks.plan`.
+            NoRoom, NeverFits: see `MachineLedger.plan`.
             LedgerError: the name is taken.
             EngineError: its folder cannot be made, or the arbiter does not take it.
         """
@@ -210,10 +210,10 @@ class Engine:
             enforce = request.enforced(library=cpu_bind > 0)
             if request.wake_us:
                 self.measure()
-            plan = self.books.plan(request, again=again)
+            plan = self.ledger.plan(request, again=again)
             tenant = self._place(name, plan, cpu_bind, enforce, request.wake_us)
             try:
-                self._tenancy.provision(tenant, lambda: self.books.reserve(name, plan, request))
+                self._tenancy.provision(tenant, lambda: self.ledger.reserve(name, plan, request))
             except OSError as error:
                 raise EngineError(f'the files of tenant "{name}" cannot be made: {in_words(error)}') from None
             except ArbiterError as error:
@@ -227,8 +227,8 @@ class Engine:
         """
         with self._lock, contextlib.suppress(ArbiterError, OSError), ArbiterClient(self.runtime.root) as client:
             status = client.status()
-            found = self.books.cluster.measured
-            found.turns = {self.books.node: status.turns}
+            found = self.ledger.cluster.measured
+            found.turns = {self.ledger.node: status.turns}
             found.kernels = kernel_lengths_us(status)
             return status
         return None
@@ -236,7 +236,7 @@ class Engine:
     def rest(self) -> None:
         """Let placement learn from what came, for a moment, and now and then keep it; when nothing else is to do."""
         with self._lock:
-            self.books.decider.policy.idle(REST_US)
+            self.ledger.decider.policy.idle(REST_US)
             text = self._learned.due()
         self._learned.write(text)
 
@@ -326,7 +326,7 @@ class Engine:
         return EngineTenant(name, plan, folder, enforce, record, cpus, variables)
 
     def _release_share(self, key: str) -> None:
-        self.books.release(TenantName(key))
+        self.ledger.release(TenantName(key))
 
     def _reconcile(self, status: Status) -> None:
         with contextlib.suppress(ArbiterError):

@@ -20,8 +20,8 @@ from aliquot.placement.cluster import LedgerError
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.placement.ledger import ledger_gpus
-from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks, NeverFits
-from aliquot.placement.saved import BadBooks, load
+from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits
+from aliquot.placement.saved import BadLedger, load
 from aliquot.placement.sentences import never
 from aliquot.standalone.wire import Call, ExplanationFacts, GpuFacts
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from aliquot.standalone.pods import Pods
 
 
-def gpu_facts(books: MachineBooks, gpus: Sequence[Gpu]) -> list[GpuFacts]:
+def gpu_facts(ledger: MachineLedger, gpus: Sequence[Gpu]) -> list[GpuFacts]:
     """Every GPU with what is left of it and the holders of the rest."""
     found = []
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
-    for held in ledger_gpus(books.cluster, books.node):
-        gpu, residents = by_uuid[held.uuid], books.residents(GpuUuid(held.uuid))
+    for held in ledger_gpus(ledger.cluster, ledger.node):
+        gpu, residents = by_uuid[held.uuid], ledger.residents(GpuUuid(held.uuid))
         labels = {
             "affinity": ",".join(sorted({r.labels.affinity for r in residents} - {""})),
             "anti-affinity": ",".join(sorted({r.labels.anti_affinity for r in residents} - {""})),
@@ -65,16 +65,16 @@ def explanations(engine: Engine, pods: Pods, call: Call) -> list[ExplanationFact
     status = engine.measure()
     request = call.request
     if request is not None:
-        return [engine.look(lambda books: explained(books, call.name or "the request", request))]
+        return [engine.look(lambda ledger: explained(ledger, call.name or "the request", request))]
     names = [call.name] if call.name else [pod.name for pod in pods.facts() if pod.phase == "Pending"]
     found = [_by_name(engine, pods, name) for name in names]
     return [_with_wakes(each, status) if status is not None else each for each in found]
 
 
-def explained(books: MachineBooks, name: str, request: GpuRequest) -> ExplanationFacts:
+def explained(ledger: MachineLedger, name: str, request: GpuRequest) -> ExplanationFacts:
     """A request that is not in the ledger."""
     try:
-        return _facts(name, books.explain(request))
+        return _facts(name, ledger.explain(request))
     except NeverFits as error:
         return ExplanationFacts(name, False, [never(name, str(error))], {"fits": False, "never": str(error)})
 
@@ -90,8 +90,8 @@ def saved_cluster(text: str, name: str, by: str = "") -> Decider:
     made = maker(by or DEFAULT_POLICY)()
     try:
         return Decider(load(msgspec.json.decode(text, type=dict[str, Any])), made)
-    except (msgspec.DecodeError, BadBooks, LedgerError) as error:
-        raise UserError(f"{name}: no books of a cluster: {error}") from None
+    except (msgspec.DecodeError, BadLedger, LedgerError) as error:
+        raise UserError(f"{name}: not the ledger of a cluster: {error}") from None
 
 
 def explained_on(decider: Decider, name: str, request: GpuRequest) -> ExplanationFacts:
@@ -113,12 +113,12 @@ def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:
     phase = next((pod.phase for pod in pods.facts(full)), "")
     if phase in ("Succeeded", "Failed"):
         return ExplanationFacts(full, True, [f"{full} has ended ({phase}); it holds no GPU."], {"fits": True})
-    return engine.look(lambda books: explained(books, full, request))
+    return engine.look(lambda ledger: explained(ledger, full, request))
 
 
-def _placed(books: MachineBooks, tenant: TenantName) -> ExplanationFacts | None:
+def _placed(ledger: MachineLedger, tenant: TenantName) -> ExplanationFacts | None:
     """A tenant in the ledger: its place, and whether it would be placed there again."""
-    return _facts(tenant, books.explain_tenant(tenant)) if tenant in books.plans else None
+    return _facts(tenant, ledger.explain_tenant(tenant)) if tenant in ledger.plans else None
 
 
 def _with_wakes(found: ExplanationFacts, status: Status) -> ExplanationFacts:

@@ -15,7 +15,7 @@ from aliquot.driver.gpu import Gpu
 from aliquot.driver.policies import maker, use_kernels
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
-from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
+from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger
 from aliquot.standalone.tools import install_tools
 from aliquot.tenancy.machine import SharedMachine, answering_gpus
 
@@ -33,17 +33,17 @@ class Machine(SharedMachine):
         """Whether no real GPU is involved."""
         return bool(self.spec)
 
-    def books(self, policy: str) -> MachineBooks:
+    def ledger(self, policy: str) -> MachineLedger:
         """An empty ledger of these GPUs, for placement by a policy of that name.
 
         Raises:
             UnknownPolicy: there is none; the text lists those there are.
         """
         use_kernels()
-        return MachineBooks(self.placed, topology=self.topology, by=maker(policy), node=socket.gethostname())
+        return MachineLedger(self.placed, topology=self.topology, by=maker(policy), node=socket.gethostname())
 
 
-def imagined_books(spec: str, policy: str = "") -> MachineBooks:
+def imagined_ledger(spec: str, policy: str = "") -> MachineLedger:
     """An empty ledger of an emulated machine that is not created; its GPUs are named `GPU-0` and so on.
 
     Raises:
@@ -54,7 +54,7 @@ def imagined_books(spec: str, policy: str = "") -> MachineBooks:
     devices = [Device(GpuUuid(f"GPU-{g}"), g, profile.model, profile.memory_mib) for g in range(count)]
     wired = emulation.profile_topology(profile, count)
     use_kernels()
-    return MachineBooks(devices, topology=wired, by=maker(policy or DEFAULT_POLICY), node=spec)
+    return MachineLedger(devices, topology=wired, by=maker(policy or DEFAULT_POLICY), node=spec)
 
 
 def find_machine(spec: str | None, directory: Path, *, only: str = "", excluded: str = "") -> Machine:

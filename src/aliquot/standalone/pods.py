@@ -255,7 +255,7 @@ class Pods:
     def _check_possible(self, spec: SharePodManifest) -> None:
         """Refuse what could not even run on this machine if it were empty."""
         try:
-            self._engine.books.empty().plan(spec.request)
+            self._engine.ledger.empty().plan(spec.request)
         except AliquotError as error:
             raise UserError(f'sharepod "{spec.metadata.name}": {error}') from None
 

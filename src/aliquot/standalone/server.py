@@ -120,7 +120,7 @@ class EngineServer:
             case "pods":
                 yield Reply(pods=self._pods.facts(call.name), lost=self._pods.lost)
             case "gpus":
-                yield Reply(gpus=self._engine.look(lambda books: gpu_facts(books, self._engine.gpus)))
+                yield Reply(gpus=self._engine.look(lambda ledger: gpu_facts(ledger, self._engine.gpus)))
             case "explain":
                 yield Reply(explanations=explanations(self._engine, self._pods, call))
             case "tenants":
@@ -147,7 +147,7 @@ class EngineServer:
         engine = self._engine
         return EngineFacts(
             os.getpid(), str(engine.runtime.root), engine.machine.spec, engine.arbiter_pid, engine.gpus,
-            len(engine.tenants), engine.books.policy, str(self._history or ""),
+            len(engine.tenants), engine.ledger.policy, str(self._history or ""),
         )  # fmt: skip
 
     def _hold(self, connection: socket.socket, call: Call) -> None:

@@ -22,7 +22,7 @@ Rank = tuple[int, int, int]
 
 
 class Account(ABC):
-    """The books of one tenant on one GPU."""
+    """The account of one tenant on one GPU."""
 
     __slots__ = ("config", "gpu", "kept", "lag", "ordinal", "residuals", "share", "since_ns", "window")
 

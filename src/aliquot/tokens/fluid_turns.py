@@ -48,7 +48,7 @@ LOOK_NS: Final = MS // 10
 
 
 class FluidAccount(Account):
-    """The books of one tenant on one GPU, where what it is owed is its lag behind the fluid."""
+    """The account of one tenant on one GPU, where what it is owed is its lag behind the fluid."""
 
     __slots__ = ("blocked",)
 

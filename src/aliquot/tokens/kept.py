@@ -26,7 +26,7 @@ BINS: Final = 200
 
 
 class AccountSnapshot(NamedTuple):
-    """What a tenant's books say at one moment, in nanoseconds since it came."""
+    """What a tenant's account says at one moment, in nanoseconds since it came."""
 
     at_ns: int
     charged_ns: int
@@ -51,16 +51,16 @@ class Kept:
     _looks: deque[AccountSnapshot] = field(default_factory=deque)
     _errors: list[int] = field(default_factory=lambda: [0] * BINS)
 
-    def look(self, books: AccountSnapshot) -> None:
+    def look(self, account: AccountSnapshot) -> None:
         """Judge the window that ends now, if the tenant has been here for so long."""
         looks = self._looks
-        if looks and books.at_ns - looks[-1].at_ns < self.window_ns // LOOKS:
+        if looks and account.at_ns - looks[-1].at_ns < self.window_ns // LOOKS:
             return
-        looks.append(books)
-        while len(looks) > 1 and looks[1].at_ns <= books.at_ns - self.window_ns:
+        looks.append(account)
+        while len(looks) > 1 and looks[1].at_ns <= account.at_ns - self.window_ns:
             looks.popleft()
-        if books.at_ns - looks[0].at_ns >= self.window_ns:
-            self._judge(looks[0], books)
+        if account.at_ns - looks[0].at_ns >= self.window_ns:
+            self._judge(looks[0], account)
 
     def forget(self) -> None:
         """Time passed in which nothing was decided: no window that has any of it is judged."""

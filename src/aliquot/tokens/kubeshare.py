@@ -28,7 +28,7 @@ SURE_NS: Final = 10 * MS
 
 
 class WindowAccount(Account):
-    """The books of one tenant on one GPU, by the sliding window and the balance of its request."""
+    """The account of one tenant on one GPU, by the sliding window and the balance of its request."""
 
     __slots__ = ("bucket", "promise")
 

@@ -160,7 +160,7 @@ class Tenants(ABC):
         return list(self._devices)
 
     def account(self, name: str, gpu: str) -> Account:
-        """The books of one tenant on one GPU, for reading, as of the last tick; raises UnknownTenant."""
+        """The account of one tenant on one GPU, for reading, as of the last tick; raises UnknownTenant."""
         try:
             return self._tenant(name).accounts[gpu]
         except KeyError as error:
@@ -181,7 +181,7 @@ class Tenants(ABC):
 
     @abstractmethod
     def _new_account(self, gpu: str, share: Share, flow: Flow, lags: list[Lag], now_ns: int) -> Account:
-        """The books of a new tenant on one of its GPUs; its lag joins `lags`, those on its others."""
+        """The account of a new tenant on one of its GPUs; its lag joins `lags`, those on its others."""
 
     @abstractmethod
     def _is_due(self, tenant: PolicyTenant, now_ns: int) -> bool:

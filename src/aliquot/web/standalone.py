@@ -21,7 +21,7 @@ from aliquot.driver.discovery import gpu_topology
 from aliquot.driver.sensors import SensorReader
 from aliquot.model.ids import TenantName, split_key
 from aliquot.model.requests import GpuRequest
-from aliquot.placement.machine import MachineBooks
+from aliquot.placement.machine import MachineLedger
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.pods import Pods
 from aliquot.status.sums import node_sums, pool_of, quota_of
@@ -52,7 +52,7 @@ class StandaloneFacts(PictureFacts):
     def __init__(self, engine: Engine, pods: Pods, *, history: Path | None = None) -> None:
         """`history` is the file of weeks; None keeps two hours in memory."""
         self._looked_s = time.monotonic()
-        super().__init__(title=engine.books.node, program="aliquot", window_s=WINDOW_S, asked_s=self._looked_s)
+        super().__init__(title=engine.ledger.node, program="aliquot", window_s=WINDOW_S, asked_s=self._looked_s)
         self._engine = engine
         self._pods = pods
         self._lock = threading.Lock()
@@ -107,18 +107,18 @@ class StandaloneFacts(PictureFacts):
         """See `Facts`."""
         tenant = TenantName(name)
         if tenant in self._engine.tenants:
-            return self._engine.look(lambda books: trial.explain_tenant(books, tenant))
+            return self._engine.look(lambda ledger: trial.explain_tenant(ledger, tenant))
         workload = self._workload(name)
         if workload is None:
             return None
         request = self._pods.request_of(name)
         if request is None or workload.phase != "Pending":
             return Explanation(name, f"{name} has ended ({workload.phase}); it holds no GPU.")
-        return self._engine.look(lambda books: trial.explain_request(books, name, request))
+        return self._engine.look(lambda ledger: trial.explain_request(ledger, name, request))
 
     def try_request(self, request: GpuRequest) -> Trial:
         """See `Facts`."""
-        return self._engine.look(lambda books: trial.try_request(books, self._picture.gpus, request))
+        return self._engine.look(lambda ledger: trial.try_request(ledger, self._picture.gpus, request))
 
     def look(self) -> None:
         """Gather everything now."""
@@ -222,7 +222,7 @@ class StandaloneFacts(PictureFacts):
         ]
 
 
-def _gpu_ids(books: MachineBooks) -> dict[TenantName, str]:
+def _gpu_ids(ledger: MachineLedger) -> dict[TenantName, str]:
     """The vGPU of each tenant that named one."""
-    residents = [resident for device in books.devices for resident in books.residents(device.uuid)]
+    residents = [resident for device in ledger.devices for resident in ledger.residents(device.uuid)]
     return {TenantName(resident.tenant): resident.gpu_id for resident in residents if resident.gpu_id}

@@ -8,7 +8,7 @@ from typing import Final
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.explain import PlacementExplanation
-from aliquot.placement.machine import MachineBooks, NeverFits
+from aliquot.placement.machine import MachineLedger, NeverFits
 from aliquot.placement.sentences import FITS, FREE_NOW, never, reported
 from aliquot.status.gpus import grown
 from aliquot.status.workloads import piece_of
@@ -42,24 +42,24 @@ def trial(found: PlacementExplanation, gpus: Iterable[Gpu]) -> Trial:
     return Trial(fits, sentence, found.policy, pieces, before, after, it.why, it.reasons, it.nearest, it.ways)
 
 
-def try_request(books: MachineBooks, gpus: Iterable[Gpu], request: GpuRequest) -> Trial:
+def try_request(ledger: MachineLedger, gpus: Iterable[Gpu], request: GpuRequest) -> Trial:
     """Where a request would be placed; the ledger is unchanged."""
     try:
-        return trial(books.explain(request), gpus)
+        return trial(ledger.explain(request), gpus)
     except NeverFits as error:
-        return Trial(False, never(THIS, str(error)), books.policy)
+        return Trial(False, never(THIS, str(error)), ledger.policy)
 
 
-def explain_request(books: MachineBooks, name: str, request: GpuRequest) -> Explanation:
+def explain_request(ledger: MachineLedger, name: str, request: GpuRequest) -> Explanation:
     """Why a request waits, device by device, and the smallest change that would let it in."""
     try:
-        return shown(name, books.explain(request))
+        return shown(name, ledger.explain(request))
     except NeverFits as error:
         return Explanation(name, never(name, str(error)))
 
 
-def explain_tenant(books: MachineBooks, name: TenantName) -> Explanation:
+def explain_tenant(ledger: MachineLedger, name: TenantName) -> Explanation:
     """Where a tenant is, and why it would be placed there again; a tenant without a place gets a message."""
-    if name not in books.plans:
+    if name not in ledger.plans:
         return Explanation(name, f"{name} has ended; it holds no GPU.")
-    return shown(name, books.explain_tenant(name))
+    return shown(name, ledger.explain_tenant(name))

@@ -112,7 +112,7 @@ class ClusterStage:
         return client
 
     def sample(self) -> Sample:
-        """By the arbiter's books and the clients' own counts."""
+        """By the arbiter's ledger and the clients' own counts."""
         status = self._cluster.gpus.status()
         charged = {_who(t.name): int(t.charged_ns) for gpu in status.gpus for t in gpu.tenants}
         totals = {tenant: client.totals for tenant, client in self.clients.items()}

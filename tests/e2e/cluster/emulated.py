@@ -15,7 +15,7 @@ DRIVER = "/usr/local/emulated"
 
 
 def emulated_gpus(node: KubeletNode, spec: str = "v100x2") -> EmulatedMachine:
-    """Gives the node emulated GPUs such as `v100x2`; all containers that mount them share one clock and one book."""
+    """Gives the node emulated GPUs such as `v100x2`; all containers that mount them share one clock and one ledger."""
     return prepare(node.control_plane.rooms.state / "gpus", spec)
 
 

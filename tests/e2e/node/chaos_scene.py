@@ -1,6 +1,6 @@
 """A whole Aliquot on a cluster whose agent, scheduler and arbiter are stopped and killed, and whose disks fill up.
 
-What must hold is read from the API server, the scheduler's books, the arbiter, kubelet and the node's files.
+What must hold is read from the API server, the scheduler's ledger, the arbiter, kubelet and the node's files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cluster.whole import Whole
 from node_scene import volumes
 from operating import ALIQUOT, sharepod, vgpus
 from plugins import POD_RESOURCES, held_devices
-from scheduling import books_of, check_promises, pods_of
+from scheduling import check_promises, ledger_of, pods_of
 
 from aliquot.arbiter.client import ArbiterError
 from aliquot.kube.names import GPU_PERCENT
@@ -164,7 +164,7 @@ class Chaos:
                 return time.monotonic() - began_s
 
     def check(self, before: dict[str, int]) -> None:
-        """Every pod computes on its share, all books agree, and who was not meant is where it was."""
+        """Every pod computes on its share, all ledgers agree, and who was not meant is where it was."""
         everything = pods_of(self.plane, self.namespace)
         pods = [pod for pod in everything if pod["status"].get("phase") not in ("Failed", "Succeeded")]
         assert REPLICAS + len(NAMED) == len(pods), [pod["status"] for pod in everything]
@@ -175,7 +175,7 @@ class Chaos:
             assert plan is not None
             name = f"{self.namespace}/{pod['metadata']['name']}/main"
             planned[name] = [(s.gpu, s.request_milli, s.memory_mib) for s in plan.containers["main"].slices]
-        assert check_promises(self.plane, everything) == books_of(self.cluster.scheduler)
+        assert check_promises(self.plane, everything) == ledger_of(self.cluster.scheduler)
         kept: dict[str, list[Any]] = {}
         for gpu in self.gpus.status().gpus:
             for tenant in gpu.tenants:
@@ -221,7 +221,7 @@ class Chaos:
         """Whether no trace of any pod is there."""
         tenants = [tenant for gpu in self.gpus.status().gpus for tenant in gpu.tenants]
         files = [*self.gpus.node.path("/run/cdi").glob("aliquot.dev-*.json"), *self.runtime.glob("tenants/*")]
-        return not tenants and not files and not books_of(self.cluster.scheduler)
+        return not tenants and not files and not ledger_of(self.cluster.scheduler)
 
     @property
     def runtime(self) -> Path:

@@ -15,7 +15,7 @@ import pytest
 from cluster.ours import OurScheduler
 from cluster.parts import until
 from node_scene import Scene
-from scheduling import PROFILE, Witness, books_of, check_promises
+from scheduling import PROFILE, Witness, check_promises, ledger_of
 
 from aliquot.kube.plan import read_plan
 from aliquot.model.requests import Slice
@@ -129,7 +129,7 @@ def scheduler(scene: Scene) -> Iterator[OurScheduler]:
 @pytest.mark.timeout(120 + 60 * ROUNDS)
 def test_equal_pods_of_a_replica_set_each_get_their_own(scene: Scene, scheduler: OurScheduler):
     """Rounds of pods that nothing but the name tells apart, placed by the scheduler while agent, kubelet and scheduler
-    are killed: each container has what the plan says, no GPU is ever over its capacity, and no book keeps anything."""
+    are killed: each container has what the plan says, no GPU is ever over its capacity, and every ledger ends empty."""
     chance = random.Random(11)
     with Witness(scene.plane, scene.namespace) as witness:
         for number in range(ROUNDS):
@@ -137,7 +137,7 @@ def test_equal_pods_of_a_replica_set_each_get_their_own(scene: Scene, scheduler:
             replicated_round(scene, scheduler, f"s{number}", killed, chance)
             scene.clear()
             until(lambda: not scene.held(), "no ids held")
-            until(lambda: not books_of(scheduler), "the scheduler's books to be empty")
+            until(lambda: not ledger_of(scheduler), "the scheduler's ledger to be empty")
     assert witness.changes and [] == witness.faults
 
 

@@ -55,7 +55,7 @@ def endure(chaos: Chaos, count: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_few_faults_in_random_order_cost_no_pod_its_share(chaos: Chaos):
-    """After each fault every pod computes on its share, books agree, and no pod was started again."""
+    """After each fault every pod computes on its share, ledgers agree, and no pod was started again."""
     endure(chaos, SHORT)
 
 

@@ -25,7 +25,7 @@ def test_a_pod_without_a_plan_does_not_start(scene: Scene):
 
 
 def test_a_plan_that_does_not_fit_waits_until_it_does(scene: Scene):
-    """The node's books are the last line of defence: beside the tenants there must be room, else the start waits."""
+    """The node's ledger is the last line of defence: beside the tenants there must be room, else the start waits."""
     scene.create("first", {"main": scene.slice(0, 700)}, "/bin/sleep", "1000")
     scene.plane.wait_running(scene.namespace, "first")
 

@@ -1,4 +1,4 @@
-"""Prepared hand-overs that a native thread carries out: the same books, the same checks."""
+"""Prepared hand-overs that a native thread carries out: the same ledger, the same checks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Side:
                     self.protocol.handle(process, process.sock.recv(65), now_ns)
                     self.engine.tick(now_ns)
 
-    def books(self) -> list[tuple]:
+    def ledger(self) -> list[tuple]:
         found = []
         for process in self.processes:
             grant = process.tenant.grants[0]
@@ -146,7 +146,7 @@ def step(turn: random.Random, side: Side) -> tuple:
 @pytest.mark.parametrize("turns", list(Turns))
 @pytest.mark.parametrize("seed", range(3))
 def test_books_are_those_of_the_arbiter_alone(sides, turns, seed):
-    """On a random history the native thread leaves the same books, promises and pages as the interpreter alone."""
+    """On a random history the native thread leaves the same ledger, promises and pages as the interpreter alone."""
     turn = random.Random(seed)
     shares = [(300, 1000), (200, 500), (100, 1000), (300, 600)][: turn.randint(2, 4)]
     ahead, alone = sides(shares, turns), sides(shares, turns)
@@ -172,7 +172,7 @@ def test_books_are_those_of_the_arbiter_alone(sides, turns, seed):
             at_ns = at_ns or time.monotonic_ns()
             ahead.read(at_ns)
             alone.read(at_ns)
-            assert alone.books() == ahead.books()
+            assert alone.ledger() == ahead.ledger()
             assert alone.words() == ahead.words()
             time.sleep(turn.choice((0, 0, 0.0005, 0.003)))
     finally:

@@ -118,7 +118,7 @@ def test_the_promise_of_figure_six(tmp_path):
 @pytest.mark.real_time
 @pytest.mark.timeout(120)
 def test_real_programs_are_held_against_the_fluid():
-    """Each tenant of a mix has what it got and what the fluid would have given, beside what the arbiter's books say."""
+    """Each tenant of a mix has what it got and what the fluid would have given, beside what the arbiter charged."""
     seen = figures("turns", "--mix", "irregular", "--seconds", "17")
 
     (case,) = seen["cases"]

@@ -155,7 +155,7 @@ answer(free)
 
 
 def test_mapped_physical_memory_is_readable_and_given_back(clients):
-    """Virtual memory management maps created memory at a reserved address and books it until it is released."""
+    """Virtual memory management maps created memory at a reserved address and charges it until it is released."""
     mapped, after, first = clients().run("""
 open_gpu()
 size = 4 << 20

@@ -1,4 +1,4 @@
-"""The management library reads the same books."""
+"""The management library reads the same ledger."""
 
 import json
 

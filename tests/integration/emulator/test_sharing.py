@@ -1,4 +1,4 @@
-"""All processes of a machine share one clock and one set of books per GPU."""
+"""All processes of a machine share one clock and one ledger per GPU."""
 
 import signal
 

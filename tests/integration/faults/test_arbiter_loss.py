@@ -12,7 +12,7 @@ from waiting import eventually
 
 from aliquot.bench.progress import read_intervals
 
-JOURNAL_NS = 300_000_000  # the books are written down four times a second
+JOURNAL_NS = 300_000_000  # the ledger is written down four times a second
 SILENT_S = 3.0  # after which the hook takes an arbiter without a sign of life for gone
 LAST_GRANT_S = 1.3  # a grant of a dead arbiter ends by its deadline
 
@@ -64,7 +64,7 @@ def test_debts_outlive_the_arbiter(stage):
     quick = scene.client("quick", 800)
     for client in (slow, quick):
         client.wait_ready()
-    eventually(lambda: scene.seen("slow").debt_ms > 600, "a debt is on the books")
+    eventually(lambda: scene.seen("slow").debt_ms > 600, "a debt is in the ledger")
     time.sleep(JOURNAL_NS / 1e9)
     owed = scene.seen("slow").debt_ms
 

@@ -138,7 +138,7 @@ def test_pretending_to_be_another_changes_only_ones_own_books(scene):
         socket.send_fds(pretender.sock, [stray], [0, 1, 2])
     pretender.want()
     pretender.wait_valid()
-    eventually(lambda: scene.seen("x").memory_used_mib == 64, "the lease is on the pretender's books")
+    eventually(lambda: scene.seen("x").memory_used_mib == 64, "the lease is on the pretender's account")
 
     assert scene.seen("b").memory_used_mib == held
     assert scene.seen("x").processes == 1

@@ -1,4 +1,4 @@
-"""Memory that one process exports and others import, by the books of the arbiter."""
+"""Memory that one process exports and others import, by the ledger of the arbiter."""
 
 from __future__ import annotations
 

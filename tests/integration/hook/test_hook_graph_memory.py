@@ -1,4 +1,4 @@
-"""Memory of graphs: from a launch to its free, wherever that comes from, by the books of the device."""
+"""Memory of graphs: from a launch to its free, wherever that comes from, by the ledger of the device."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_is_freed_outside_a_graph_that_is_gone_is_charged_no_more(tenant, w
 
 
 def test_a_graph_that_frees_its_own_memory_is_charged_while_it_can_be_launched(tenant):
-    """Fifty launches of it hold its memory once; destroyed it holds none, on the device and in the books."""
+    """Fifty launches of it hold its memory once; destroyed it holds none, on the device and in the ledger."""
     scene, program, context_bytes = start(
         tenant,
         "graph = Graph(200, own_free=True); results = [graph.launch() for _ in range(50)]; sync(); lived = held()\n"

@@ -93,7 +93,7 @@ def test_the_code_of_a_library_ends_with_the_context_and_is_charged_anew(tenant,
 
 
 def test_a_library_that_was_loaded_before_there_was_a_context_is_charged_when_it_is_used(tenant):
-    """Loading it without a context is free, on the device and in the books, also where code is not loaded lazily."""
+    """Loading it without a context is free, on the device and in the ledger, also where code is not loaded lazily."""
     scene = tenant(memory_mib=512, auto_grant=True, extra=(f"module_kib={MODULE_MIB << 10}", "strict=1"))
     program = scene.run(
         "import os; os.environ['CUDA_MODULE_LOADING'] = 'EAGER'\n"

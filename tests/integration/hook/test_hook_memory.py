@@ -101,7 +101,7 @@ ENTRY_POINTS = [
 @pytest.mark.parametrize("mode", ["library-path", "preload"])
 @pytest.mark.parametrize(("allocate", "release"), ENTRY_POINTS)
 def test_over_the_limit_is_out_of_memory_and_frees_are_exact(tenant, allocate, release, mode):
-    """One granule over the limit is OUT_OF_MEMORY, the limit itself fits, and freeing leaves the books as they were."""
+    """One granule over the limit is OUT_OF_MEMORY, the limit itself fits, and freeing leaves the ledger as it was."""
     scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True)
     program = scene.run(
         PRELUDE + f"start = cuda.stats()['reserved_bytes']\n"

@@ -251,7 +251,7 @@ def settle(machine: Machine) -> float:
 
 
 def check(machine: Machine, before: dict[str, bytes]) -> None:
-    """Books agree, programs run or say why not, memory is charged as it is held, and no process is left over."""
+    """PlainLedger agree, programs run or say why not, memory is charged as it is held, and no process is left over."""
     gpus, tenants = machine.ask("gpus").gpus or [], machine.ask("tenants").tenants or []
     booked = {(gpu.uuid, t["name"]): (t["request_milli"], t["memory_mib"]) for gpu in gpus for t in gpu.tenants}
     listed = {(s["gpu"], t["name"]): (s["request_milli"], s["memory_mib"]) for t in tenants for s in t["slices"]}

@@ -54,7 +54,7 @@ def endure(machine: Machine, seed: int, count: int) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_few_faults_in_random_order_lose_nothing(machine: Machine, seed: int):
-    """After each fault the engine answers, programs run or say why not, and all books agree."""
+    """After each fault the engine answers, programs run or say why not, and all ledgers agree."""
     endure(machine, seed, SHORT)
 
 

@@ -77,7 +77,7 @@ def eventually_one(command: Aliquot) -> list[int]:
 
 
 def test_an_engine_that_is_killed_takes_everything_along(aliquot_cli: Aliquot, tmp_path):
-    """After kill -9 of the engine its arbiter and containers end, and the next engine starts with clean books."""
+    """After kill -9 of the engine its arbiter and containers end, and the next engine starts with a clean ledger."""
     engine = aliquot_cli.start("up", "--emulate", "v100x2")
     eventually(lambda: aliquot_cli.engine_is_up, "the engine is up")
     Cluster(aliquot_cli, tmp_path).apply(sharepod("a", "exec sleep 300"))

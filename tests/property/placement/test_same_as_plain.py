@@ -7,7 +7,7 @@ from histories import asks, clusters, steps
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from ledger import check
-from plain_books import Books, fits
+from plain_ledger import PlainLedger, fits
 from plain_placement import (
     BestFit,
     Binpack,
@@ -59,44 +59,44 @@ class Twins:
         self.policy: Policy = ProductionFgd(TARGET) if name == "fgd" else policy(name)
         self.cluster = Cluster(specs)
         self.decider = Decider(self.cluster, self.policy, seed=7)
-        self.books = Books({spec.name: spec for spec in specs})
+        self.ledger = PlainLedger({spec.name: spec for spec in specs})
         self.gone: list[NodeSpec] = []
         self.tenants = 0
 
     def step(self, kind: str, what: object) -> None:
         """Anything but an ask."""
-        names = sorted(self.books.nodes)
+        names = sorted(self.ledger.nodes)
         match kind:
-            case "end" if self.books.held:
-                tenant = sorted(self.books.held)[int(what) % len(self.books.held)]
+            case "end" if self.ledger.held:
+                tenant = sorted(self.ledger.held)[int(what) % len(self.ledger.held)]
                 self.decider.release(tenant)
-                del self.books.held[tenant]
+                del self.ledger.held[tenant]
             case "fail" if len(names) > 1:
                 node = names[int(what) % len(names)]
-                self.gone.append(self.books.nodes[node])
-                self.books.fail(node)
+                self.gone.append(self.ledger.nodes[node])
+                self.ledger.fail(node)
                 self.cluster.remove_node(node)
             case "join" if self.gone:
                 spec = self.gone.pop()
                 self.cluster.add_node(spec)
-                self.books.nodes[spec.name] = spec
+                self.ledger.nodes[spec.name] = spec
             case "cordon" if names:
                 node = names[int(what) % len(names)]
-                self.cluster.set_cordoned(node, node not in self.books.cordoned)
-                self.books.cordoned ^= {node}
+                self.cluster.set_cordoned(node, node not in self.ledger.cordoned)
+                self.ledger.cordoned ^= {node}
 
     def take(self, ask: Ask, found: Placement) -> None:
-        """Write a placement into both books."""
+        """Write a placement into both ledgers."""
         self.tenants += 1
         self.decider.commit(f"t{self.tenants}", found, ask)
-        self.books.reserve(f"t{self.tenants}", found, ask)
+        self.ledger.reserve(f"t{self.tenants}", found, ask)
 
 
 def chosen(twins: Twins, found: object) -> tuple[str, tuple[int, ...]] | None:
     """The production core's answer in the plain one's words."""
     if not isinstance(found, Placement):
         return None
-    uuids = [gpu.uuid for gpu in twins.books.nodes[found.node].gpus]
+    uuids = [gpu.uuid for gpu in twins.ledger.nodes[found.node].gpus]
     return found.node, tuple(uuids.index(piece.gpu) for piece in found.slices)
 
 
@@ -112,7 +112,7 @@ def test_every_decision_is_the_plain_one(name: str, specs, history):
             continue
         found = twins.decider.decide(what)
 
-        assert PLAIN[name].decide(twins.books, what) == chosen(twins, found)
+        assert PLAIN[name].decide(twins.ledger, what) == chosen(twins, found)
 
         if isinstance(found, Placement):
             twins.take(what, found)
@@ -132,7 +132,7 @@ def test_feasible_nodes_are_the_plain_ones(specs, history, probe, name):
     feasible = twins.decider.feasible(probe)
 
     for node, number in twins.cluster.index.items():
-        assert fits(twins.books, probe, node) == feasible[number]
+        assert fits(twins.ledger, probe, node) == feasible[number]
         assert feasible[number] == isinstance(twins.decider.place_on(probe, node), Placement)
 
 
@@ -147,23 +147,23 @@ def test_no_policy_breaks_a_promise(name: str, specs, history):
             twins.step(kind, what)
             continue
         found = twins.decider.decide(what)
-        possible = any(fits(twins.books, what, node) for node in twins.books.nodes)
+        possible = any(fits(twins.ledger, what, node) for node in twins.ledger.nodes)
         assert possible == isinstance(found, Placement)
         if isinstance(found, Placement):
             twins.take(what, found)
         check(twins.cluster)
-        assert_promises(twins.books)
+        assert_promises(twins.ledger)
 
 
-def assert_promises(books: Books) -> None:
+def assert_promises(ledger: PlainLedger) -> None:
     """What holds in every state."""
     affinity: dict[str, set[tuple[str, int]]] = {}
-    for node, spec in books.nodes.items():
-        assert min(books.free(node), default=0) >= 0
-        assert min(books.free_mib(node), default=0) >= 0
-        assert books.cpu(node) >= 0 and books.memory(node) >= 0
+    for node, spec in ledger.nodes.items():
+        assert min(ledger.free(node), default=0) >= 0
+        assert min(ledger.free_mib(node), default=0) >= 0
+        assert ledger.cpu(node) >= 0 and ledger.memory(node) >= 0
         for g in range(len(spec.gpus)):
-            here = [ask for _, _, ask in books.on(node, g)]
+            here = [ask for _, _, ask in ledger.on(node, g)]
             anti = [ask.labels.anti_affinity for ask in here if ask.labels.anti_affinity]
             assert len(anti) == len(set(anti))
             assert len({ask.labels.exclusion for ask in here}) <= 1

@@ -259,7 +259,7 @@ class EngineFaults(Faults):
 
     def reserved(self) -> set[str]:
         """By the ledger of this machine."""
-        return set(self.engine.books.plans)
+        return set(self.engine.ledger.plans)
 
     def records(self) -> dict[str, TenantRecord]:
         """By the engine's list."""
@@ -372,7 +372,7 @@ class NodeFaults(Faults):
 
     def reserved(self) -> set[str]:
         """By the ledger of the node."""
-        return {key.removeprefix("uid-").removesuffix("/main") for key in self.provisioner.books.tenants}
+        return {key.removeprefix("uid-").removesuffix("/main") for key in self.provisioner.ledger.tenants}
 
     def records(self) -> dict[str, TenantRecord]:
         """By the agent's list."""

@@ -127,7 +127,7 @@ def test_an_allowance_stays_where_nvml_does_not_tell(scene):
 
 
 def test_a_context_that_was_made_past_the_hook_is_charged_as_measured(scene):
-    """A process that uses memory without a context of the hook's books is charged it, until it is gone."""
+    """A process that uses memory without a context of the hook's ledger is charged it, until it is gone."""
     grant, lease = scene
     grant.add(lease, leased=64 * MIB)
     charged = []
@@ -178,7 +178,7 @@ def test_a_context_is_charged_what_one_was_seen_to_take_alone(scene, used, lease
 
 @pytest.mark.parametrize("counted", [0, 200])
 def test_shared_memory_is_no_context_whoever_nvml_counts_it_for(scene, counted):
-    """What a process holds with others is in the books once, and NVML may count it for this process or another."""
+    """What a process holds with others is in the ledger once, and NVML may count it for this process or another."""
     grant, lease = scene
     process = next(iter(grant.attached))
     lease.contexts = 1

@@ -29,7 +29,7 @@ class Machine:
         self.scene.clients[A] = self
 
     def status(self) -> SimpleNamespace:
-        """The arbiter's books at this moment; then time passes."""
+        """The arbiter's ledger at this moment; then time passes."""
         self.now_ns += MS
         tenant = SimpleNamespace(name="a", charged_ns=self.now_ns)
         found = SimpleNamespace(now_ns=self.now_ns, gpus=[SimpleNamespace(tenants=[tenant])])
@@ -44,7 +44,7 @@ class Machine:
 
 
 def test_a_sample_that_a_busy_machine_interrupted_is_taken_again(monkeypatch: pytest.MonkeyPatch):
-    """The arbiter's books and the clients' counts are of one moment, though this process stood still between them."""
+    """The arbiter's ledger and the clients' counts are of one moment, though this process stood still between them."""
     machine = Machine(monkeypatch, 300, 40, 1)
 
     sample = machine.scene.sample()

@@ -27,7 +27,7 @@ def explain(*words: str) -> subprocess.CompletedProcess[str]:
     [
         (["pod", "--gpu-request", "1"], "explain one thing at a time"),
         (["--books", "/nonexistent", "--gpu-request", "1"], "/nonexistent cannot be read"),
-        (["--books", __file__, "--gpu-request", "1"], "no books of a cluster"),
+        (["--books", __file__, "--gpu-request", "1"], "not the ledger of a cluster"),
         (["--books", "x", "--emulate", "v100", "--gpu-request", "1"], "on one thing at a time"),
         (["--policy", "gaia"], "a running engine has its own policy"),
         (["--emulate", "v100"], "is an empty machine; give a request"),
@@ -68,7 +68,7 @@ def test_a_saved_cluster_is_explained(tmp_path):
     nodes = [
         NodeSpec(f"node-{n}", tuple(Device(f"GPU-{n}-{g}", g, "NVIDIA A10", 23028) for g in range(2))) for n in range(3)
     ]
-    file = tmp_path / "books.json"
+    file = tmp_path / "ledger.json"
     file.write_text(json.dumps(dump(Cluster(nodes))))
     fits = explain("--books", str(file), "--gpu-request", "0.5", "--policy", "binpack")
     waits = explain("--books", str(file), "--gpu-request", "3")

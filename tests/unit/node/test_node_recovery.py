@@ -1,4 +1,4 @@
-"""The books after a crash: kubelet first, our checkpoint next, the pods' annotations last, differences told."""
+"""The ledger after a crash: kubelet first, our checkpoint next, the pods' annotations last, differences told."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PODS = {"uid-1": Known(POD, "plan")}
 
 
 def test_when_all_agree_nothing_is_told():
-    """Three accounts of the same leave the books as they were."""
+    """Three accounts of the same leave the ledger as it was."""
     found = recover([HELD], [NOTED], [KEPT], PODS)
 
     assert ((KEPT,), ()) == (found.allotments, found.differences)

@@ -61,7 +61,7 @@ class Scene:
         return [piece.gpu for piece in found.slices] if isinstance(found, Placement) else []
 
     def place(self, milli: int = 0, name: str = "", **fields) -> list[str]:
-        """Place and book; the devices it got."""
+        """Place and reserve; the devices it got."""
         wanted = ask(milli, **fields)
         found = self.decider.decide(wanted)
         assert isinstance(found, Placement), [verdict.reason for verdict in found.reasons()]

@@ -171,7 +171,7 @@ def test_devices_are_called_by_their_own_index():
 
 
 def test_explaining_changes_and_teaches_nothing():
-    """Books, versions and what the policy learned are as before."""
+    """PlainLedger, versions and what the policy learned are as before."""
     scene = Scene(node("n", 1), by="fgd")
     scene.place(600)
     before = (dump(scene.cluster), scene.cluster.version.tolist(), scene.decider.policy.epoch)

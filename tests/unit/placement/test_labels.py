@@ -78,7 +78,7 @@ def test_labels_hold_across_nodes(scene):
 
 
 def test_the_books_refuse_what_labels_forbid(scene):
-    """A placement made before a label came cannot be written into the books after."""
+    """A placement made before a label came cannot be written into the ledger after."""
     late = ask(300)
     found = scene.decider.decide(late)
     scene.place(300, exclusion="x")

@@ -1,4 +1,4 @@
-"""One machine: its books stay in order, and a request finds room where there is some."""
+"""One machine: its ledger stays in order, and a request finds room where there is some."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from aliquot.model.quantities import Memory
 from aliquot.model.requests import BadRequest, Device, GpuRequest, Labels, Plan, Slice
 from aliquot.placement.cluster import LedgerError
 from aliquot.placement.ledger import ledger_gpus
-from aliquot.placement.machine import MachineBooks, NeverFits, NoRoom
+from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
 
 
 class Machine:
-    """A machine's books and short ways to fill them."""
+    """A machine's ledger and short ways to fill it."""
 
     def __init__(self, gpus: int, memory_mib: int = 16384) -> None:
-        self.books = MachineBooks(Device(f"GPU-{i}", i, "Tesla V100-SXM2", memory_mib) for i in range(gpus))
+        self.ledger = MachineLedger(Device(f"GPU-{i}", i, "Tesla V100-SXM2", memory_mib) for i in range(gpus))
 
     def place(self, name: str, milli: int, **fields) -> list[str]:
-        """Place and book; the GPUs it got."""
+        """Place and reserve; the GPUs it got."""
         memory = fields.pop("memory_mib", None)
         labels = Labels(**{k: fields.pop(k) for k in ("affinity", "anti_affinity", "exclusion") if k in fields})
         request = GpuRequest(milli, memory=Memory(mib=memory) if memory else None, labels=labels, **fields)
-        plan = self.books.plan(request)
-        self.books.reserve(name, plan, request)
-        check(self.books.cluster)
+        plan = self.ledger.plan(request)
+        self.ledger.reserve(name, plan, request)
+        check(self.ledger.cluster)
         return list(plan.uuids)
 
 
-def free_milli(books: MachineBooks) -> list[int]:
+def free_milli(ledger: MachineLedger) -> list[int]:
     """What is left of each device."""
-    return [gpu.free_milli for gpu in ledger_gpus(books.cluster, books.node)]
+    return [gpu.free_milli for gpu in ledger_gpus(ledger.cluster, ledger.node)]
 
 
 def test_the_fullest_gpu_with_room_is_taken():
@@ -57,7 +57,7 @@ def test_requests_on_a_gpu_never_exceed_one():
 def test_a_wake_where_turns_do_not_keep_it_names_those_that_do():
     """A wake on an engine that takes turns otherwise never fits, and the message says how to start another."""
     machine = Machine(gpus=1)
-    machine.books.cluster.measured.turns = {machine.books.node: "kubeshare"}
+    machine.ledger.cluster.measured.turns = {machine.ledger.node: "kubeshare"}
 
     with pytest.raises(NeverFits, match=r"wake is kept by fluid alone\. .*: aliquot up --turns fluid$"):
         machine.place("a", 300, wake_us=5000)
@@ -92,7 +92,7 @@ def test_more_than_one_gpu_is_whole_ones_and_a_rest():
     machine.place("small", 100)
 
     assert ["GPU-1", "GPU-2", "GPU-0"] == machine.place("big", 2500)
-    assert [400, 0, 0, 1000] == free_milli(machine.books)
+    assert [400, 0, 0, 1000] == free_milli(machine.ledger)
 
 
 @pytest.mark.parametrize(("milli", "hint"), [(30_000, "for 30 % of one GPU write 0.3 or 30%"), (4_000, "")])
@@ -174,7 +174,7 @@ def test_labels_leave_with_their_resident():
     """A tenant that is released takes its labels along."""
     machine = Machine(gpus=1)
     machine.place("a", 300, exclusion="x")
-    machine.books.release("a")
+    machine.ledger.release("a")
 
     assert machine.place("b", 300) == ["GPU-0"]
 
@@ -190,13 +190,13 @@ def test_a_name_is_given_once():
 
 def test_a_plan_that_does_not_fit_changes_nothing():
     """Booking is all or nothing."""
-    books = Machine(gpus=2).books
+    ledger = Machine(gpus=2).ledger
     plan = Plan((Slice("GPU-0", 500, 1000, 10), Slice("GPU-1", 1500, 2000, 10)))
 
     with pytest.raises(LedgerError):
-        books.reserve("a", plan, GpuRequest(2000))
+        ledger.reserve("a", plan, GpuRequest(2000))
 
-    assert ([1000, 1000], {}) == (free_milli(books), books.plans)
+    assert ([1000, 1000], {}) == (free_milli(ledger), ledger.plans)
 
 
 @settings(deadline=None, max_examples=40)
@@ -205,10 +205,10 @@ def test_no_sequence_of_arrivals_and_departures_breaks_the_books(steps):
     """After any history nothing is over-promised, and plans and residents agree."""
     machine = Machine(gpus=3)
     for name, milli, memory_mib in steps:
-        machine.books.release(str(name))
+        machine.ledger.release(str(name))
         try:
             machine.place(str(name), milli, memory_mib=memory_mib)
         except (NoRoom, NeverFits):
             continue
 
-    check(machine.books.cluster)
+    check(machine.ledger.cluster)

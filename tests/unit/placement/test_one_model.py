@@ -9,9 +9,9 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.model.sharepod import GpuSpec, gpu_request
 from aliquot.placement.asks import Ask
-from aliquot.placement.books import NodeSpec, Placement
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
+from aliquot.placement.entries import NodeSpec, Placement
 from aliquot.placement.policy import POLICIES
 from aliquot.placement.reasons import Infeasible
 from aliquot.placement.sentences import sentence_of

@@ -94,7 +94,7 @@ def scheduler_output(installed: Path, policy: str) -> str:
 
 
 def test_the_scheduler_places_by_it(installed):
-    """The scheduler's books decide by a package's policy."""
+    """The scheduler's ledger decides by a package's policy."""
     scheduler = Scheduler(SchedulerSettings(policy="quiet"), NO_CLUSTER)
 
     assert "quiet" == scheduler.ledger.policy.name

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aliquot.placement.books import NodeSpec
 from aliquot.placement.cluster import Cluster
+from aliquot.placement.entries import NodeSpec
 from aliquot.scheduler.wire import (
     MAX_NAMES,
     BadMessage,

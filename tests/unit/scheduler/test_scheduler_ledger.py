@@ -52,7 +52,7 @@ def node_showing(inventory: str) -> Node:
 
 
 def scene(gpus: int = 1) -> Scene:
-    """Books of one node, empty."""
+    """PlainLedger of one node, empty."""
     return Scene(Truth(), [node("n", gpus)])
 
 

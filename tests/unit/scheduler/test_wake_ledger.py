@@ -31,7 +31,7 @@ def node_saying(kernels: KernelLengths | None = None) -> Node:
 
 
 def ledger(*said: KernelLengths | None) -> Ledger:
-    """Books with a pod `default/training` on that GPU, after the node has said these things."""
+    """PlainLedger with a pod `default/training` on that GPU, after the node has said these things."""
     made = Ledger(policy("binpack"))
     made.node_changed(Change("added", node_saying()))
     plan = PodPlan("n", {"main": ContainerPlan((Slice(GpuUuid(GPU), 500, 1000, 1024),))})

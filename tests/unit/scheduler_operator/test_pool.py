@@ -116,7 +116,7 @@ class Clock:
 
 
 class Scene:
-    """Books of one node with two GPUs, and a pool over them."""
+    """PlainLedger of one node with two GPUs, and a pool over them."""
 
     def __init__(self, text: str = "on-demand", *, coexist: bool = False) -> None:
         self.store, self.clock, self.waiting = Store(), Clock(), set[str]()

@@ -29,7 +29,7 @@ NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
 
 
 def ledger(*quotas: Quota) -> Ledger:
-    """Books of one node with two V100 and an A100."""
+    """PlainLedger of one node with two V100 and an A100."""
     made = Ledger(policy("binpack"))
     models = ("Tesla V100", "Tesla V100", "NVIDIA A100")
     devices = tuple(Device(GpuUuid(f"GPU-{i}"), i, model, 16384) for i, model in enumerate(models))

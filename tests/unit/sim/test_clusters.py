@@ -1,4 +1,4 @@
-"""Clusters to simulate: tables, profiles, and the books of a live cluster."""
+"""Clusters to simulate: tables, profiles, and the ledger of a live cluster."""
 
 from __future__ import annotations
 

@@ -20,15 +20,15 @@ def sharepod(name: str) -> str:
 
 
 class Failing:
-    """An engine in which a defect shows whenever a tenant is admitted; its books take every request."""
+    """An engine in which a defect shows whenever a tenant is admitted; its ledger takes every request."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
         self.asked: list[str] = []
-        self.books = self
+        self.ledger = self
 
     def empty(self) -> Failing:
-        """Books without tenants."""
+        """PlainLedger without tenants."""
         return self
 
     def plan(self, *_: Any) -> None:

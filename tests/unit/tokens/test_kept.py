@@ -13,17 +13,17 @@ W = 10 * SECOND
 def judged(request_milli: int, *shares: tuple[float, float, float], debt: float = 0.0) -> Kept:
     """Windows one after the other, each by what was charged, wanted and given as parts of it; owing `debt` before."""
     kept = Kept(request_milli, W)
-    books = AccountSnapshot(0, 0, 0, 0, round(debt * W))
+    ledger = AccountSnapshot(0, 0, 0, 0, round(debt * W))
     for charged, wanted, given in shares:
         for look in range(LOOKS + 1):
             part = W * look // LOOKS
             kept.look(
                 AccountSnapshot(
-                    books.at_ns + part,
-                    books.charged_ns + round(charged * part),
-                    books.wanted_ns + round(wanted * part),
-                    books.given_ns + round(given * part),
-                    books.debt_ns,
+                    ledger.at_ns + part,
+                    ledger.charged_ns + round(charged * part),
+                    ledger.wanted_ns + round(wanted * part),
+                    ledger.given_ns + round(given * part),
+                    ledger.debt_ns,
                 )
             )
         kept.forget()

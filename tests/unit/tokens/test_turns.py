@@ -154,7 +154,7 @@ def test_the_request_goes_before_the_limit():
 
 
 def test_equal_tenants_go_in_the_order_they_came():
-    """Tenants with equal books are ordered by who was added first."""
+    """Tenants with equal accounts are ordered by who was added first."""
     policy = policy_of(z=(300, 600), a=(300, 600))
     policy.want("a", 0)
     policy.want("z", 0)

@@ -1,4 +1,4 @@
-"""Facts of a cluster's books."""
+"""Facts of a cluster's ledger."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def scene() -> Scene:
 
 
 def test_gpus_are_those_of_the_books(scene: Scene):
-    """Every device stands there with its residents and with what the books say is free."""
+    """Every device stands there with its residents and with what the ledger says is free."""
     gpus = scene.facts.gpus()
 
     assert 12 == len(gpus)
@@ -95,7 +95,7 @@ def test_workloads_have_their_pieces(scene: Scene):
 
 
 def test_measures_are_laid_over_the_books(scene: Scene):
-    """What a node measured shows as usage; what was promised stays what the books say."""
+    """What a node measured shows as usage; what was promised stays what the ledger says."""
     gpu = next(gpu for gpu in scene.facts.gpus() if any(s.tenant == "y/small/main" for s in gpu.shares))
     status = TenantStatus("?", 1, 1, 0.25, 0, 512, 1, 0, 0.0, 0.0, 0.0, 0, 1, False)
     now = NodeGpu(uuid=gpu.uuid, busy=0.25, uses=(Use(Owner("y", "small", "main"), status),))
@@ -175,7 +175,7 @@ def test_a_trial_goes_where_the_decider_would_go(scene: Scene):
 
 
 def test_a_node_that_leaves_is_gone(scene: Scene):
-    """Nodes come and go with the books, cordoned ones are told."""
+    """Nodes come and go with the ledger, cordoned ones are told."""
     scene.cluster.set_cordoned("node-001")
     scene.cluster.remove_node("node-002")
     scene.facts.refresh(time.monotonic())
@@ -184,7 +184,7 @@ def test_a_node_that_leaves_is_gone(scene: Scene):
 
 
 def test_the_same_pages_serve_a_cluster(scene: Scene):
-    """Every page and path answers from a cluster's books as from one machine's."""
+    """Every page and path answers from a cluster's ledger as from one machine's."""
     visitor = TestClient(dashboard(everyone(scene.facts)), base_url="http://localhost")
     for path in (
         "/",

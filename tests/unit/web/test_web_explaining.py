@@ -1,4 +1,4 @@
-"""Explanations from a cluster's books: who decides by them is not held up, and answers are not old for long."""
+"""Explanations from a cluster's ledger: who decides by them is not held up, and answers are not old for long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aliquot.web.explaining import COPY_S, Explaining
 
 
 class Scene:
-    """Two nodes of one GPU each, and somebody who explains by their books."""
+    """Two nodes of one GPU each, and somebody who explains by their ledger."""
 
     def __init__(self) -> None:
         device = [Device(GpuUuid(f"GPU-{n}"), 0, "V100", 16384) for n in range(2)]
@@ -35,7 +35,7 @@ class Scene:
         self.explaining = Explaining(self.decider, self.calmly, lambda: self.now_s)
 
     def calmly(self, work: Callable[[], Any]) -> Any:
-        """Run something while the books stand still."""
+        """Run something while the ledger stands still."""
         before, self.standing_still = self.decider.cluster.copy, True
         self.decider.cluster.copy = self.copied  # type: ignore[method-assign]
         try:
@@ -66,7 +66,7 @@ def scene() -> Scene:
 
 
 def test_what_takes_long_is_found_while_the_books_may_move(scene: Scene, monkeypatch: pytest.MonkeyPatch):
-    """Why something waits is found in a copy, in the thread of who asks; the books stand still for the copy only."""
+    """Why something waits is found in a copy, in the thread of who asks; the ledger stands still for the copy only."""
     seen = []
 
     def explained(decider: Decider, ask: Ask, trial: Cluster, namespace: str) -> explain.PlacementExplanation:
@@ -89,7 +89,7 @@ def test_what_fits_is_found_in_the_books_themselves(scene: Scene):
 
 
 def test_many_who_ask_cost_one_copy(scene: Scene):
-    """However many pages of waiting workloads are open, the books are copied once in a while."""
+    """However many pages of waiting workloads are open, the ledger is copied once in a while."""
     for second in range(5):
         scene.now_s = second * 0.9
         for milli in (500, 600, 700):

@@ -13,7 +13,7 @@ import numpy as np
 
 from aliquot.lib.arrays import IntArray
 from aliquot.placement.asks import Shape
-from aliquot.placement.books import kind_of
+from aliquot.placement.entries import kind_of
 from aliquot.placement.policy import BasePolicy
 
 _MAX_GPU_MILLI = 8_000

@@ -1,6 +1,6 @@
-/* books.c: threads that allocate and free device memory of the named kinds as fast as they can, then free everything.
+/* memory_threads.c: threads that allocate and free device memory of the named kinds as fast as they can, then free all.
  *
- * books SECONDS THREADS KINDS THRESHOLD SEED ROUNDS LEAST; LEAST is the smallest size in bytes, KINDS a mask of
+ * memory_threads SECONDS THREADS KINDS THRESHOLD SEED ROUNDS LEAST; LEAST is the smallest size in bytes, KINDS a mask of
  * 1 << (enum kind). The time is divided into rounds; between them every thread stands still with what it holds, and one
  * line of JSON says what the hook counts as reserved. The last line says how many calls succeeded, were refused for lack
  * of memory, or failed otherwise, with everything freed.

@@ -111,7 +111,7 @@ def test_memory_that_was_not_leased_cannot_be_shared(arbiter, mib, descriptor):
 
 
 def test_only_so_much_is_kept(arbiter, descriptors):
-    """A tenant has a bounded number of descriptors in the books; what comes after them stays with its process."""
+    """A tenant has a bounded number of descriptors in the ledger; what comes after them stays with its process."""
     exporter, _ = two(arbiter)
     number = export(exporter, 1, descriptors[0])
     found = [os.open("/dev/zero", os.O_RDONLY) for _ in range(1100)] if number else []

@@ -1,4 +1,4 @@
-"""The books under threads: whatever is allocated and freed at once, nothing stays charged and nothing goes over."""
+"""Memory under threads: whatever is allocated and freed at once, nothing stays charged and no limit is exceeded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-SOURCE = Path(__file__).parent / "programs" / "books.c"
-# In the order of books.c.
+SOURCE = Path(__file__).parent / "programs" / "memory_threads.c"
+# In the order of memory_threads.c.
 KINDS = ["linear", "pitch", "managed", "async", "pool", "vmm", "array"]
 KINDS += ["mipmap", "graph", "module", "context", "brief-pool", "shared"]
 MIXED = [kind for kind in KINDS if kind != "context"]
@@ -21,18 +21,18 @@ CACHING = (1 << 64) - 1
 
 
 @pytest.fixture(scope="session")
-def books(tmp_path_factory):
+def memory_threads(tmp_path_factory):
     """The client, built."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    target = tmp_path_factory.mktemp("books") / "books"
+    target = tmp_path_factory.mktemp("memory_threads") / "memory_threads"
     subprocess.run([compiler, "-O1", "-o", target, SOURCE, "-ldl", "-lpthread"], check=True)
     return target
 
 
 class Watch:
-    """The most that was in use of the device, by the emulator's own books, while it ran."""
+    """The most that was in use of the device, by the emulator's own ledger, while it ran."""
 
     def __init__(self, scene):
         self.most, self._scene, self._over = 0, scene, threading.Event()
@@ -50,14 +50,14 @@ class Watch:
         return self.most
 
 
-def run(scene, books, kinds, *, seconds=1.0, threads=4, threshold=0, seed=1, rounds=4, least=1):
+def run(scene, memory_threads, kinds, *, seconds=1.0, threads=4, threshold=0, seed=1, rounds=4, least=1):
     """What the client says at its end, the most bytes that the device lent it beyond its context, and those at the end.
 
     Whenever its threads stand still the hook counts at least what the device lent.
     """
     mask = sum(1 << KINDS.index(kind) for kind in kinds)
     words = [seconds, threads, mask, threshold, seed, rounds, least]
-    program = scene.start([str(books), *map(str, words)])
+    program = scene.start([str(memory_threads), *map(str, words)])
     program.read()
     context_bytes, watch = scene.device_bytes(), Watch(scene)
     program.go()
@@ -79,30 +79,30 @@ def check(facts, most, left, limit_mib=LIMIT_MIB):
 
 
 @pytest.mark.parametrize("kind", MIXED)
-def test_threads_of_one_kind_leave_nothing_charged(tenant, books, kind):
+def test_threads_of_one_kind_leave_nothing_charged(tenant, memory_threads, kind):
     """Four threads that allocate and free one kind of memory never exceed the limit and leave nothing charged."""
     scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True, spec="h100")
-    check(*run(scene, books, [kind], seconds=0.6))
+    check(*run(scene, memory_threads, [kind], seconds=0.6))
 
 
 @pytest.mark.parametrize("kind", ["linear", "pitch", "managed", "array", "mipmap", "graph"])
-def test_whole_pages_and_steps_are_charged(tenant, books, kind):
+def test_whole_pages_and_steps_are_charged(tenant, memory_threads, kind):
     """On a driver that takes memory in pages of 2 MiB, and for graphs in steps of 32, sizes of any kind are held."""
     scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True, spec="h100", extra=("strict=1",))
-    check(*run(scene, books, [kind], seconds=0.6))
+    check(*run(scene, memory_threads, [kind], seconds=0.6))
 
 
 @pytest.mark.parametrize("threshold", [0, CACHING], ids=["releasing", "caching"])
-def test_threads_of_all_kinds_leave_nothing_charged(tenant, books, threshold):
+def test_threads_of_all_kinds_leave_nothing_charged(tenant, memory_threads, threshold):
     """Eight threads with every kind of memory at once never exceed the limit and leave nothing charged."""
     scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True, spec="h100")
-    check(*run(scene, books, MIXED, threads=8, threshold=threshold))
+    check(*run(scene, memory_threads, MIXED, threads=8, threshold=threshold))
 
 
-def test_threads_with_contexts_of_their_own_leave_nothing_charged(tenant, books):
+def test_threads_with_contexts_of_their_own_leave_nothing_charged(tenant, memory_threads):
     """Contexts that come and go with memory in them leave nothing charged."""
     scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True, spec="h100")
-    program = scene.start([str(books), "1", "4", str(1 | 1 << KINDS.index("context")), "0", "1", "1", "1"])
+    program = scene.start([str(memory_threads), "1", "4", str(1 | 1 << KINDS.index("context")), "0", "1", "1", "1"])
     program.read()
     context_bytes = scene.device_bytes()
     program.go()
@@ -119,11 +119,13 @@ mixtures = st.lists(st.sampled_from(MIXED), min_size=1, max_size=5, unique=True)
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mixtures, st.integers(1, 6), st.sampled_from([0, 64 << 20, CACHING]), st.integers(0, 1000), st.booleans())
-def test_any_mixture_is_charged_at_least_what_the_device_lends(tenant, books, kinds, threads, threshold, seed, strict):
-    """Random kinds, threads and thresholds: never below the device's own books, never over the limit, nothing left."""
+def test_any_mixture_is_charged_at_least_what_the_device_lends(
+    tenant, memory_threads, kinds, threads, threshold, seed, strict
+):
+    """Random kinds, threads and thresholds: never below the device's own ledger, never over the limit, nothing left."""
     scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True, spec="h100", extra=(f"strict={int(strict)}",))
     how = {"threads": threads, "threshold": threshold, "seed": seed}
-    facts, most, left = run(scene, books, kinds, seconds=0.5, **how)
+    facts, most, left = run(scene, memory_threads, kinds, seconds=0.5, **how)
     scene.arbiter.stop()
 
     assert (facts["reserved"], facts["unbalanced"], left) == (0, 0, 0), facts
@@ -132,8 +134,8 @@ def test_any_mixture_is_charged_at_least_what_the_device_lends(tenant, books, ki
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_a_minute_of_all_kinds_leaves_nothing_charged(tenant, books, seed):
-    """A minute of every kind of memory in eight threads ends with empty books."""
+def test_a_minute_of_all_kinds_leaves_nothing_charged(tenant, memory_threads, seed):
+    """A minute of every kind of memory in eight threads ends with an empty ledger."""
     scene = tenant(memory_mib=1024, auto_grant=True, spec="h100")
-    facts = run(scene, books, MIXED, seconds=15, threads=8, threshold=CACHING if seed % 2 else 0, seed=seed)
+    facts = run(scene, memory_threads, MIXED, seconds=15, threads=8, threshold=CACHING if seed % 2 else 0, seed=seed)
     check(*facts, limit_mib=1024)

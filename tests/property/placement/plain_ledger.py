@@ -1,4 +1,4 @@
-"""The books of the plain placement, and what fits into them: everything counted anew from the list of tenants."""
+"""The ledger of the plain placement, and what fits into it: everything counted anew from the list of tenants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aliquot.topology import best_set, set_cost
 
 
 @dataclass
-class Books:
+class PlainLedger:
     """All nodes, and who holds what: tenant -> (node, [(gpu, milli, mib)], ask)."""
 
     nodes: dict[str, NodeSpec] = field(default_factory=dict)
@@ -54,24 +54,24 @@ class Books:
         return {(n, g) for n, pieces, ask in self.held.values() for g, _, _ in pieces if has(ask)}
 
 
-def allowed(books: Books, ask: Ask, node: str) -> list[int]:
+def allowed(ledger: PlainLedger, ask: Ask, node: str) -> list[int]:
     """Devices that model, name and labels leave; of several models the first one, by memory, that is enough."""
-    found, gpus = _allowed(books, ask, node), books.nodes[node].gpus
+    found, gpus = _allowed(ledger, ask, node), ledger.nodes[node].gpus
     ordered = sorted(found, key=lambda g: (gpus[g].memory_mib, gpus[g].model))
     models = list(dict.fromkeys(gpus[g].model for g in ordered))
     if ask.whole + (ask.rest_milli > 0) < 2 or ask.mixed or len({gpu.model for gpu in gpus}) < 2:
         return found
     kinds = [[g for g in found if gpus[g].model == model] for model in models]
-    return next((kind for kind in kinds if enough(books, ask, node, kind)), [])
+    return next((kind for kind in kinds if enough(ledger, ask, node, kind)), [])
 
 
-def _allowed(books: Books, ask: Ask, node: str) -> list[int]:
+def _allowed(ledger: PlainLedger, ask: Ask, node: str) -> list[int]:
     labels = ask.labels
-    pinned = books.where(lambda a: labels.affinity and a.labels.affinity == labels.affinity)
-    named = books.where(lambda a: ask.gpu_id and a.gpu_id == ask.gpu_id)
+    pinned = ledger.where(lambda a: labels.affinity and a.labels.affinity == labels.affinity)
+    named = ledger.where(lambda a: ask.gpu_id and a.gpu_id == ask.gpu_id)
     found = []
-    for g, device in enumerate(books.nodes[node].gpus):
-        here = [a for _, _, a in books.on(node, g)]
+    for g, device in enumerate(ledger.nodes[node].gpus):
+        here = [a for _, _, a in ledger.on(node, g)]
         if ask.models and not any(model_matches(model, device.model) for model in ask.models):
             continue
         if ask.gpu_uuid and device.uuid not in ask.gpu_uuid.split(","):
@@ -97,9 +97,9 @@ def needs_mib(ask: Ask, size_mib: int) -> int:
     return size_mib * (ask.rest_milli or 1000) // 1000
 
 
-def holds(books: Books, ask: Ask, node: str, gpus: list[int]) -> tuple[list[int], list[int]]:
+def holds(ledger: PlainLedger, ask: Ask, node: str, gpus: list[int]) -> tuple[list[int], list[int]]:
     """Which of these devices can be given whole, and which hold the rest."""
-    free, free_mib, spec = books.free(node), books.free_mib(node), books.nodes[node]
+    free, free_mib, spec = ledger.free(node), ledger.free_mib(node), ledger.nodes[node]
     whole = [g for g in gpus if free[g] == 1000]
     if ask.whole + (ask.rest_milli > 0) == 1:
         whole = [g for g in whole if ask.gpu_mib <= spec.gpus[g].memory_mib]
@@ -107,58 +107,58 @@ def holds(books: Books, ask: Ask, node: str, gpus: list[int]) -> tuple[list[int]
     return whole, rest if ask.rest_milli else []
 
 
-def fits(books: Books, ask: Ask, node: str) -> bool:
+def fits(ledger: PlainLedger, ask: Ask, node: str) -> bool:
     """Whether a node can take the ask now."""
-    if node in books.cordoned or books.cpu(node) < ask.cpu_milli or books.memory(node) < ask.memory_mib:
+    if node in ledger.cordoned or ledger.cpu(node) < ask.cpu_milli or ledger.memory(node) < ask.memory_mib:
         return False
     if not ask.milli:
         return True
-    return enough(books, ask, node, allowed(books, ask, node))
+    return enough(ledger, ask, node, allowed(ledger, ask, node))
 
 
-def enough(books: Books, ask: Ask, node: str, gpus: list[int]) -> bool:
+def enough(ledger: PlainLedger, ask: Ask, node: str, gpus: list[int]) -> bool:
     """Whether these devices have room for the ask."""
-    whole, rest = holds(books, ask, node, gpus)
+    whole, rest = holds(ledger, ask, node, gpus)
     if not ask.rest_milli:
         return len(whole) >= ask.whole
     return any(len([w for w in whole if w != g]) >= ask.whole for g in rest)
 
 
-def linked(books: Books, node: str, idle: list[int], count: int) -> tuple[int, ...]:
+def linked(ledger: PlainLedger, node: str, idle: list[int], count: int) -> tuple[int, ...]:
     """So many idle devices close to each other."""
-    topology = books.nodes[node].topology
+    topology = ledger.nodes[node].topology
     return tuple(sorted(idle)[:count]) if topology is None else best_set(topology, idle, count)
 
 
-def common_choice(books: Books, ask: Ask, node: str, gpus: list[int], prefers) -> tuple[int, ...]:
+def common_choice(ledger: PlainLedger, ask: Ask, node: str, gpus: list[int], prefers) -> tuple[int, ...]:
     """Whole devices by links, the rest near them, of equals as the policy prefers."""
-    whole, rest = holds(books, ask, node, gpus)
+    whole, rest = holds(ledger, ask, node, gpus)
     if not ask.milli:
         return ()
     if not ask.rest_milli:
-        return linked(books, node, whole, ask.whole)
-    topology = books.nodes[node].topology
+        return linked(ledger, node, whole, ask.whole)
+    topology = ledger.nodes[node].topology
     options = []
     for g in rest:
         others = [w for w in whole if w != g]
         if len(others) >= ask.whole:
-            chosen = linked(books, node, others, ask.whole) if ask.whole else ()
+            chosen = linked(ledger, node, others, ask.whole) if ask.whole else ()
             cost = set_cost(topology, (*chosen, g)) if topology else 0
-            options.append((cost, prefers(books, node, g), g, chosen))
+            options.append((cost, prefers(ledger, node, g), g, chosen))
     best = min(options)
     return (*best[3], best[2])
 
 
-def fullest(books: Books, node: str, g: int) -> tuple[int, ...]:
+def fullest(ledger: PlainLedger, node: str, g: int) -> tuple[int, ...]:
     """The published policies' choice."""
-    return (books.free(node)[g],)
+    return (ledger.free(node)[g],)
 
 
-def by_memory_too(books: Books, node: str, g: int) -> tuple[int, ...]:
+def by_memory_too(ledger: PlainLedger, node: str, g: int) -> tuple[int, ...]:
     """Least compute left, then least memory."""
-    return books.free(node)[g], books.free_mib(node)[g]
+    return ledger.free(node)[g], ledger.free_mib(node)[g]
 
 
-def emptiest(books: Books, node: str, g: int) -> tuple[int, ...]:
+def emptiest(ledger: PlainLedger, node: str, g: int) -> tuple[int, ...]:
     """Most compute left, then most memory."""
-    return -books.free(node)[g], -books.free_mib(node)[g]
+    return -ledger.free(node)[g], -ledger.free_mib(node)[g]

@@ -1,4 +1,4 @@
-"""The books of a cluster: nodes that come and go, placements that do not fit, dumps."""
+"""The ledger of a cluster: nodes that come and go, placements that do not fit, dumps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scene import Scene, ask, node
 from aliquot.model.requests import Slice
 from aliquot.placement.cluster import Cluster, LedgerError, NodeSpec, Placement
 from aliquot.placement.reasons import Infeasible
-from aliquot.placement.saved import BadBooks, dump, load
+from aliquot.placement.saved import BadLedger, dump, load
 from aliquot.topology import Topology
 
 
@@ -35,7 +35,7 @@ def test_a_tenant_is_in_the_books_once():
     ],
 )
 def test_a_placement_that_does_not_fit_changes_nothing(slices, milli, says):
-    """What contradicts the books is refused in one sentence, and the books are as before."""
+    """What contradicts the ledger is refused in one sentence, and the ledger is as before."""
     scene = Scene(node("a", 2), node("b", 1))
     scene.put("a/0", 500)
     before = dump(scene.cluster)
@@ -128,7 +128,7 @@ def busy_scene() -> Scene:
 
 
 def test_books_that_are_kept_are_loaded_as_they_were():
-    """A dump is JSON, and loading it gives equal books, columns and labels."""
+    """A dump is JSON, and loading it gives an equal ledger, columns and labels."""
     scene = busy_scene()
     loaded = load(json.loads(json.dumps(dump(scene.cluster))))
     check(loaded)
@@ -148,7 +148,7 @@ def test_books_that_are_kept_are_loaded_as_they_were():
 )
 def test_books_that_can_not_be_read_are_refused(change, says):
     """Another version or a missing field is told in one sentence."""
-    with pytest.raises(BadBooks, match=says):
+    with pytest.raises(BadLedger, match=says):
         load(dump(busy_scene().cluster) | change)
 
 
