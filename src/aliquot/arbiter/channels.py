@@ -1,6 +1,6 @@
 """The two local sockets of JSON lines: admin.sock changes tenants, status.sock only reads.
 
-A reader that does not read its lines is cut off once a bound is reached; it never makes the loop wait.
+A client that does not read its lines is disconnected once a bound is reached; it never blocks the loop.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Channel:
             raise ValueError(f"unknown request {request.op!r}; known: status, turns, events, add_tenant, remove_tenant")
 
     def _add(self, record: TenantRecord) -> None:
-        """Add a tenant and have it written down, or neither; one that is known is written down already."""
+        """Add a tenant and write it to the journal, or neither; a known tenant is in the journal already."""
         server = self._owner.server
         is_new = record.name not in server.engine.tenants
         server.add_tenant(record)
@@ -135,7 +135,7 @@ class Channel:
         self._flush()
 
     def _flush(self) -> None:
-        """Write what the socket takes, and ask to be woken for the rest."""
+        """Write what the socket accepts, and wait for EPOLLOUT for the rest."""
         if self._closed:
             return
         try:

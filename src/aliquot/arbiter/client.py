@@ -18,15 +18,15 @@ __all__ = ["ArbiterClient", "ArbiterError", "NoArbiter", "Status", "TenantGpu", 
 
 
 class ArbiterError(RuntimeError):
-    """The arbiter is not there, or refused; the text is for the person who has to act."""
+    """The arbiter does not run, or refused; the text is for the person who has to act."""
 
 
 class NoArbiter(ArbiterError):
-    """Nobody listens, or whoever did went away: it may be back in a moment."""
+    """No arbiter listens, or it closed the connection: it may be back in a moment."""
 
 
 class Unanswered(NoArbiter):
-    """The arbiter is there and did not answer in time: it is stopped, or the machine is far too busy."""
+    """The arbiter runs but did not answer in time: it is stopped, or the machine is overloaded."""
 
 
 class ArbiterClient:
@@ -123,7 +123,7 @@ class ArbiterClient:
         try:
             answer = lines.ask(request)
         except Unanswered:
-            self._lines.pop(name).close()  # the answer may come yet, and must not be taken for that to a later request
+            self._lines.pop(name).close()  # its late answer must not be taken for that of a later request
             raise
         if answer is None:
             self._lines.pop(name).close()
@@ -162,7 +162,7 @@ class _Lines:
             return
 
     def receive(self) -> Answer | None:
-        """Read one line; None at the end."""
+        """Read one line; None at the end of the stream."""
         try:
             line = self._file.readline()
         except ConnectionResetError:

@@ -1,8 +1,8 @@
 """Between the policy and the pages: turns what processes say into policy events, and actions into stored words.
 
-No I/O but stores to pages, no logging, no clock: the loop hands in the time. One thing is read: whether a process that
-others no longer wait for is stopped. Everything a process says about another
-grant than the current one is old and ignored; what it says may shorten its own time only.
+No I/O but stores to pages, no logging, no clock: the loop hands in the time. The only exception is to read whether a
+process that others no longer wait for is stopped. A message about any grant but the current one is outdated and
+ignored; what a process reports can only shorten its own time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Emit = Callable[..., None]
 
 
 class Dispatcher:
-    """All tenants on the policy; `emit(kind, now_ns, **facts)` receives what is worth telling."""
+    """All tenants under the policy; `emit(kind, now_ns, **facts)` receives the events."""
 
     def __init__(self, policy: TokenPolicy, emit: Emit) -> None:
         self.policy = policy
@@ -37,7 +37,7 @@ class Dispatcher:
         self._emit = emit
 
     def add(self, tenant: Tenant, now_ns: int) -> None:
-        """Put a tenant under the policy.
+        """Add a tenant to the policy.
 
         Raises:
             ValueError: a share cannot be kept.
@@ -49,7 +49,7 @@ class Dispatcher:
                 grant.page.open_for_good(grant.epoch + 1)
 
     def remove(self, tenant: Tenant, now_ns: int) -> None:
-        """Take a tenant out; its gates close."""
+        """Remove a tenant; its gates close."""
         self._close_gates(tenant)
         self._end_turns(tenant, now_ns)
         for grant in tenant.grants:
@@ -86,14 +86,14 @@ class Dispatcher:
         self._maybe_idle(process.tenant, burst_ns, now_ns)
 
     def drained(self, process: Process, grant: GrantState, epoch: int, burst_ns: int, now_ns: int) -> None:
-        """After a revocation: nothing of this process runs any more. One that answers late answers for its old work."""
+        """After a revocation: nothing of this process runs any more. A late answer counts for its old work."""
         self._catch_up(process, grant, now_ns)
         if grant.draining and epoch == grant.epoch:
             grant.pending.discard(process)
             self._maybe_drained(process.tenant, grant, burst_ns, now_ns)
 
     def report(self, process: Process, unrouted: int, ungated_ns: int, now_ns: int) -> None:
-        """A process says what of it went past the hook so far: sums, so a lost or repeated report is harmless."""
+        """A process reports what bypassed the hook so far: sums, so a lost or repeated report is harmless."""
         tenant = process.tenant
         if unrouted and not process.unrouted:
             self._emit("unrouted", now_ns, tenant=tenant.name, pid=process.pid, functions=unrouted)
@@ -114,7 +114,7 @@ class Dispatcher:
         grant.kernels_us[process] = min(longest_ns // 1000, LONGEST_KERNEL_US)
 
     def leave(self, process: Process, now_ns: int) -> None:
-        """A process has ended, in order or not: its memory is free, nobody waits for its answers."""
+        """A process has ended, in order or not: its memory is free, and its answers are no longer waited for."""
         tenant = process.tenant
         tenant.processes.discard(process)
         slots = list(process.leases)
@@ -138,7 +138,8 @@ class Dispatcher:
         self.close_revoked()
 
     def decide(self, now_ns: int) -> None:
-        """The same, but gates whose turn has ended stay open until `close_revoked`, or until another tenant is granted.
+        """As `tick`, but gates whose turn has ended stay open until `close_revoked`, or until another tenant is
+        granted.
 
         Work goes on behind them meanwhile, so what is to be prepared for its end costs the GPU no time.
         """
@@ -172,7 +173,7 @@ class Dispatcher:
         self._emit("handover-taken-back", now_ns, gpu=grant.gpu.uuid)
 
     def show_waiters(self) -> None:
-        """Tell every holder how many others wait for its GPU."""
+        """Show every holder how many other tenants wait for its GPU."""
         waiting: dict[str, int] = {}
         for tenant in self.tenants.values():
             if tenant.wanted_at_ns:
@@ -184,7 +185,7 @@ class Dispatcher:
                 grant.page.set_waiters(waiting.get(grant.gpu.uuid, 0) - own)
 
     def show_overlaps(self) -> None:
-        """Tell every tenant with work on its GPU how many others may have some there: time beside them is divided."""
+        """Show every tenant with work on a GPU how many others may have some there: overlapped time is divided."""
         running: dict[str, int] = {}
         grants = [grant for tenant in self.tenants.values() for grant in tenant.gated]
         for grant in grants:
@@ -193,13 +194,13 @@ class Dispatcher:
             grant.page.set_overlapping(running[grant.gpu.uuid] - 1 if grant.may_have_work else 0)
 
     def show_life(self, now_ns: int) -> None:
-        """Give a sign of life in every page, by which the hook tells a hung arbiter from a slow one."""
+        """Write a heartbeat to every page, by which the hook tells a hung arbiter from a slow one."""
         for tenant in self.tenants.values():
             for grant in tenant.grants:
                 grant.page.beat(now_ns)
 
     def release_stuck(self, now_ns: int, timeout_ns: int) -> None:
-        """Stop waiting for processes that have not answered a revocation for very long, such as stopped ones."""
+        """Stop waiting for processes that have not answered a revocation for `timeout_ns`, such as stopped ones."""
         for tenant in self.tenants.values():
             for grant in tenant.grants:
                 if grant.draining and now_ns - grant.revoked_at_ns > STUCK_FACTOR * timeout_ns:
@@ -218,7 +219,7 @@ class Dispatcher:
         for grant in tenant.gated:  # the GPU waits for these stores, all else comes after them
             grant.first_epoch = grant.epoch = (grant.epoch + 1) & 0x3FFFFFFF
             if grant.granted_epoch == grant.epoch:
-                # By the native loop, which knew the least that this deadline could be.
+                # Granted by the native loop, which knew the earliest that this deadline could be.
                 grant.page.renew(action.deadline_ns)
             else:
                 grant.page.grant(grant.epoch, now_ns, action.deadline_ns)
@@ -243,7 +244,7 @@ class Dispatcher:
         self.note_stopped(now_ns, {grant.gpu.uuid for grant in tenant.gated})
 
     def note_stopped(self, now_ns: int, gpus: set[str] | None = None) -> None:
-        """Find stopped processes that others no longer wait for: they cannot say when their work has ended.
+        """Find stopped processes that others no longer wait for: they cannot report when their work ends.
 
         The time they take says nothing about kernels, and they are not charged for it.
         """

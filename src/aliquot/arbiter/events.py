@@ -1,4 +1,4 @@
-"""What happened lately, for people and programs that ask: a ring of bounded length, never written on a grant."""
+"""Recent events, in a ring of bounded length; grants are not recorded, since they are too many."""
 
 from __future__ import annotations
 

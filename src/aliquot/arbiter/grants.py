@@ -17,12 +17,12 @@ from .shares import Descriptor, SharedMemory
 
 WAKES_KEPT: Final = 1024
 _MEASURE_GAP_NS: Final = 5_000_000_000
-"""What lies further back than this is not counted by the measurement after it."""
+"""The longest time before a measurement that it can account for; what lies further back is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What NVML told last: bytes by (GPU's UUID, pid), None where it does not tell, at this time of CLOCK_MONOTONIC."""
+    """NVML's last report: bytes by (GPU UUID, pid), None where it reports nothing, at this time of CLOCK_MONOTONIC."""
 
     used: dict[tuple[str, int], int | None]
     at_ns: int
@@ -32,10 +32,10 @@ class Seen:
 class MemoryLease:
     """What one process holds of one GPU's memory, in bytes.
 
-    `spare`: some of it may be unused, as since the last grant the process has not said that nothing is. `asked` is the
-    demand by which it was asked to return that, 0 when it was not. `max_bytes` is the most that was leased since the
-    last measurement was used, and before it since the one before. `unsettled`: so many measurements may still show what
-    is not in these ledger any more, or not yet.
+    `spare`: some of it may be unused, because the process has not reported since its last lease that it uses all.
+    `asked` is the number of the demand that asked it to return unused memory, 0 if none did. `max_bytes` is the maximum
+    of `leased_bytes` since the last call of `take_max_bytes`, `earlier_max_bytes` that between the two last calls.
+    `unsettled` is the number of coming measurements that may show memory that has left this ledger or is not in it yet.
     """
 
     leased_bytes: int = 0
@@ -43,22 +43,24 @@ class MemoryLease:
     contexts: int = 0
     spare: bool = False
     asked: int = 0
-    max_bytes: tuple[int, int] = (0, 0)
+    max_bytes: int = 0
+    earlier_max_bytes: int = 0
     unsettled: int = 0
 
-    def max_since_measured(self) -> int:
-        """The most that was leased while the measurement at hand was taken and since; the next one's time begins.
+    def take_max_bytes(self) -> int:
+        """Return the maximum leased since before the current measurement began, and start a new period.
 
-        It may have begun before the one before was used, but not before the use of the one before that.
+        Called when a measurement is used. It may have begun before the previous one was used, but not before the one
+        before that was: two periods cover it.
         """
-        most = max(self.max_bytes)
-        self.max_bytes = (self.leased_bytes, self.max_bytes[0])
-        return most
+        found = max(self.max_bytes, self.earlier_max_bytes)
+        self.max_bytes, self.earlier_max_bytes = self.leased_bytes, self.max_bytes
+        return found
 
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """One connection. Which tenant it is of is known by the socket it came through, never by what it says."""
+    """One connection. Its tenant is known by the socket that it connected to, never by what it reports."""
 
     sock: socket.socket
     tenant: Tenant
@@ -69,7 +71,7 @@ class Process:
     greeted: bool = False
     paused: bool = False
     closed: bool = False
-    leases: dict[int, MemoryLease] = field(default_factory=dict)  # by slot; a slot that is here is attached
+    leases: dict[int, MemoryLease] = field(default_factory=dict)  # by slot, of the slots it is attached to
     unrouted: int = 0  # what it has reported of itself, as sums
     ungated_ns: int = 0
 
@@ -90,9 +92,9 @@ class GrantState:
     revoked_at_ns: int = 0
     deadline_ns: int = 0
     attached: set[Process] = field(default_factory=set)
-    launching: set[Process] = field(default_factory=set)  # those of them that take part in turns, not only look
-    wanting: set[Process] = field(default_factory=set)  # that have asked for the grant and wait
-    users: set[Process] = field(default_factory=set)  # that launch under the grant there is
+    launching: set[Process] = field(default_factory=set)  # those of them that take part in turns, not only query
+    wanting: set[Process] = field(default_factory=set)  # processes that have asked for the grant and wait
+    users: set[Process] = field(default_factory=set)  # processes that launch under the current grant
     returned: set[Process] = field(default_factory=set)  # whose work under it has ended
     pending: set[Process] = field(default_factory=set)  # that have yet to answer its revocation
     behind: set[Process] = field(default_factory=set)  # whose work of an earlier grant runs on into this one
@@ -175,7 +177,7 @@ class GrantState:
         """Change what a process holds, and show it in the page."""
         lease.leased_bytes += leased
         lease.context_bytes += context
-        lease.max_bytes = (max(lease.leased_bytes, lease.max_bytes[0]), lease.max_bytes[1])
+        lease.max_bytes = max(lease.leased_bytes, lease.max_bytes)
         self.leased_bytes += leased
         self.context_bytes += context
         self.page.set_memory(self.leased_bytes, self.context_bytes)
@@ -195,7 +197,7 @@ class GrantState:
         return number
 
     def join(self, process: Process, size_bytes: int, descriptor: int) -> tuple[int, bool]:
-        """A process maps so much of what it imported: its number or 0, and whether it is known and does not fit."""
+        """A process maps this much of an import: the memory's number or 0, and whether it is known but does not fit."""
         found = Descriptor.of(process.pid, descriptor)
         number = 0 if found is None else self.shared.find(found)
         if found is None or not number:

@@ -25,7 +25,7 @@ from .grants import GrantState, Process
 
 MAX_PREPARED: Final = 64
 LEAST_NS: Final = 50_000
-"""One that stands for less is not worth making."""
+"""A hand-over that is valid for less than this is not prepared."""
 
 
 class _Prepared(ctypes.Structure):
@@ -61,12 +61,12 @@ class PreparedHandover:
 
     @property
     def look_again_ns(self) -> int:
-        """When the arbiter is to look what has come on the connection: it may be void then."""
+        """When the arbiter must read the connection: the hand-over may be void by then."""
         return self.upcoming.until_ns if self.holder.valid else self.upcoming.until_wanting_ns
 
 
 class Done(NamedTuple):
-    """A prepared hand-over that was carried out at this time; so many messages led to it and are yet to be read."""
+    """A prepared hand-over that was carried out at this time; `messages` led to it and are yet to be read."""
 
     handover: PreparedHandover
     at_ns: int

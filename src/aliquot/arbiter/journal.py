@@ -1,7 +1,7 @@
 """What must outlive the arbiter: per tenant and GPU the charge in the window, the debt, and the sum of all charges.
 
 Append-only text, one record a line behind its CRC-32; a torn or damaged line is skipped. Times are CLOCK_MONOTONIC, so
-a journal of an earlier boot of the machine says nothing and is dropped. When the file is full it is rewritten beside
+a journal from an earlier boot of the machine means nothing and is dropped. When the file is full it is rewritten beside
 itself and renamed. It is not fsynced: it guards against the arbiter's death, and no work outlives the machine's.
 """
 
@@ -84,7 +84,7 @@ class Journal:
         return io.FileIO(open_plain(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
     def _append(self, text: bytes) -> None:
-        text = b"\n" + text if self._torn else text  # so that what was cut off spoils no line but its own
+        text = b"\n" + text if self._torn else text  # so that a torn line damages no other line
         self._torn = True
         if self._file.write(text) != len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
@@ -93,7 +93,7 @@ class Journal:
     def restore(self, policy: TokenPolicy, window_ns: int, now_ns: int) -> int:
         """Give the policy what is known of its tenants; returns how many records were taken over.
 
-        What has left the window while no arbiter ran is not charged again; debts do not age while nobody runs.
+        Charges that left the window while no arbiter ran are not charged again; debts do not shrink during that time.
         """
         taken = 0
         for entry in self.read().values():

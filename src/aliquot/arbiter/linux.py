@@ -20,7 +20,7 @@ _KCMP_FILE: Final = 0
 _TFD_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME: Final = 1
 _CLOCK_MONOTONIC: Final = 1
-_EVERYBODY: Final = 0x7FFFFFFF
+_ALL_WAITERS: Final = 0x7FFFFFFF
 F_SEAL_FUTURE_WRITE: Final = 0x10
 
 _syscall = _libc.syscall
@@ -41,12 +41,12 @@ class _Itimerspec(ctypes.Structure):
 
 
 def futex_wake(address: int) -> None:
-    """Wake everybody who sleeps on the 32-bit word at this address, in any process."""
-    _syscall(_SYS_FUTEX, address, _FUTEX_WAKE, _EVERYBODY)
+    """Wake every thread that sleeps on the 32-bit word at this address, in any process."""
+    _syscall(_SYS_FUTEX, address, _FUTEX_WAKE, _ALL_WAITERS)
 
 
 def compare_open_files(pid: int, number: int, other_pid: int, other_number: int) -> int | None:
-    """The kernel's order of two processes' open files, 0 where they are one; None where it does not tell."""
+    """The kernel's order of two processes' open files, 0 if they are the same; None if the kernel does not say."""
     order = _kcmp(_SYS_KCMP, pid, other_pid, _KCMP_FILE, number, other_number)
     return {0: 0, 1: -1, 2: 1}.get(order)
 

@@ -1,9 +1,9 @@
 """What contexts and modules really cost, read from NVML by a slow thread beside the loop.
 
 A process's use that its leases do not explain is context and module memory. A larger measurement always corrects the
-allowance; a smaller one only while nothing is leased, for a lease may be partly unused and would hide in the sum. What
-was there when NVML was asked may have been returned since: a sample is compared with the most leased meanwhile,
-and is not used after a context has ended meanwhile.
+allowance; a smaller one only while nothing is leased, because a lease may be partly unused and would hide in the sum.
+Memory that was in use when NVML was queried may have been returned since: a sample is compared with the maximum leased
+in the meantime, and is discarded if a context has ended in the meantime.
 
 A process that has one context and has leased nothing since the sample before last uses its context alone. What that
 takes is the allowance of later contexts on this GPU, in place of the one in the tenant's record, which is a guess.
@@ -32,10 +32,10 @@ Busy = dict[str, float]
 
 
 class MemoryMeasure:
-    """Samples per-process memory once a second; `apply` takes the last sample into the ledger."""
+    """Samples per-process memory once a second; `apply` corrects the ledger by the last sample."""
 
     def __init__(self, libnvml: Path, sample: Callable[[], tuple[Used, Busy]] | None = None) -> None:
-        """Start sampling. A library that is named by its place may come later, as that of an emulated machine does.
+        """Start sampling. A library given by its path may appear later, as on an emulated machine.
 
         Raises:
             OSError: the library cannot be loaded.
@@ -84,18 +84,18 @@ class MemoryMeasure:
 def correct(grant: GrantState, used: Used) -> None:
     """Correct the memory ledger of a tenant on one GPU by one sample; what NVML does not report changes nothing.
 
-    A process without a context that we saw being made, and with memory on the GPU, got its context past the hook: it is
-    charged what is measured for as long as it is there.
+    A process that has memory on the GPU but no context that the hook reported bypassed the hook: it is charged what is
+    measured for as long as it exists.
     """
     for process in grant.attached:
         lease, key = process.leases[grant.slot], (grant.gpu.uuid, process.pid)
-        total, leased = used.get(key), lease.max_since_measured()
+        total, leased = used.get(key), lease.take_max_bytes()
         if lease.unsettled:
             lease.unsettled -= 1
             continue
         if total is None and (lease.contexts or key in used):
             continue
-        # NVML may count what is shared for this process or for another one that holds it.
+        # NVML may count shared memory for this process or for another that holds it.
         most = max(0, (total or 0) - leased)
         measured = min(most, max(lease.context_bytes, most - grant.shared.held_bytes(process)))
         if measured > lease.context_bytes or not leased or not lease.contexts:
@@ -106,13 +106,13 @@ def note_contexts(engine: Dispatcher, grant: GrantState, used: Used) -> None:
     """Learn what one context takes from a tenant's processes on a GPU that have one and nothing else."""
     for process in grant.attached:
         lease, total = process.leases[grant.slot], used.get((grant.gpu.uuid, process.pid))
-        held = max(lease.max_bytes) or grant.shared.held_bytes(process)
+        held = max(lease.max_bytes, lease.earlier_max_bytes) or grant.shared.held_bytes(process)
         if total and lease.contexts == 1 and not lease.unsettled and not held:
             engine.context_bytes[grant.gpu.uuid] = min(total, engine.context_bytes.get(grant.gpu.uuid, total))
 
 
 def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:
-    """A function that asks NVML who uses how much of each GPU, by UUID and host pid, and how busy each is."""
+    """A function that reads from NVML each process's memory by GPU UUID and host pid, and how busy each GPU is."""
     import pynvml
 
     ctypes.CDLL(str(libnvml), mode=ctypes.RTLD_GLOBAL)  # found again by its soname when pynvml asks for it
@@ -126,7 +126,7 @@ def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:
 
     def sample() -> tuple[Used, Busy]:
         nonlocal lost
-        if lost:  # a handle of before a reset never answers again
+        if lost:  # a handle from before a reset never works again
             pynvml.nvmlShutdown()
             pynvml.nvmlInit()
         used: Used = {}
@@ -135,7 +135,7 @@ def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 _sample_gpu(pynvml, index, used, busy)
-            except gone:  # one that is lost takes no other along; what the driver never tells ends the sample
+            except gone:  # a lost GPU does not affect the others; a driver that cannot report at all ends the sample
                 lost = True
         return used, busy
 
@@ -146,7 +146,7 @@ def _sample_gpu(nvml: Any, index: int, used: Used, busy: Busy) -> None:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     uuid = str(nvml.nvmlDeviceGetUUID(handle))
     for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-        memory = process.usedGpuMemory  # None where the driver does not tell, as under WSL and on some vGPUs
+        memory = process.usedGpuMemory  # None where the driver does not report it, as under WSL and on some vGPUs
         used[uuid, int(process.pid)] = None if memory is None else int(memory)
     with contextlib.suppress(nvml.NVMLError):  # not every GPU measures it, such as MIG devices
         busy[uuid] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100

@@ -1,4 +1,4 @@
-"""Prometheus metrics in a thread of their own, from the last published status; never asks the loop for anything."""
+"""Prometheus metrics in a thread of their own, from the last published status, without calling into the loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Metrics(Collector):
             raise OSError(error.errno, f"metrics port {port} cannot be used: {error.strerror}") from error
 
     def publish(self, status: Status) -> None:
-        """What the next scrape will show."""
+        """Set the status that the next scrape shows."""
         self._status = status
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class Metrics(Collector):
         if status is None:
             return
         busy = GaugeMetricFamily("aliquot_gpu_busy_ratio", "Part of the window charged to anybody", labels=("gpu",))
-        held = GaugeMetricFamily("aliquot_gpu_held", "1 while somebody holds a valid grant", labels=("gpu",))
+        held = GaugeMetricFamily("aliquot_gpu_held", "1 while a tenant holds a valid grant", labels=("gpu",))
         for gpu in status.gpus:
             busy.add_metric([gpu.uuid], gpu.busy)
             held.add_metric([gpu.uuid], 1.0 if gpu.holder else 0.0)
@@ -101,7 +101,7 @@ def _tenant_metrics(status: Status) -> Iterable[Metric]:
 
 
 def _wake_metrics(status: Status) -> Iterable[Metric]:
-    """Of tenants that were promised to wake in time alone."""
+    """Metrics of tenants with a promised time to wake."""
     promised = GaugeMetricFamily("aliquot_wake_promised_seconds", "How soon it was promised to wake", labels=_TENANT)
     measured = GaugeMetricFamily(
         "aliquot_wake_seconds", "From asking to the grant, after a rest and within its request, of the last 1024 wakes",

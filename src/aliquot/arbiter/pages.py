@@ -1,8 +1,8 @@
 """The grant page as the arbiter holds it: a sealed memfd with one writer.
 
-After the seals nobody can map the page for writing any more, the arbiter's own mapping made before still writes. Stores
-go through native-width views, so the hook never sees half a word; x86 and the interpreter keep their order, and the
-word is always stored last.
+Once sealed, the page cannot be mapped for writing; the arbiter's own mapping, made before, still writes. Stores go
+through native-width views, so the hook never sees half a word; x86 and the interpreter keep their order, and the word
+is always stored last.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PROCESS_ROOM: Final = 256
 HEADER_SIZE_BYTES: Final = 192
 _NEVER_NS: Final = 1 << 62
 ALONE_IN_FLIGHT_US: Final = 100_000
-"""What a tenant may queue that has the GPU to itself: enough that no pause of its program leaves the GPU idle."""
+"""Microseconds of work that a tenant alone on a GPU may queue: enough to keep it busy while the program pauses."""
 
 
 class GrantPage:
@@ -79,7 +79,7 @@ class GrantPage:
         self.set_company(False)
 
     def grant(self, epoch: int, now_ns: int, deadline_ns: int) -> None:
-        """Open the gate for this epoch and wake everybody who sleeps on it."""
+        """Open the gate for this epoch and wake every thread that sleeps on it."""
         self._u64[_DEADLINE] = deadline_ns
         self._u64[_GRANTED] = now_ns
         self._u32[_WORD] = word(epoch, WordState.VALID)
@@ -91,11 +91,11 @@ class GrantPage:
         self.grant(epoch, 0, _NEVER_NS)
 
     def renew(self, deadline_ns: int) -> None:
-        """Move the deadline; nobody has to wake."""
+        """Move the deadline; no thread has to wake."""
         self._u64[_DEADLINE] = deadline_ns
 
     def close_gate(self, epoch: int) -> None:
-        """End the grant of this epoch and wake whoever watches for it."""
+        """End the grant of this epoch and wake the threads that wait for its end."""
         self._u32[_WORD] = word(epoch, WordState.CLOSED)
         futex_wake(self._word_address)
 
@@ -128,7 +128,7 @@ class GrantPage:
         self._u64[_CONTEXT] = context_bytes
 
     def demand_memory(self, demand: int) -> None:
-        """Ask every process for what it leased and does not use; wakes whoever sleeps on the page."""
+        """Ask every process to return leased memory that it does not use; wakes all threads that sleep on the page."""
         self._u32[_DEMAND] = demand & 0xFFFFFFFF
         futex_wake(self._word_address)
 

@@ -19,7 +19,7 @@ from .settings import Settings
 
 
 class Closeable(Protocol):
-    """Something beside the loop that is to be ended."""
+    """Something that runs beside the loop and must be closed."""
 
     def close(self) -> None:
         """End it."""
@@ -98,7 +98,7 @@ class Program:
         self._journal.restore(self.server.engine.policy, self.server.settings.tokens.window_ns, now)
 
     def _write_journal(self, now_ns: int) -> None:
-        """A full disk costs the memory of debts across a restart, not the running tenants their grants."""
+        """With a full disk debts are lost at a restart; running tenants keep their grants."""
         try:
             self._journal.write(self.server.engine, now_ns)
         except OSError as error:

@@ -72,7 +72,7 @@ class Protocol:
         self._boot_id = boot_id
 
     def handle(self, process: Process, data: bytes, now_ns: int) -> bool:
-        """Carry out one message; False when the process said goodbye.
+        """Carry out one message; False if it was BYE.
 
         Raises:
             Misbehaved: it is no message, or not one that this process may send now.
@@ -125,7 +125,7 @@ class Protocol:
         answer(process, MessageType.WELCOME, seq, a=self._boot_id, b=WelcomeFeature.SHARE, c=len(process.tenant.grants))
 
     def _attach(self, process: Process, seq: int, uuid: bytes, flags: int) -> None:
-        """Let the process see the page; from the first time without VIEW on it takes part in turns."""
+        """Give the process the page; from its first ATTACH without VIEW on it takes part in turns."""
         grant = process.tenant.grant_of(uuid)
         if grant is None:
             answer(process, MessageType.REFUSED, seq, a=Refusal.NOT_YOURS)
@@ -150,19 +150,19 @@ class Protocol:
             lease.spare, given = True, needed
         else:
             given = grant.reserve(lease, needed, liked)
-        asked = bool(needed or flags & _CONTEXT)  # nothing is asked for by who only wants to know that it was heard
+        asked = bool(needed or flags & _CONTEXT)  # a process that only wants an answer requests nothing
         open_yet = asked and not given and grant.demand_memory(process)
         # Of memory only the process knows which refusal was its last try: it sends DENIED.
         grant.memory_refusals += bool(flags & _CONTEXT) and not given and not open_yet
         answer(process, MessageType.LEASE, seq, gpu=grant.slot, a=given, b=open_yet)
 
     def _reserve_context(self, grant: GrantState, lease: MemoryLease, *, restore: bool) -> int:
-        """Charge one context's allowance; an allowance of nothing is granted as one byte that is not charged.
+        """Charge one context's allowance; an allowance of 0 is answered with one byte that is not charged.
 
-        The allowance is the least that a context was seen to take on this GPU, and until then what the record says. It
-        was seen in a process of some tenant, maybe one that hides memory, so beyond the record's it is at most twice
-        that and half of the tenant's memory, which may run until the truth of this context is measured. What a process
-        is charged already, for a context that was made past the hook, is part of the first one's.
+        The allowance is the smallest context measured on this GPU, and until there is one the record's value. The
+        measured process may be one that hides memory, so above the record's value the allowance is at most twice that
+        value and at most half of the tenant's memory, until this context itself is measured. What a process is charged
+        already, for a context that was made past the hook, is part of the first one's.
         """
         guess = grant.gpu.context_mib << 20
         seen = self._engine.context_bytes.get(grant.gpu.uuid, 0)

@@ -1,4 +1,4 @@
-"""What the arbiter is told about tenants and what it tells about them: the JSON lines of its two local sockets.
+"""Records of tenants as the arbiter receives and reports them: the JSON lines of its two local sockets.
 
 Shares are milli-GPU, memory is MiB, times carry their unit in the name. Unknown fields are ignored, so an older reader
 understands a newer arbiter.
@@ -50,7 +50,7 @@ class TenantRecord(msgspec.Struct, frozen=True):
     def gates(self) -> list[TenantGpu]:
         """The GPUs with what is enforced on each: one that the tenant has whole, beside a shared one, takes no turns.
 
-        With turns it would stand idle whenever the turn on the shared GPU is another tenant's.
+        With turns it would be idle whenever another tenant has the turn on the shared GPU.
         """
         shared = any(gpu.request_milli < MILLI for gpu in self.gpus)
         return [
@@ -62,7 +62,7 @@ class TenantRecord(msgspec.Struct, frozen=True):
 
 
 class GpuStatus(msgspec.Struct):
-    """One GPU: who holds it and the part of the window that was charged to anybody.
+    """One GPU: its holder and the part of the window that was charged to any tenant.
 
     `unregistered` has the largest of those processes, and means something only where `Status.compared` is set. Where a
     tenant owns the GPU and its programs have the bare driver, they are in `bare` instead. `context_mib` is the

@@ -38,11 +38,11 @@ from .settings import Settings
 
 _CREDENTIALS: Final = struct.Struct("3i")
 SILENT_NS: Final = 3_000_000_000
-"""The hook's: after so long without a sign of life it goes on without the arbiter."""
+"""As in the hook: without a heartbeat for this long it goes on without the arbiter."""
 LOOK_NS: Final = 5_000_000
 """Prepared hand-overs are renewed no sooner where nothing happens: waiters that are nearly even swap places often."""
 ROUND_PATIENCE_NS: Final = 20_000_000
-"""For so long what is less urgent is put off while a GPU is about to change hands: it takes a millisecond or more."""
+"""How long less urgent work, of a millisecond or more, is put off while a GPU is about to change hands."""
 PUT_OFF_NS: Final = 2_000_000
 _NEVER_NS: Final = 1 << 62
 _BACKLOG: Final = 1024
@@ -63,7 +63,7 @@ class Server:
         self._protocol = Protocol(self.engine, self.boot_id)
         self._timer = Timer()
         self._paused: dict[Process, int] = {}
-        self._unheard: list[Tenant] = []  # nobody is let in there until a descriptor may be free again
+        self._unheard: list[Tenant] = []  # their connections are not accepted until a descriptor may be free again
         self._stopping = False
         self._next_round_ns = self._latest_round_ns = 0
         self._ran_ns = time.monotonic_ns()
@@ -87,7 +87,7 @@ class Server:
         self._regain()
 
     def _notice_stall(self) -> None:
-        """After a stop of seconds charge nobody for it: the tenants went on by the fail policy meanwhile."""
+        """After a pause of seconds charge no tenant for it: the tenants went on by the fail policy in the meantime."""
         now = time.monotonic_ns()
         if now - self._ran_ns > SILENT_NS:
             self.engine.policy.skip(now)
@@ -99,7 +99,7 @@ class Server:
         self._stopping = True
 
     def turn(self) -> None:
-        """Let the policy decide, then do what is due less urgently, then arm the timer."""
+        """Let the policy decide, then do the less urgent work that is due, then arm the timer."""
         now = time.monotonic_ns()
         self._decide(now)
         self.engine.show_waiters()
@@ -199,7 +199,7 @@ class Server:
         self.events.emit("tenant-added", time.monotonic_ns(), tenant=record.name)
 
     def remove_tenant(self, name: str, *, end: bool = False) -> None:
-        """Close everything of the tenant; `end` kills its processes, which would else go on as without an arbiter.
+        """Close everything of the tenant; `end` kills its processes, which would otherwise go on as without an arbiter.
 
         Raises:
             ValueError: there is no such tenant.
@@ -217,7 +217,7 @@ class Server:
         self.events.emit("tenant-removed", time.monotonic_ns(), tenant=name)
 
     def drop(self, process: Process, refusal: Refusal | None = None) -> None:
-        """End one connection and free what it held; says why where the process may still listen."""
+        """End one connection and free what it held; sends the reason if the process may still read it."""
         if process.closed:
             return
         process.closed = True
@@ -287,7 +287,7 @@ class Server:
             self._welcome(tenant, sock)
 
     def _stop_hearing(self, tenant: Tenant) -> None:
-        """Until the next round: who knocks goes on knocking, and to listen on would be a busy loop."""
+        """Stop accepting until the next round; polling a backlog that cannot be accepted would spin."""
         self.selector.unregister(tenant.listener)
         self._unheard.append(tenant)
         self.events.emit("out-of-descriptors", time.monotonic_ns(), tenant=tenant.name)
@@ -311,7 +311,7 @@ class Server:
             sock.close()
             return
         except OSError:
-            process.pidfd = -1  # not in our pid namespace, or no descriptor left: the socket alone tells of its end
+            process.pidfd = -1  # not in our pid namespace, or no descriptor left: only the socket shows its end
         tenant.processes.add(process)
         self.selector.register(sock, selectors.EVENT_READ, lambda: self._read(process))
         if process.pidfd >= 0:
@@ -322,7 +322,7 @@ class Server:
             self.drop(process)
 
     def _read(self, process: Process) -> None:
-        """Carry out what is there, a few messages at most, so that a flood costs the others little."""
+        """Carry out a few of the waiting messages, so that a flood from one process costs the others little."""
         now = time.monotonic_ns()
         for _ in range(self.settings.messages_per_turn):
             if process.closed or process.paused:

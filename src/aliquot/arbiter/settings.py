@@ -1,4 +1,4 @@
-"""How one arbiter is set up: the policy's settings and the limits on what tenants may cost it."""
+"""The settings of one arbiter: those of its policy, and limits on the resources that tenants may cost it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .abi import FailPolicy
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every limit has a number: nothing a tenant sends can grow without end."""
+    """Every resource has a limit: nothing that a tenant sends grows without bound."""
 
     runtime_dir: Path
     tokens: TokenConfig = field(default_factory=TokenConfig)
@@ -32,10 +32,10 @@ class Settings:
 
     @property
     def admin_socket(self) -> Path:
-        """For whoever creates tenants; owner only."""
+        """The socket for programs that create tenants; accessible to the owner only."""
         return self.runtime_dir / "admin.sock"
 
     @property
     def status_socket(self) -> Path:
-        """For whoever reads; cannot change anything."""
+        """The socket for programs that read; nothing can be changed through it."""
         return self.runtime_dir / "status.sock"

@@ -5,8 +5,8 @@ that maps what it has imported joins that instead of paying again. Two descripto
 one open file, which the kernel is asked, not the processes; a regular file may have been opened twice. The kernel has
 an order of open files, so one is found among a thousand in ten questions.
 
-A false word gains nothing: what is exported was paid for, who maps more than that pays the difference, and an import
-that is not recognised is charged in full. Memory of another tenant is never recognised here.
+A false report gains nothing: exported memory was paid for, a process that maps more than that pays the difference, and
+an import that is not recognised is charged in full. Memory of another tenant is never recognised here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Descriptor:
 
     @classmethod
     def of(cls, pid: int, number: int) -> Descriptor | None:
-        """What the kernel says of it; None where it is not there, or not to be seen."""
+        """The file's identity as the kernel reports it; None if it is gone or not visible."""
         try:
             found = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116
         except OSError:
@@ -98,7 +98,7 @@ class SharedMemory:
         return shared
 
     def more(self, number: int, size_bytes: int) -> int:
-        """By how much this is more than what was charged so far."""
+        """Bytes by which this size is above what was charged so far."""
         return max(0, size_bytes - self._all[number].bytes)
 
     def is_full(self) -> bool:

@@ -1,4 +1,4 @@
-"""Who held each GPU lately, turn by turn: a ring of bounded length, for people who look at the last minute.
+"""The recent turns on each GPU, in a ring of bounded length, for views of the last minute.
 
 A hand-over costs two appends. Nothing is computed until it is queried.
 """

@@ -1,4 +1,4 @@
-"""How soon tenants wake, as measured against what was promised, and what of their neighbours stands against it."""
+"""How soon tenants wake, measured against their promise, and the neighbours whose kernels endanger it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aliquot.status.tenants import WakeStatus
 from .grants import GrantState, Tenant
 
 LEAST_WAKES: Final = 100
-"""A p99 of fewer says nothing."""
+"""A p99 of fewer values means nothing."""
 
 
 def shortest_wake_us(grants: Iterable[GrantState]) -> int:

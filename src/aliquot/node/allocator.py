@@ -1,4 +1,5 @@
-"""Answers kubelet: ids and their health, a neutral name for ids, and all that a container needs just before it starts.
+"""Answers kubelet: device ids and their health, an opaque name for allocated ids, and preparation before a container
+starts.
 
 Allocate returns only a fresh CDI device name, because it cannot know the container. PreStartContainer identifies it
 (see `identity`), provisions the tenant that the pod's plan names, and only then writes the CDI file that the runtime
@@ -39,7 +40,7 @@ from aliquot.node.spans import Start
 _LOG: Final = Logger("node")
 AGAIN_S: Final = 0.2
 Outcome = Literal["provisioned", "waits", "refused"]
-"""`waits` may come right by itself, `refused` never does."""
+"""`waits` may resolve itself, `refused` never does."""
 
 
 class Refused(AliquotError):
@@ -80,7 +81,7 @@ class ShareAllocator:
         return device_ids(gpus, self._settings.ids_per_gpu, sick)
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        """The ids to take for some container, only a hint: the GPUs of the oldest waiting pod with that many ids."""
+        """A hint to kubelet which ids to take: those of the GPUs of the oldest waiting pod that requests this many."""
         for pod in sorted(self.pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
             for container in pod.asking():
                 key = f"{pod.metadata.uid}/{container.name}"
@@ -148,7 +149,7 @@ class ShareAllocator:
         """Everything for one container; the outcome is reported at the end.
 
         Raises:
-            NotYet, CdiError, CheckpointError, KubeError: it may come right by waiting.
+            NotYet, CdiError, CheckpointError, KubeError: it may succeed later.
             Refused: it will not.
         """
         try:
@@ -177,7 +178,7 @@ class ShareAllocator:
         self._calls.prepared(starts, seconds, why)
 
     def _plan(self, claim: Claim) -> tuple[PodPlan, str]:
-        """The plan, and its text: that which was followed before, else the pod's own.
+        """The plan and its text: the one followed at an earlier start, or else the pod's own.
 
         Raises:
             UnusablePlan: the pod has no plan. BadPlan: it cannot be read.
@@ -195,7 +196,7 @@ class ShareAllocator:
         return plan, text
 
     def _environment(self, claim: Claim, plan: PodPlan) -> tuple[str, ...]:
-        """Its variables beside those of its tenant: the ones of its first start."""
+        """The variables of its dialect, as they were at its first start."""
         settled = self.allotments.get(claim.name)
         if settled is not None and settled.plan:
             return settled.env

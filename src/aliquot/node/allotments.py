@@ -45,7 +45,7 @@ class Allotments:
             await self.write()
 
     async def give(self, ids: Sequence[str]) -> str:
-        """A name that was never given before, for these ids.
+        """Return a new name, never returned before, for these ids.
 
         Raises:
             CheckpointError: it could not be written.

@@ -1,14 +1,13 @@
 """The audit: programs that compute on a shared GPU without having registered with its arbiter.
 
-What NVML lists on a GPU and what is attached to the arbiter should be equal. Any other program bypassed our
-library, by a copy of the driver's or by a driver that was mounted without a share. Nothing limits it to one.
-On a GPU whose owner is not enforced, the owner's programs use the driver directly and register nowhere; others' are
+What NVML lists on a GPU and what is attached to the arbiter should be equal. Any other program bypassed our library,
+with its own copy of the driver or a driver that was mounted without a share. Nothing limits its use of the GPU. On a
+GPU whose owner is not enforced, the owner's programs use the driver directly and register nowhere; others' are
 recognised there by their pod.
 
-Pure: the picture, the clock and the reader of programs are given. No program is reported at once: it has a period of
-grace from the first check that found it, which starts again with every arbiter, to which programs attach again, and it
-stands still while the program is stopped, and a program that has no driver open is not the one that was
-meant.
+Pure: the node's status, the clock and the reader of programs are given. No program is reported at once: it has a grace
+period from the first check that found it. The period starts again with every new arbiter, since programs must attach
+again, and pauses while the program is stopped. A program that has no driver open is never reported.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import msgspec
 from aliquot.status.nodes import AuditTotals, NodeReport
 
 MAX_TOLD: Final = 16
-"""Maximum findings of one check; the others follow in the next."""
+"""The maximum number of programs that one check reports; the others follow in the next."""
 _POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 _CONTAINER: Final = re.compile(r"([0-9a-f]{64})")
 
@@ -47,7 +46,7 @@ class GpuProgram:
 
 @dataclass(frozen=True)
 class Bypass:
-    """A program found past Aliquot, on the GPU of that index."""
+    """A program that bypasses Aliquot, on the GPU of that index."""
 
     gpu: int
     program: GpuProgram
@@ -55,7 +54,7 @@ class Bypass:
 
 
 class Audit:
-    """Remembers when each unregistered program was first found, and which were reported already."""
+    """Keeps when each unregistered program was first found, and which were already reported."""
 
     def __init__(self, read: Callable[[int], GpuProgram | None], grace_s: float) -> None:
         self.totals = AuditTotals()
@@ -100,7 +99,8 @@ class Audit:
     def _since_when(self, key: _Key, now_s: float, *, stopped: bool) -> float:
         """When its grace period began. A stopped program can neither register nor load the GPU, so that time does not
         count;
-        nor does it restart the period, or a program that stops itself now and then would never be reported."""
+        it does not restart the period either, since a program that stops itself now and then would then never be
+        reported."""
         if key not in self._since:
             return now_s
         return self._since[key] + (now_s - self._looked_s if stopped else 0.0)

@@ -1,7 +1,7 @@
 """CDI specification files: what a container gets besides its image, written just before the runtime reads them.
 
-One file for each device name, and each name is written with one content in its life, since runtimes keep what they have
-read under a name; but for a container that could not work with the driver it had.
+One file for each device name. A name's content never changes, since runtimes cache what they have read under a name,
+except for a container that could not work with its earlier driver.
 
 Source: CNCF container device interface, SPEC.md, version 0.6.0.
 """

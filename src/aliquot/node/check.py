@@ -1,9 +1,9 @@
-"""The allocation check: pods of the node that do not have what they asked for, and what is done about each.
+"""The allocation check: finds pods of the node that do not have what they requested, and acts on each.
 
-A container that runs with no entry in any of kubelet's accounts slipped through while the plugin was away; it is
-reported, since only its owner can say what its work is worth. A pod that will never get its share is replaced where a
-controller makes a new one, and reported where none would. What was to be removed with a pod and was not, because a
-step of it failed or the pod ended while the agent recovered, is found here and tried again. `findings` is pure.
+A container that runs without an entry in any of kubelet's records started while the plugin was not registered; it is
+reported, since only its owner can decide whether to restart it. A pod that will never get its share is replaced where a
+controller makes a new one, and reported where none would. Leftovers of a pod, from a removal that failed or a pod that
+ended while the agent recovered, are found here and removed again. `findings` is pure.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class UnservedContainer:
 def findings(
     pods: Iterable[NodePod], held: Sequence[Held], noted: Sequence[Noted] | None, refused: Mapping[str, str]
 ) -> list[UnservedContainer]:
-    """All problems. `refused` has the final refusal of a pod by its uid; with `noted` None it is not known."""
+    """All problems. `refused` has the final refusals by pod uid; `noted` is None if kubelet's file cannot be read."""
     rows = {(row.namespace, row.pod, row.container) for row in held}
     entries = None if noted is None else {(entry.uid, entry.container) for entry in noted}
     found: list[UnservedContainer] = []
@@ -110,7 +110,7 @@ class AllocationCheck:
             self._refused.get(owner.uid, {}).pop(container, None)
 
     def forget(self, owner: PodKey) -> None:
-        """The pod is over."""
+        """Forget an ended pod."""
         self._refused.pop(owner.uid, None)
 
     async def look(self) -> None:
@@ -138,7 +138,7 @@ class AllocationCheck:
                 await self.api.delete(PODS, owner.pod, namespace=owner.namespace, uid=owner.uid)
 
     async def _tidy_names(self, entries: Sequence[Noted] | None) -> None:
-        """Forget names that kubelet does not have (any more): twice in a row, for it writes them after we answer."""
+        """Forget names that kubelet did not have in two checks in a row: it writes them only after our answer."""
         if entries is None:
             return
         known = {name for entry in entries for name in entry.names}
@@ -149,7 +149,7 @@ class AllocationCheck:
             await self.allotments.drop(remove_specs(Path(self.settings.cdi_dir), gone))
 
     def _tidy_pods(self) -> None:
-        """Release ended pods that still have something, found twice in a row: most are being released just now."""
+        """Release ended pods that held something in two checks in a row: most found once are being released."""
         if not self.pods.synced:
             return
         owners = {allotment.uid: allotment.owner for allotment in self.allotments if allotment.owner is not None}

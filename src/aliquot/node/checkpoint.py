@@ -60,7 +60,7 @@ class PodKey(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True):
-    """All that is kept, for the node of that name."""
+    """The whole content, for the node of that name."""
 
     node: str = ""
     allotments: tuple[Allotment, ...] = ()

@@ -1,7 +1,7 @@
 """The device ids that kubelet counts, such as `g3-042`: a fixed number for each GPU, whose health they carry.
 
 The ids are short and their number is bounded, since kubelet takes no message over 4 MiB and stores each id it gives.
-Which GPU a container gets is the plan's word and not that of its ids; a GPU's ids only carry its health to kubelet.
+The plan decides which GPU a container gets, not its ids; a GPU's ids only report its health to kubelet.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def gpu_of(device: str) -> int | None:
 def device_ids(gpus: Sequence[Gpu], per_gpu: int, sick: Mapping[GpuUuid, str]) -> list[DeviceId]:
     """All ids of a node; those of an unhealthy GPU are unhealthy.
 
-    They have a memory node only where all GPUs share one: kubelet's Topology Manager chooses ids, and CPU cores to go
-    with them, before it can be known which GPU the plan means, and would admit or refuse by the wrong one.
+    They have a memory node only if all GPUs share one: kubelet's Topology Manager chooses ids, and CPU cores to match,
+    before the plan's GPU is known, and could admit or refuse a pod by the wrong one.
     """
     nodes = {gpu.numa for gpu in gpus}
     numa = next(iter(nodes)) if len(nodes) == 1 else None

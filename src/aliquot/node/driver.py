@@ -79,7 +79,7 @@ def _emulated(settings: NodeSettings, volume: DriverVolume) -> tuple[Machine, No
 
 
 def emulated_driver(machine: Machine, volume: DriverVolume) -> NodeDriver:
-    """Its driver volume, filled from the emulated libraries."""
+    """The driver volume of an emulated machine, filled from the emulated libraries."""
 
     def find() -> DriverSource:
         return from_libraries(machine.libcuda, machine.libnvml, driver_version(machine.libcuda.parent))
@@ -95,7 +95,7 @@ def _real(settings: NodeSettings, volume: DriverVolume) -> tuple[Machine, NodeDr
         driver = NodeDriver(volume, lambda: find_source(root, container, libraries), loaded_version)
     except NoDriverFiles as error:
         raise NoDriver(f"{error}. {WAY_OUT}") from None
-    # By the link, so that a program that opens a library again after an upgrade opens the new one.
+    # Through the symbolic link, so that a program that reopens a library after an upgrade gets the new one.
     libcuda, libnvml = (volume.link / _LIBRARIES / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
     own = driver.source.root / "dev"
     devices = own if (own / "nvidiactl").exists() else root / "dev"

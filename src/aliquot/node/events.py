@@ -21,7 +21,7 @@ Kind = Literal["Normal", "Warning"]
 
 
 class Events:
-    """Writes events; the same one about the same object at most once a minute."""
+    """Writes events; an identical event about the same object at most once a minute."""
 
     def __init__(self, api: Api, node: str, clock: Clock | None = None) -> None:
         self._api = api

@@ -31,7 +31,7 @@ class _Line(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Health:
-    """All unhealthy GPUs of the machine with the reason; `others` answer and do not belong to the machine."""
+    """All unhealthy GPUs of the machine with the reason; `others` are GPUs that answer but are not shared."""
 
     sick: Mapping[GpuUuid, str]
     others: frozenset[str] = frozenset()
@@ -71,7 +71,7 @@ class HealthWatch:
             await asyncio.sleep(AGAIN_S)
 
     async def well(self, uuids: Collection[str]) -> None:
-        """Record the administrator's statement that these GPUs are healthy: their errors are forgotten."""
+        """Treat these GPUs as healthy, as the administrator has declared: their errors are forgotten."""
         await self._say({"well": list(uuids)})
 
     async def _say(self, order: object) -> None:

@@ -1,9 +1,8 @@
-"""Which GPUs of a stock plugin Aliquot may share: those that were given to the scheduler's holder pods.
+"""The GPUs of a stock plugin that Aliquot may share: those allocated to the scheduler's holder pods.
 
 A holder pod requests `nvidia.com/gpu: 1` from the stock plugin and sleeps. PodResources reports which GPU kubelet gave
-it,
-since the stock plugin's device ids are the GPUs' UUIDs; no log or environment is read. The UUID is
-written on the holder pod, where the scheduler's pool reads it, and the node offers only that GPU.
+it, since the stock plugin's device ids are the GPUs' UUIDs; no log or environment is read. The UUID is written on the
+holder pod, where the scheduler's pool reads it, and the node offers only that GPU.
 
 A pod is a holder only in the one namespace where the scheduler creates them: anyone could set the label alone.
 """

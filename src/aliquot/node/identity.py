@@ -1,9 +1,9 @@
 """Identification: from the device ids of a container that is about to start to the container itself.
 
-Kubelet names no pod in its calls. Two of its records do, and both have the container before PreStartContainer is
+Kubelet's calls do not name the pod. Two of its records do, and both contain the container before PreStartContainer is
 called: PodResources (an API; namespace, pod and container of all but plain init containers) and its device checkpoint
 (a file of its own; the pod's uid, the container, and the very answer that we gave to Allocate, which carries a name
-that we gave only once). The name leaves no choice, also when an init container and a later container have the same ids.
+that we gave only once). The name is unambiguous, even when an init container and a later container have the same ids.
 
 Nothing is guessed. If the two records name different pods, or neither names one, the start is refused.
 """

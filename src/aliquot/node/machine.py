@@ -34,7 +34,7 @@ class Machine(SharedMachine):
     devices: Path | None = DEVICES
     root: Path = Path("/")
     silent: tuple[str, ...] = ()
-    """The GPUs that the driver shows and that do not answer, as `GPU 3: GPU is lost`."""
+    """The GPUs that the driver lists but that do not answer, such as `GPU 3: GPU is lost`."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """The GPUs that answer and are not shared, by UUID, and why."""
 
@@ -44,11 +44,11 @@ class Machine(SharedMachine):
     """Where the node's root is mounted, for those."""
 
     def redriven(self, version: str) -> Machine:
-        """The same GPUs with another version of the driver."""
+        """A copy of this machine with another version of the driver."""
         return replace(self, gpus=tuple(msgspec.structs.replace(gpu, driver=version) for gpu in self.gpus))
 
     def spec(self, node: str) -> NodeSpec:
-        """The node as the ledger has it."""
+        """The node as an entry of the ledger."""
         return NodeSpec(node, self.placed)
 
     def edits(self, gpus: list[Gpu], *, bare: bool = False) -> Edits:
@@ -64,8 +64,8 @@ class Machine(SharedMachine):
     def variables(self, gpus: Sequence[Gpu], *, privileged: bool = False) -> tuple[str, ...]:
         """CUDA's variables in a container with those GPUs.
 
-        A container sees its own GPUs alone, by their device nodes; a privileged one sees all, and so does any on an
-        emulated machine.
+        A container sees only its own GPUs, by their device nodes; a privileged one sees all, as does every container on
+        an emulated machine.
         """
         seen = self.seen if privileged or self.folder is not None else gpus
         return tuple(f"{name}={value}" for name, value in cuda_variables([gpu.uuid for gpu in gpus], seen).items())
@@ -89,7 +89,7 @@ class Machine(SharedMachine):
 
 
 def minor_of(gpu: Gpu) -> int:
-    """The number of a GPU's device node; its index where no other is known."""
+    """The minor number of a GPU's device node; its index if the driver reports none."""
     return gpu.index if gpu.minor is None else gpu.minor
 
 

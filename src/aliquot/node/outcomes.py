@@ -1,9 +1,9 @@
 """The outcome of each plan on the node: an event for a failure, and the annotation `aliquot.dev/plan-status`.
 
 Failures, and their ends, are written at once; successes when the load has fallen. Every write to a pod is sent to
-all watchers of pods, and when many pods start together that work would delay their start. An outcome
-that repeats, as while a container waits for its share, is written once. With the good news go the annotations by
-which the tools of another project know that a pod of theirs has its devices.
+all watchers of pods, and when many pods start together that work would delay their start. A repeated outcome, as while
+a container waits for its share, is written once. A success is written together with the annotations by which another
+project's tools recognise that a pod has its devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from aliquot.node.events import Events
 
 LOOK_S: Final = 0.5
 GOOD_NEWS_S: Final = 15.0
-"""How long after a container has its share this is written: longer than a crowd of pods takes to start."""
+"""Delay before a success is written: longer than a large batch of pods takes to start."""
 AGAIN_S: Final = 5.0
 STATUS_BYTES: Final = 1000
 
@@ -88,7 +88,7 @@ class Outcomes:
         try:
             await self._api.patch(PODS, owner.pod, body, namespace=owner.namespace)
         except (NotFound, Conflict):
-            self.forget(owner)  # it has ended, or another pod has its name: recorded late, it would stay here forever
+            self.forget(owner)  # it has ended, or another pod has its name: a late record would stay here forever
             return
         except KubeError:
             self._due_s.setdefault(owner, self._clock.monotonic_s() + AGAIN_S)

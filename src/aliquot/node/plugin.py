@@ -1,8 +1,8 @@
 """The device plugin for `aliquot.dev/gpu-percent`: serves, registers, and does both again when kubelet was restarted.
 
-Source: Kubernetes device plugin API v1beta1. Kubelet dials back during Register, so the server serves before. A kubelet
-that starts removes all sockets in its folder, which is how its start is noticed; a socket of kubelet's own that is
-another file than before tells the same.
+Source: Kubernetes device plugin API v1beta1. Kubelet dials back during Register, so the server serves before. When
+kubelet starts it removes all sockets in its folder, which is how a restart is noticed; another inode of kubelet's own
+socket shows the same.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
 
     @property
     def registered(self) -> bool:
-        """Whether kubelet knows this plugin, as far as is visible."""
+        """Whether kubelet knows this plugin, as far as the plugin can see."""
         return self._server is not None and self._is_current()
 
     @property
@@ -80,7 +80,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
             (self._folder / self._endpoint).unlink(missing_ok=True)
 
     async def tell(self) -> None:
-        """Send the devices to kubelet again, after a change of health."""
+        """Send the devices to kubelet again after their health changed."""
         async with self._changed:
             self._version += 1
             self._changed.notify_all()
@@ -103,7 +103,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self._kubelet = kubelet
         self.registrations += 1
         self._on_registered()
-        if self._listed:  # kubelet was quicker than its answer
+        if self._listed:  # kubelet called before it answered Register
             self._on_listed()
 
     async def _serve(self) -> None:

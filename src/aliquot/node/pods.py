@@ -1,4 +1,4 @@
-"""The node's pods, kept up to date by a watch, with a query to the API server for when the copy may be behind."""
+"""The node's pods, kept up to date by a watch; the API server is queried when the watch may be behind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class NodePod(Wire):
 
     @property
     def key(self) -> PodKey:
-        """Both names of it."""
+        """Its identity."""
         return PodKey(self.metadata.uid, self.metadata.namespace, self.metadata.name)
 
     @property
@@ -76,7 +76,7 @@ class NodePod(Wire):
 
 NODE_PODS: Final = Resource(NodePod, "Pod", "pods")
 FETCHED_S: Final = 60.0
-"""How long a queried pod counts before the watch has delivered it: its end may never be reported."""
+"""How long a queried pod is kept before the watch delivers it: its end may never be reported."""
 
 
 class NodePods:

@@ -1,4 +1,4 @@
-"""Processes of this node: read from /proc, and ended.
+"""Reads processes of this node from /proc, and ends them.
 
 A process chooses its own name, also in a container.
 """
@@ -31,7 +31,7 @@ def read_program(pid: int, proc: Path = PROC) -> GpuProgram | None:
 
 
 def end_program(program: GpuProgram) -> bool:
-    """KILL exactly this process, never a later one with its number; returns whether it existed."""
+    """Send SIGKILL to exactly this process, never to a later one with its pid; returns whether it existed."""
     try:
         descriptor = os.pidfd_open(program.pid)
     except OSError:

@@ -37,7 +37,7 @@ from aliquot.tenancy.records import kernel_lengths_us, tenant_record
 
 
 class UnusablePlan(AliquotError):
-    """A plan that cannot be honoured on this node, and will not be by waiting."""
+    """A plan that cannot be honoured on this node, now or later."""
 
 
 class NotYet(AliquotError):
@@ -89,7 +89,7 @@ class TenantProvisioner:
         """Provision a container by its pod's plan.
 
         `driver` is the generation that it had before. `again` is for a container that was provisioned before and may be
-        running: nothing that it has is replaced, and an unavailable arbiter is informed when it is back.
+        running: nothing that it has is replaced, and the tenant is registered when an unavailable arbiter is back.
 
         Raises:
             UnusablePlan: the plan is for another node, has nothing for the container, or names a GPU of another node.

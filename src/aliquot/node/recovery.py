@@ -6,7 +6,7 @@
 
 Where two of them differ the earlier one counts, and the difference is reported. An empty answer of kubelet proves
 nothing: a kubelet that was just started knows none of its pods yet. `recover` is pure;
-`Recovering` asks all of these, goes on with what it makes of their answers, and removes the rest.
+`Recovering` reads all sources, restores what they agree on, and removes the rest.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _by_kubelet(
     pods: Mapping[str, Known] | None,
     told: list[str],
 ) -> dict[str, Allotment]:
-    """The content of kubelet's file, with what else is known."""
+    """The allotments in kubelet's checkpoint, completed from our own."""
     found: dict[str, Allotment] = {}
     for entry in noted:
         for name in entry.names:
@@ -123,7 +123,7 @@ def _by_rows(allotment: Allotment, held: Sequence[Held], told: list[str]) -> All
 
 
 def _by_api(allotment: Allotment, pods: Mapping[str, Known], told: list[str]) -> Allotment | None:
-    """None when its pod is gone; otherwise with the plan in force."""
+    """The allotment with the plan in force; None if its pod is gone."""
     if not allotment.uid:
         return allotment
     pod = pods.get(allotment.uid)
@@ -186,7 +186,7 @@ class Recovering:
         return {pod.key.uid: Known(pod.key, pod.metadata.annotations.get(PLAN, ""), pod.ended) for pod in self.pods}
 
     def _over(self, allotment: Allotment, all_: Sequence[Allotment]) -> bool:
-        """Whether it belongs to an ended init container: the pod says so, or a later container was provisioned."""
+        """Whether it belongs to an ended init container, by the pod's status or a later container's provisioning."""
         own = _container(allotment)
         if own is None or own.init <= 0:
             return False

@@ -70,12 +70,12 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The node this agent speaks for."""
+        """The name of this agent's node."""
         return self.node_name or socket.gethostname().lower()
 
     @property
     def device_plugins(self) -> Path:
-        """Where kubelet and its plugins meet."""
+        """The folder of kubelet's and its device plugins' sockets."""
         return Path(self.kubelet_dir) / "device-plugins"
 
     @property
@@ -90,7 +90,7 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
 
     @property
     def driver_volume(self) -> Path:
-        """The driver's files as containers are shown them; outlives a reboot, as containers' records name it."""
+        """The driver's files as containers see them; survives a reboot, because containers' records name it."""
         return Path(self.state_dir) / "driver"
 
     @property

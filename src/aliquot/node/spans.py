@@ -1,7 +1,7 @@
 """The spans of a container's start on its node: Allocate, PreStartContainer, and until it has the GPU.
 
-Kubelet names no pod in Allocate, so its times are kept by the name that was answered until PreStartContainer tells
-whose it is. When a container was granted the GPU for the first time is read from the arbiter's status, which has the
+Kubelet names no pod in Allocate, so its times are kept by the name that was answered until PreStartContainer identifies
+the container. When a container was granted the GPU for the first time is read from the arbiter's status, which has the
 time itself: polling makes its span late, not wrong. Pods without a trace context are not traced.
 """
 
@@ -24,7 +24,7 @@ from aliquot.tracing.spans import Spans
 
 LOOK_S: Final = 0.5
 KEPT: Final = 1000
-"""Containers of which something is remembered; of more the oldest are forgotten, at the cost of their spans."""
+"""The maximum number of remembered containers; beyond it the oldest are forgotten and lose their spans."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ContainerSpans:
                     self.granted(found)
 
     def granted(self, status: Status) -> None:
-        """Record those whose first grant this status shows."""
+        """Record the containers whose first grant this status shows."""
         wall_ns = time.time_ns() - time.monotonic_ns()
         first: dict[str, int] = {}
         for tenant in (tenant for gpu in status.gpus for tenant in gpu.tenants):
@@ -94,7 +94,7 @@ class ContainerSpans:
                 first[tenant.name] = min(tenant.first_grant_ns, first.get(tenant.name, tenant.first_grant_ns))
         for name in first.keys() & self._waiting.keys():
             waiting, at_ns = self._waiting.pop(name), wall_ns + first[name]
-            if at_ns >= waiting.since_ns:  # else of the container's start before this one
+            if at_ns >= waiting.since_ns:  # otherwise it belongs to the container's previous start
                 self._spans.record("first grant", waiting.since_ns, at_ns, waiting.attributes, parent=waiting.parent)
 
     def _attributes(self, start: Start) -> dict[str, str | list[str]]:

@@ -59,7 +59,7 @@ def labels_of(machine: Machine) -> dict[str, str]:
 
 
 def described(machine: Machine, sick: Mapping[GpuUuid, str]) -> str:
-    """The annotation that the scheduler reads: devices, links, memory nodes, near cores; and which are unhealthy."""
+    """The annotation that the scheduler reads: devices, links, NUMA nodes, near cores, and unhealthy devices."""
     devices = machine.placed
     here = {gpu.uuid for gpu in machine.gpus}
     unhealthy = {str(uuid): why for uuid, why in sick.items() if uuid in here}
@@ -90,8 +90,7 @@ class NodePublisher:
     ) -> bool:
         """Publish the labels, the annotation about the offered GPUs, and the one about their tenants' kernels.
 
-        Returns whether anything had to be written: a node that has them is left alone, a recreated one is written
-        again.
+        Returns whether anything was written: a node that is up to date is left alone, a recreated one is written again.
 
         Raises:
             KubeError: the API server refuses or is unavailable.
@@ -109,7 +108,7 @@ class NodePublisher:
         return True
 
     def _stale(self, labels: Mapping[str, str]) -> dict[str, None]:
-        """Labels of models that the node had before, to be taken away."""
+        """Labels of models that the node no longer has, to be removed."""
         shown = self._now.metadata.labels if self._now is not None else {}
         return {key: None for key in shown if key.startswith(OF_MODEL) and key not in labels}
 
@@ -135,7 +134,7 @@ class NodePublisher:
         return frozenset(word.strip() for word in said.split(",") if word.strip())
 
     async def heard_well(self) -> None:
-        """Take that annotation away.
+        """Remove that annotation.
 
         Raises:
             KubeError: the API server refuses or is unavailable.

@@ -1,9 +1,8 @@
 """Critical background tasks (their failure stops the agent) and one-shot tasks (their failure is logged).
 
-A lasting task that ends, by an error or by itself, ends the agent, so that it is started again as a whole: half an
-agent would go on allocating shares that are no longer maintained. A failed one-shot task is only logged: a
-file that cannot be removed now is no reason to withdraw the node's shares. The starter of such a task
-makes sure that its unfinished work is found again (see `checking`).
+A critical task that ends, with an error or not, ends the agent, so that it restarts as a whole: half an agent would go
+on allocating shares that are no longer maintained. A failed one-shot task is only logged: a file that cannot be removed
+now is no reason to withdraw the node's shares. The caller makes sure that unfinished work is found again (see `check`).
 """
 
 from __future__ import annotations

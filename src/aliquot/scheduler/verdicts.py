@@ -1,4 +1,4 @@
-"""Which nodes could take a pod now, why the others could not, and how good each is.
+"""The nodes that can take a pod now, the reasons of the others, and a score for each.
 
 All nodes are judged at once on the columns of the placement cluster. A reason is the same for all nodes of a kind,
 because kube-scheduler counts equal reasons in its event ("3 does not have a GPU with 0.30 free"). The exact

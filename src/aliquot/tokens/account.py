@@ -38,18 +38,18 @@ class Account(ABC):
         self.kept = Kept(share.request_milli, config.window_ns)
 
     def arrive(self, now_ns: int) -> None:
-        """It wants the GPU; after a whole window without a charge this counts as arriving anew."""
+        """The tenant wants the GPU from now on; after a whole window without a charge it counts as new."""
         if self.since_ns is None or not self.is_active(now_ns):
             self.since_ns = now_ns
         self.lag.wait(now_ns)
 
     def begin(self, now_ns: int) -> None:
-        """A turn of it begins, which it may have asked for before it was stopped."""
+        """A turn of the tenant begins; it may have asked for it before it was stopped."""
         self.lag.wait(now_ns)
         self.lag.begin(now_ns)
 
     def rest(self, now_ns: int) -> None:
-        """It asks for nothing from now on."""
+        """The tenant wants nothing from now on."""
         self.lag.begin(now_ns)
 
     def skip(self, now_ns: int) -> None:
@@ -85,7 +85,7 @@ class Account(ABC):
         self.kept.look(AccountSnapshot(now_ns, self.window.total_ns, self.lag.wanted_ns, self.lag.given // WHOLE, debt))
 
     def is_urgent(self, now_ns: int) -> bool:
-        """Whether it is to start at once, by a promise of how soon it wakes: under `fluid` alone."""
+        """Whether it must start at once because of a promised time to wake; only under the order `fluid`."""
         return False
 
     def usage(self, now_ns: int) -> float:
@@ -95,11 +95,11 @@ class Account(ABC):
 
     @abstractmethod
     def missing_ns(self, now_ns: int) -> int:
-        """What the tenant is owed, by which it goes before others; negative where it had too much."""
+        """Nanoseconds that the tenant is owed, by which turns are ordered; negative if it had more than its due."""
 
     @abstractmethod
     def debt_ns(self, now_ns: int) -> int:
-        """What it had too much and makes up for, as the journal keeps it."""
+        """Nanoseconds that it was charged beyond its due and must make up for, as written to the journal."""
 
     @abstractmethod
     def open_at_ns(self, now_ns: int) -> int:
@@ -111,4 +111,4 @@ class Account(ABC):
 
     @abstractmethod
     def rank(self, now_ns: int) -> Rank:
-        """Smaller goes first; the order is total, equal tenants go by who came first."""
+        """The sort key of the order of turns, smallest first; the order is total, and the earlier tenant wins a tie."""

@@ -1,4 +1,4 @@
-"""What the token policy is told and what it answers: plain values, times in nanoseconds, shares in milli-GPU."""
+"""The input and output of the token policy: plain values, times in nanoseconds, shares in milli-GPU."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Handover(StrEnum):
     """When the next tenant may start after the grant before has ended."""
 
     DRAIN = "drain"  # when the work before is done: exact shares
-    OVERLAP = "overlap"  # at once; overlapped time is divided among those who overlap
+    OVERLAP = "overlap"  # at once; overlapped time is divided among the tenants that overlap
     AUTO = "auto"  # drain for a little longer than the tenant's work usually takes to end, then overlap
 
 
 class Turns(StrEnum):
     """Whose turn it is, and how long a turn is."""
 
-    FLUID = "fluid"  # whoever is farthest behind the fluid, until another is by a quantum
+    FLUID = "fluid"  # the tenant farthest behind the fluid, until another is behind by a quantum more
     KUBESHARE = "kubeshare"  # the three steps over a sliding window, turns of one length (HPDC'20)
     GEMINI = "gemini"  # the same order, turns as long as the tenant's bursts (TCC'21)
 
@@ -40,7 +40,7 @@ class TokenConfig:
     gang_patience_ns: int = 200 * MS
 
     def __post_init__(self) -> None:
-        """Refuse settings under which nothing could be promised.
+        """Reject settings under which no share could be guaranteed.
 
         Raises:
             ValueError: says which setting, and what is allowed.
@@ -63,7 +63,7 @@ class Share:
     wake_ns: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse shares that cannot be kept.
+        """Reject shares that cannot be guaranteed.
 
         Raises:
             ValueError: the limit is below the request, or one is outside 0..1000.
@@ -86,7 +86,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """The deadline moves; no message is needed, for nothing stopped."""
+    """The deadline moves; no message is needed, because the tenant never stopped."""
 
     tenant: str
     gpus: tuple[str, ...]
@@ -96,7 +96,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """The tenant must stop launching and say when its work has drained."""
+    """The tenant must stop launching and report when its work has finished."""
 
     tenant: str
     gpus: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""One GPU's occupants: whoever holds it, and whoever has work on it that outlived its grant.
+"""One GPU's occupants: the tenant that holds it, and tenants with work on it that outlived their grants.
 
 Time is charged as it passes, divided among the occupants, so the charges of a GPU add up to its busy time exactly.
 """
@@ -30,8 +30,8 @@ class ActiveGrant:
         self.quota_ns = quota_ns
         self.period_start_ns = start_ns
         self.deadline_ns = deadline_ns
-        self.told_ns = deadline_ns  # what the tenant knows; it may be asked to end before
-        self.lent = False  # renewed while nobody waited: nobody's turn, so a waiter may end it early
+        self.told_ns = deadline_ns  # the deadline that the tenant knows; it may be revoked earlier
+        self.lent = False  # renewed while no tenant waited: not a turn of its own, so a waiter may end it early
         self.shortened = False
         self.stopped = False
         self.ended_ns: int | None = None  # resumed: when the turn ended whose work is to be finished
@@ -54,7 +54,7 @@ class GpuOccupants:
         return sum(account.is_active(now_ns) for account in self.members.values())
 
     def settle(self, now_ns: int) -> None:
-        """Charge everybody on the GPU for the time since the last call."""
+        """Charge every tenant on the GPU for the time since the last call."""
         start, self._at_ns = self._at_ns, now_ns
         span = now_ns - start
         if span <= 0 or not self.occupants:

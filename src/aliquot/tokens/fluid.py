@@ -1,8 +1,8 @@
 """What each tenant would get if GPUs could be divided like a fluid: requests first, the rest levelled up to limits.
 
-Whoever wants its GPUs gets its request; what is left is levelled up, the lowest first, until a limit is reached or a
+Every tenant that wants its GPUs gets its request; the rest raises the lowest rates first, until a limit is reached or a
 GPU is full. A tenant of several GPUs has one rate on all of them, for it is granted all or none. The rates change only
-when a tenant begins or ceases to want its GPUs.
+when a tenant begins or stops wanting its GPUs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turns that follow the fluid: whoever is farthest behind it is next, and the turn changes when the gap is a quantum.
+"""Turns that follow the fluid: the tenant farthest behind is next, and the turn changes when the gap is a quantum.
 
     turn     a free GPU goes to the waiter that is owed most; one that woke from a rest and has had less than its
              request counts as owed LEAD more until a turn is taken from it or it has had a whole one
@@ -40,11 +40,11 @@ SLACK_PART: Final = 500
 HOLD_PART: Final = 100
 """How long a free GPU is kept from a tenant after such a rest, as a part of what its work usually takes to end."""
 MIN_HOLD_NS: Final = MS
-"""Kernels for which it would be shorter do no harm that the next turn does not mend."""
+"""Kernels that would need a shorter hold do no harm that the next turn does not correct."""
 EXACT_NS: Final = 2000
 """A gap below this may come from rounding, or from the little by which a tenant that leaves the fluid is not even."""
 LOOK_NS: Final = MS // 10
-"""The least time to the next look, so that rounding never makes the policy look again at once."""
+"""The minimum time to the next evaluation, so that rounding never makes the policy run again at once."""
 
 
 class FluidAccount(Account):
@@ -54,13 +54,13 @@ class FluidAccount(Account):
 
     def __init__(self, gpu: str, share: Share, ordinal: int, config: TokenConfig, lag: Lag) -> None:
         super().__init__(gpu, share, ordinal, config, lag)
-        self.blocked = False  # it has run a quantum ahead of its limit
+        self.blocked = False  # the tenant has run a quantum ahead of its limit
 
     def arrive(self, now_ns: int) -> None:
         """It wants the GPU; it has the lead of one that wakes if it has had clearly less than its request.
 
-        A program that never rests makes pauses too, where it lacks processor time, and would keep others that wake
-        waiting with a lead of its own.
+        A program that never rests still pauses when it lacks processor time; a lead for each pause would delay other
+        tenants that wake.
         """
         was_fresh = self.lag.fresh
         super().arrive(now_ns)
@@ -118,7 +118,7 @@ class FluidAccount(Account):
         return min(room, (self.lag.owed_ns(now_ns) + QUANTUM_NS) * WHOLE // (WHOLE - self.lag.rate))
 
     def rank(self, now_ns: int) -> Rank:
-        """Smaller goes first: whoever was promised to wake in time, then whoever is farthest behind the fluid."""
+        """The sort key, smallest first: tenants with a promised time to wake, then those farthest behind the fluid."""
         lead = self.config.window_ns // LEAD_PART if self.lag.fresh else 0
         return (-1 if self.is_urgent(now_ns) else 0, -self.lag.owed_ns(now_ns) - lead, self.ordinal)
 
@@ -158,7 +158,7 @@ class FluidPolicy(TokenPolicy):
             self._end(tenant, hold, now_ns, actions)
 
     def _settle_in(self, tenant: PolicyTenant) -> None:
-        """It has had a whole turn since it woke, and no longer goes before others."""
+        """The tenant has had a whole turn since it woke, so it loses its lead."""
         for account in tenant.accounts.values():
             account.lag.fresh = False
         self._ranks.pop(tenant.name, None)
@@ -171,11 +171,11 @@ class FluidPolicy(TokenPolicy):
         reserved: Mapping[str, str],
         now_ns: int,
     ) -> int:
-        """When the turn ends as things stand; later than any deadline while nothing is in sight."""
+        """When the turn ends if nothing changes; later than any deadline if no event is known that would end it."""
         if self._is_anyone_overdue(hold, now_ns):
             return now_ns
         if hold.ended_ns is not None and rivals:
-            return hold.told_ns  # resumed to finish what it began: for as long as it was told, and no longer
+            return hold.told_ns  # resumed to finish earlier work: until its deadline and no longer
         ends = [now_ns + 2 * self.config.quota_ns]
         runway = tenant.runway_ns(now_ns)
         if runway is not None:
@@ -205,7 +205,7 @@ class FluidPolicy(TokenPolicy):
         return True
 
     def _enter(self, tenant: PolicyTenant, quota_ns: int, now_ns: int, actions: list[Action]) -> ActiveGrant:
-        """Begin a turn; when it ends is found at the next look, which may not wait for the quota."""
+        """Begin a turn; the next evaluation decides when it ends, and may come before the quota is over."""
         hold = super()._enter(tenant, quota_ns, now_ns, actions)
         hold.deadline_ns = min(hold.deadline_ns, now_ns + SLICE_NS)
         return hold
@@ -236,7 +236,7 @@ class FluidPolicy(TokenPolicy):
         return replace(found, until_ns=until, until_wanting_ns=min(until, found.until_wanting_ns))
 
     def _may_close(self, account: FluidAccount, now_ns: int) -> bool:
-        """Whether its limit might hold it back when rates change: it was stopped ahead of it, and is hardly even."""
+        """Whether its limit might hold it back when rates change: it was stopped ahead of it and is barely even."""
         return account.blocked and account.lag.owed_ns(now_ns) < EXACT_NS
 
     def _stays_ns(
@@ -255,7 +255,7 @@ class FluidPolicy(TokenPolicy):
             theirs = rival.accounts[gpu]
             if theirs.share.wake_ns and theirs.lag.fresh:
                 if not urgent:
-                    return 0  # it goes first from when on it is within its request
+                    return 0  # it goes first as soon as it is within its request
             elif urgent:
                 continue
             gap = standing - self._standing(rival, now_ns)
@@ -271,7 +271,7 @@ class FluidPolicy(TokenPolicy):
         return stays
 
     def _standing(self, tenant: PolicyTenant, now_ns: int) -> int:
-        """What puts a tenant of one GPU into the order of turns, in millionths of a nanosecond: larger goes first."""
+        """The key of a single-GPU tenant in the order of turns, in millionths of a nanosecond: larger goes first."""
         (account,) = tenant.accounts.values()
         return -self._rank(tenant, now_ns)[1] * WHOLE + account.lag.level % WHOLE
 

@@ -1,4 +1,4 @@
-"""GPUs kept free for tenants of several GPUs, so that they are not passed over for ever."""
+"""GPUs kept free for tenants of several GPUs, so that these do not starve."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .tenant import PolicyTenant
 def reservations(ranked: Sequence[PolicyTenant], patience_ns: int, now_ns: int) -> dict[str, str]:
     """Which GPU is kept for which gang, of the candidates in the order of turns; each gets all of its GPUs or none.
 
-    A gang must have waited for `patience_ns`, and never goes past a tenant that comes before it: who is passed over
-    moves up in that order with time, so neither a gang nor its neighbours starve.
+    A gang must have waited for `patience_ns`, and never overtakes a tenant ranked before it: a tenant that is passed
+    over moves up in that order with time, so neither a gang nor its neighbours starve.
     """
     reserved: dict[str, str] = {}
     if not any(len(tenant.accounts) > 1 for tenant in ranked):

@@ -1,13 +1,13 @@
-"""Whether what was promised was kept, judged over every window that ends at a look a fortieth of a window apart.
+"""Whether the promise was kept, judged over sliding windows whose ends are a fortieth of a window apart.
 
 - *request*: in every window a tenant gets its request for the time it wanted the GPU, within 0.02 of the window;
 - *busy*: a tenant that wanted the GPU all the time gets its request, within 0.02;
 - *fluid*: how far what it got is from what the fluid gave it, as a part of the window.
 
-It wants the GPU while it waits for it, holds it or has work on it. A tenant that owes time for kernels of before the
-window has had that part of it already. Windows that a tenant did not want the GPU in are not counted. "Its request in
-every window in which it wanted that much" is not promised: the fluid itself does not keep it, because limits hold a
-tenant back while others rest, and what was not given then is not made up for later.
+It wants the GPU while it waits for it, holds it or has work on it. A tenant that owes time for kernels from before the
+window has already had that part of its share. Windows in which the tenant never wanted the GPU are not counted. "Its
+request in every window in which it wanted that much" is not promised: the fluid itself does not keep it, because limits
+hold a tenant back while others rest, and what was not given then is not made up for later.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 LOOKS: Final = 40
-"""Looks a window."""
+"""Samples in one window."""
 SLACK_MILLI: Final = 20
 WHOLE_WINDOW: Final = 0.999
-"""The part of a window that counts as all of it."""
+"""A tenant that wanted the GPU for this part of a window counts as wanting it all the time."""
 BINS: Final = 200
 """Errors are counted by thousandths of a window, up to a fifth of it; the last bin has what is beyond."""
 
@@ -52,7 +52,7 @@ class Kept:
     _errors: list[int] = field(default_factory=lambda: [0] * BINS)
 
     def look(self, account: AccountSnapshot) -> None:
-        """Judge the window that ends now, if the tenant has been here for so long."""
+        """Judge the window that ends now, if the tenant has existed for that long."""
         looks = self._looks
         if looks and account.at_ns - looks[-1].at_ns < self.window_ns // LOOKS:
             return
@@ -63,7 +63,7 @@ class Kept:
             self._judge(looks[0], account)
 
     def forget(self) -> None:
-        """Time passed in which nothing was decided: no window that has any of it is judged."""
+        """Discard the samples: time passed without decisions, and no window that contains any of it is judged."""
         self._looks.clear()
 
     def error_p95(self) -> float:

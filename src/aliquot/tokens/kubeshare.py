@@ -1,12 +1,12 @@
 """Turns as in KubeShare: three steps over a sliding window, and grants of one length.
 
-The order (HPDC'20, 4.5): whoever is at its limit is out; of those below their request the one farthest below comes
-first; else the lowest usage. How far below is told by the balance of `promise`, usage and limit by the window and the
-bucket of `window`. The order is asked whenever a grant ends; shortly before, to let the holder go on if it would be
-chosen again.
+The order (HPDC'20, 4.5): tenants at their limit are left out; of those below their request the one farthest below comes
+first; otherwise the lowest usage. The balance in `promise` measures how far below; the window and the bucket in
+`window` measure usage and limit. The order is evaluated when a grant ends, and shortly before, so that the holder goes
+on if it would be chosen again.
 
 The request goes before the limit. The limit is paced by a bucket that saves little, so a tenant whose limit is close to
-its request could not make up for a neighbour's long turn; whoever is below its request is therefore never held back.
+its request could not make up for a neighbour's long turn; a tenant below its request is therefore never held back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .tenant import PolicyTenant
 from .window import LimitBucket
 
 SURE_NS: Final = 10 * MS
-"""For so long the window is looked ahead: a turn that has ended has ended for good by then, long kernels aside."""
+"""How far ahead the window is evaluated: by then a turn that has ended is really over, except for long kernels."""
 
 
 class WindowAccount(Account):
@@ -44,7 +44,7 @@ class WindowAccount(Account):
         )
 
     def arrive(self, now_ns: int) -> None:
-        """It wants the GPU; after a whole window without a charge this counts as arriving anew."""
+        """The tenant wants the GPU from now on; after a whole window without a charge it counts as new."""
         if self.since_ns is None or not self.is_active(now_ns):
             self.promise.reset(now_ns)
         super().arrive(now_ns)
@@ -56,7 +56,7 @@ class WindowAccount(Account):
         self.promise.begin(now_ns)
 
     def rest(self, now_ns: int) -> None:
-        """It asks for nothing from now on."""
+        """The tenant wants nothing from now on."""
         super().rest(now_ns)
         self.promise.rest(now_ns)
 
@@ -122,7 +122,7 @@ class WindowAccount(Account):
         if mine > 0:
             full = mine >= self.share.request_milli * self.config.window_ns * (WAITING_WINDOWS - 1) // 1000
             speed = other.share.request_milli - (0 if full else self.share.request_milli)
-            # Ranks are in whole nanoseconds, and among equals who came first goes first.
+            # Ranks are in whole nanoseconds, and the earlier tenant wins a tie.
             lead = self.promise.lead_over(other.promise) - (1000 if self.ordinal > other.ordinal else 0)
             return _until(lead, speed)
         used = 1_000_000 * (other.window.used_ns(now_ns) - 2)
@@ -182,9 +182,10 @@ class KubeSharePolicy(TokenPolicy):
         reserved: Mapping[str, str],
         now_ns: int,
     ) -> bool:
-        """Whether it would be chosen again at once, no gang has reserved a GPU of it, and nobody is to resume there.
+        """Whether the holder would be chosen again at once: no gang has reserved its GPU, and no tenant is to resume
+        there.
 
-        Who is to resume goes first, for its charges do not end before its work does, whatever its share.
+        A tenant that is to resume goes first, because its charges do not end before its work does, whatever its share.
         """
         if self._is_anyone_overdue(hold, now_ns):
             return False
@@ -222,8 +223,8 @@ class KubeSharePolicy(TokenPolicy):
     def _bounded_quota(self, tenant: PolicyTenant, now_ns: int) -> int:
         """The quota, cut to what its limits leave, and among several tenants to a hundredth of the window.
 
-        One turn is the grain of the shares: a window that begins or ends within a turn is off by it, and a point of
-        the window is what the shares are promised to. Whoever is alone takes turns of up to a twentieth.
+        One turn is the grain of the shares: a window that begins or ends within a turn is off by that turn, and shares
+        are promised to one percent of the window. A tenant that is alone takes turns of up to a twentieth.
         """
         alone = all(self._devices[gpu].active(now_ns) <= 1 for gpu in tenant.accounts)
         ceiling = max(self.config.quota_ns, self.config.window_ns // (20 if alone else 100))
@@ -232,7 +233,7 @@ class KubeSharePolicy(TokenPolicy):
 
 
 def _until(gap: int, speed_milli: int) -> int:
-    """How many nanoseconds a gap in thousandths of one lasts that closes at this speed."""
+    """Nanoseconds until a gap, in thousandths of a nanosecond, is closed at this speed."""
     if speed_milli <= 0:
         return SECOND if gap >= 0 else 0
     return max(0, gap - 1000) // speed_milli

@@ -1,4 +1,4 @@
-"""How far a tenant is behind the fluid on one GPU: what the promise is judged by, and what the policy `fluid` goes by.
+"""How far a tenant is behind the fluid on one GPU: the measure of the promise, and the order of the policy `fluid`.
 
 Every tenant that wants the GPU earns at its rate of the fluid and pays for the time it occupies. A tenant that rests
 earns nothing. One that is ahead when it comes to rest stays among those that want the GPU until it is not, for in the
@@ -17,11 +17,11 @@ from .actions import MS, SECOND, Share
 from .fluid import WHOLE, rates
 
 KEPT_NS = 1 * SECOND
-"""What a tenant that rests keeps of what it is owed; what is above is lost as fast as it rests, so not at once."""
+"""The most credit that a resting tenant keeps; credit above it decays at the pace of the rest, not at once."""
 GRACE_NS = 2 * MS
 """How long after a turn was taken from it a tenant may say that it wants more, before it counts as resting."""
 REST_NS = 2 * MS
-"""A tenant goes first after a rest; a shorter pause is none: a program that lacks processor time makes such pauses."""
+"""The shortest pause that counts as a rest, after which a tenant goes first; a lack of CPU causes shorter ones."""
 LEAST_NS = 1 * MS
 CACHED = 64
 """Sets of busy tenants whose rates are kept."""
@@ -36,7 +36,7 @@ class Creditor(NamedTuple):
 
 
 class Flow:
-    """The fluid of one GPU: who wants it, at which rates; and who left it last while the others owed it time."""
+    """The fluid of one GPU: the tenants that want it, their rates, and the last that left while it was owed time."""
 
     __slots__ = ("_at_ns", "_cache", "busy", "creditor")
 
@@ -47,7 +47,7 @@ class Flow:
         self._cache: dict[tuple[Lag, ...], list[int]] = {}
 
     def accrue(self, now_ns: int) -> None:
-        """Let everybody that wants the GPU earn up to now."""
+        """Credit every tenant that wants the GPU for the time up to now."""
         span = now_ns - self._at_ns
         if span > 0:
             self._at_ns = now_ns
@@ -87,7 +87,7 @@ class Flow:
             lag.flow.busy[lag] = of_lag
 
     def parts_without(self, leaving: Lag) -> dict[Lag, int]:
-        """What each of the others here would get of one's level if that one left, where no tenant has several GPUs."""
+        """The part of a leaving tenant's level that each other tenant would get, if no tenant has several GPUs."""
         key = tuple(lag for lag in self.busy if lag is not leaving)
         rates = self._rates(key)
         total = sum(rates) or 1
@@ -130,7 +130,7 @@ class Flow:
 
 
 def _least(lags: list[Lag]) -> Share:
-    """One share of a tenant for all of its GPUs, which it is granted together."""
+    """The single rate of a tenant on all of its GPUs, since they are granted together."""
     limit = min(lag.share.limit_milli for lag in lags)
     return Share(min(limit, *(lag.share.request_milli for lag in lags)), limit)
 
@@ -184,7 +184,7 @@ class Lag:
         return self.share.limit_milli < 1000 and self.rate >= self.share.limit_milli * 1000
 
     def give(self, amount: int) -> None:
-        """The fluid gives it so much; negative takes."""
+        """Add this amount to what the fluid has given it; a negative amount takes away."""
         self.level += amount
         self.given += amount
 
@@ -213,7 +213,7 @@ class Lag:
             self._rested_at_ns = None
 
     def begin(self, now_ns: int) -> None:
-        """It waits no more: it holds the GPU, or asks for nothing, and whether that is a rest, `idle` finds out."""
+        """The wait is over: it holds the GPU, or wants nothing; `idle` decides whether that is a rest."""
         self.flow.accrue(now_ns)
         self.waiting = False
 
@@ -240,7 +240,7 @@ class Lag:
             self.go(now_ns)
 
     def may_leave_at_ns(self, now_ns: int) -> int | None:
-        """From when on `idle` may let it leave; None where it is not about to."""
+        """The earliest time at which `idle` may let it leave; None if it is not about to leave."""
         if self._idle_ns is None or self not in self.flow.busy:
             return None
         even_ns = now_ns + max(0, -self.owed_ns(now_ns) - LEAST_NS // 1000 - 1) * WHOLE // max(self.rate, 1)
@@ -264,7 +264,7 @@ class Lag:
         self.level -= amount_ns * WHOLE
 
     def owe(self, debt_ns: int) -> None:
-        """What it was ahead by, read from a journal; negative behind."""
+        """Restore how far it was ahead, as read from a journal; negative if behind."""
         self.level -= debt_ns * WHOLE
 
     def skip(self, now_ns: int) -> None:

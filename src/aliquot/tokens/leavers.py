@@ -1,7 +1,7 @@
-"""What tenants that were taken away still owe, in case they come again.
+"""What removed tenants still owe, in case they come back.
 
-A tenant that is removed and made anew, such as one whose container is restarted over and over, would else have what it
-ran too much for nothing each time. What is owed is worked off at the tenant's request meanwhile, as if it had stayed.
+A tenant that is removed and added again, such as one whose container keeps restarting, would otherwise be forgiven its
+excess time on each restart. In the meantime the debt shrinks at the rate of the tenant's request, as if it had stayed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from .account import Account
 
 LEAST_MILLI: Final = 20
-"""At least at this rate what is owed is worked off, also where nothing was requested."""
+"""The minimum rate at which a debt shrinks, also for a tenant that requested nothing."""
 
 
 class _Debt(NamedTuple):
@@ -31,14 +31,14 @@ class Leavers:
         self._debts: dict[tuple[str, str], _Debt] = {}
 
     def leave(self, name: str, accounts: Mapping[str, Account], now_ns: int) -> None:
-        """Remember what a tenant owes that is taken away."""
+        """Remember the debts of a tenant that is removed."""
         self._debts = {key: debt for key, debt in self._debts.items() if debt.now(now_ns) > 0}
         for gpu, account in accounts.items():
             rate_milli = max(LEAST_MILLI, account.share.request_milli)
             self._debts[name, gpu] = _Debt(account.debt_ns(now_ns), rate_milli, now_ns)
 
     def come(self, name: str, accounts: Mapping[str, Account], now_ns: int) -> None:
-        """Charge a tenant that is made anew with what it still owes."""
+        """Charge a tenant that was added again with what it still owes."""
         for gpu, account in accounts.items():
             debt = self._debts.pop((name, gpu), None)
             if debt is not None and (owed_ns := debt.now(now_ns)) > 0:

@@ -1,7 +1,7 @@
 """Who may use which GPU until when: the token policy, without a clock and without I/O.
 
 The caller tells what happened and when (`want`, `returned`, `drained`, `dead`), calls `tick(now)` for the actions to
-carry out, and calls again at `next_wake_ns()` at the latest. Time is any integer of nanoseconds that never goes back.
+carry out, and calls again at `next_wake_ns()` at the latest. Times are integers of nanoseconds that never decrease.
 
 A tenant is granted all of its GPUs or none, so tenants never hold one and wait for another, and cannot deadlock. A gang
 that could not start for `gang_patience_ns` has its GPUs kept free once its turn has come, so it cannot starve either.
@@ -30,7 +30,7 @@ MAX_CARRY_OUT_NS: Final = MS // 2
 
 
 class TokenPolicy(Tenants):
-    """Grants and hand-overs, for any number of GPUs; whose turn it is, a subclass says."""
+    """Grants and hand-overs for any number of GPUs; a subclass decides whose turn it is."""
 
     def __init__(self, config: TokenConfig | None = None) -> None:
         super().__init__(config)
@@ -64,7 +64,7 @@ class TokenPolicy(Tenants):
         return actions
 
     def _in_order(self, tenants: list[PolicyTenant], now_ns: int) -> list[PolicyTenant]:
-        """Whose turn comes first, first."""
+        """The tenants sorted by whose turn comes first."""
         return sorted(tenants, key=lambda tenant: (self._rank(tenant, now_ns), tenant.name))
 
     def judge(self, now_ns: int) -> None:
@@ -75,9 +75,9 @@ class TokenPolicy(Tenants):
                 account.judge(now_ns)
 
     def note_carried_out(self, took_ns: int) -> None:
-        """The end of a turn had effect so long after the tick that decided it.
+        """Note how long after its tick the end of a turn took effect.
 
-        A turn that lasts to its deadline is ended so long before it, for from the deadline on its tenant launches
+        A turn that lasts to its deadline is ended this much earlier, because from the deadline on its tenant launches
         nothing and the GPU would wait for the caller.
         """
         self._carry_out_ns += (min(took_ns, MAX_CARRY_OUT_NS) - self._carry_out_ns) // 8
@@ -118,7 +118,7 @@ class TokenPolicy(Tenants):
 
     @abstractmethod
     def _turn_ns(self, tenant: PolicyTenant, now_ns: int) -> int:
-        """How long a grant is that begins now."""
+        """The length of a grant that begins now."""
 
     @abstractmethod
     def _review(
@@ -152,7 +152,7 @@ class TokenPolicy(Tenants):
         return tenant if tenant.residual == {gpu} else None
 
     def _candidates(self, now_ns: int) -> list[PolicyTenant]:
-        """Everybody who waits and whom neither its limit nor unfinished work keeps out.
+        """The tenants that wait and are held back neither by a limit nor by unfinished work.
 
         Unfinished work does so for as long as others wait for it, and not longer: it may need what its owner has yet
         to launch.
@@ -178,7 +178,7 @@ class TokenPolicy(Tenants):
     def _expire(
         self, now_ns: int, candidates: list[PolicyTenant], reserved: Mapping[str, str], actions: list[Action]
     ) -> None:
-        """Renew who may go on, revoke whose time is over."""
+        """Renew the grants that may go on and revoke those whose time is over."""
         for tenant in self._tenants.values():
             if (hold := tenant.hold) is not None:
                 rivals = [c for c in candidates if not hold.gpus_set.isdisjoint(c.accounts)]
@@ -201,7 +201,7 @@ class TokenPolicy(Tenants):
         return min(self.config.renew_lead_ns, hold.quota_ns // 4)
 
     def _revoked_at_ns(self, hold: ActiveGrant) -> int:
-        """When a turn is ended that lasts to its deadline. Before the deadline that its tenant knows nothing waits."""
+        """When to end a turn that lasts to its deadline; until the deadline that its tenant knows, no tenant waits."""
         ahead_ns = min(self._carry_out_ns, hold.quota_ns // 16) if hold.deadline_ns >= hold.told_ns else 0
         return hold.deadline_ns - ahead_ns
 
@@ -238,7 +238,7 @@ class TokenPolicy(Tenants):
     ) -> None:
         """Give every free GPU to the first in the order that can start on all of its GPUs.
 
-        A tenant starts beside work of its own only where nobody before it in the order waits for that work to end.
+        A tenant starts beside its own earlier work only if no tenant before it in the order waits for that work to end.
         """
         waited_for: set[str] = set()
         for tenant in ranked:

@@ -1,12 +1,12 @@
 """What a tenant is owed on one GPU: a balance that fills at its request's rate and pays for every charge.
 
-The sliding window of KubeShare (HPDC'20, 4.5) tells how far a tenant is below its request, but it forgets: with kernels
-of seconds, which cannot be stopped at a grant's end, whoever launches them would get the lumps that fall out of the
-window for nothing, at its neighbours' cost. The balance forgets nothing that was promised:
+The sliding window of KubeShare (HPDC'20, 4.5) shows how far a tenant is below its request, but it forgets: with kernels
+of seconds, which cannot be stopped at a grant's end, the tenant that launches them would get the time that falls out of
+the window for nothing, at its neighbours' cost. The balance forgets nothing that was promised:
 
 - while the tenant wants or uses the GPU it is owed `request` of the time, and every charge is paid from that, work
   that ran past its grant included, however long it ran;
-- a turn that begins on a balance below zero was lent by somebody who had enough, so what was lent before is forgiven;
+- a turn that begins on a balance below zero was lent by a tenant that had enough, so what was lent before is forgiven;
 - a pause is owed nothing: a tenant that could save up turns by staying away would take them from its neighbours when
   it comes back, as long as it had saved.
 

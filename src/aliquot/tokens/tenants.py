@@ -1,4 +1,4 @@
-"""All tenants and GPUs, and what is heard of them: who wants a GPU, gave it back, has drained or is gone.
+"""All tenants and GPUs, and the events of them: a tenant wants a GPU, returned it, has drained or is gone.
 
 It carries out what follows from that alone. Who is granted a GPU, and whose turn ends, is decided in `policy`.
 """
@@ -72,7 +72,7 @@ class Tenants(ABC):
             account.arrive(now_ns)
 
     def unwant(self, name: str, now_ns: int) -> None:
-        """Whoever asked for the tenant is gone; what it holds is not touched."""
+        """The tenant no longer wants a GPU; what it holds is not touched."""
         self._rest(self._tenant(name), now_ns)
 
     def returned(self, name: str, now_ns: int, burst_ns: int = 0) -> None:
@@ -167,7 +167,7 @@ class Tenants(ABC):
             raise UnknownTenant(f"{name} on {gpu}") from error
 
     def holders(self, gpu: str) -> list[str]:
-        """Who holds the GPU or still has work on it, holder last."""
+        """The tenants that hold the GPU or still have work on it, the holder last."""
         return list(device.occupants) if (device := self._devices.get(gpu)) else []
 
     def holder(self, gpu: str) -> str | None:
@@ -217,7 +217,7 @@ class Tenants(ABC):
         tenant.hold = None
 
     def _go_on(self, tenant: PolicyTenant, now_ns: int) -> None:
-        """It is stopped no more: if it waits, it is owed its part again."""
+        """The tenant is no longer stopped: while it waits, it earns its share again."""
         if tenant.wanting_since_ns is not None:
             for account in tenant.accounts.values():
                 account.lag.wait(now_ns)
