@@ -12,12 +12,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Final
 
 import msgspec
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,7 +29,6 @@ from aliquot.kube.objects import Meta, Node, Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.kube.turns import turn
-from aliquot.model.quantities import MILLI
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.ledger import ledger_facts, ledger_gpus
 from aliquot.placement.policy import POLICIES
@@ -40,6 +37,7 @@ from aliquot.scheduler.allocations import reservations
 from aliquot.scheduler.bind import Binder, CanNotBind
 from aliquot.scheduler.groups import Groups, PodGroups, group_of
 from aliquot.scheduler.ledger import Ledger, keeps_closed
+from aliquot.scheduler.metrics import SchedulerMetrics
 from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.spans import PodSpans
 from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, Wording, judge, scores
@@ -51,39 +49,7 @@ LATE_S: Final = 0.5
 HANGS_S: Final = 10.0
 """How long no retry waits for one that was not there by then."""
 _ENCODER: Final = msgspec.json.Encoder()
-BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)
 Verb = Callable[[bytes], Awaitable[Any]]
-
-
-@dataclass
-class SchedulerMetrics:
-    """A separate registry, so that several schedulers fit into one process."""
-
-    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-
-    def __post_init__(self) -> None:
-        registry = self.registry
-        self.verb_s = Histogram(
-            "aliquot_scheduler_verb_seconds", "Time to answer a verb.", ["verb"], buckets=BUCKETS_S, registry=registry
-        )
-        self.verbs = Counter("aliquot_scheduler_verbs_total", "Verbs answered.", ["verb", "result"], registry=registry)
-        self.leads = Gauge("aliquot_scheduler_leads", "1 while this scheduler leads.", registry=registry)
-        self.nodes = Gauge("aliquot_scheduler_nodes", "Nodes with GPUs in the ledger.", registry=registry)
-        self.allocations = Gauge(
-            "aliquot_scheduler_holds", "Pods that hold GPUs, by state.", ["state"], registry=registry
-        )
-        self.inconsistent = Gauge(
-            "aliquot_scheduler_strays", "Pods whose plan does not fit the ledger.", registry=registry
-        )
-        self.faulty = Gauge(
-            "aliquot_scheduler_faulty_nodes", "Nodes whose inventory cannot be read.", registry=registry
-        )
-        self.gpu_milli = Gauge(
-            "aliquot_scheduler_gpu_milli", "Thousandths of GPUs, by state.", ["state"], registry=registry
-        )
-        self.watch = Gauge(
-            "aliquot_scheduler_watch", "Events of the watch caches.", ["kind", "count"], registry=registry
-        )
 
 
 @dataclass
@@ -289,7 +255,8 @@ class Extender:
         return Response(self.version, media_type="text/plain")
 
     async def _metrics(self, request: Request) -> Response:
-        self.measure()
+        self.metrics.measure(self.ledger, leads=self.binder.leads())
+        self.on_scrape()
         return exposition(self.metrics.registry, request.headers.get("accept", ""))
 
     async def _inspect(self, request: Request) -> Response:
@@ -317,26 +284,6 @@ class Extender:
             await turn(number)
         text = await asyncio.to_thread(inspect, nodes, self.aliyun_unit, error)  # a second's work, of facts that stay
         return Response(text, media_type="application/json")
-
-    def measure(self) -> None:
-        """Bring the gauges up to date."""
-        ledger, cluster = self.ledger, self.ledger.cluster
-        allocations = list(chain.from_iterable(ledger.allocations.values()))
-        self.metrics.nodes.set(len(cluster.index))
-        self.metrics.leads.set(self.binder.leads())
-        self.metrics.inconsistent.set(len(ledger.inconsistent))
-        self.metrics.faulty.set(len(ledger.faulty))
-        for state, count in (
-            ("settled", sum(h.confirmed for h in allocations)),
-            ("waiting", sum(not h.confirmed and not h.in_doubt for h in allocations)),
-            ("doubtful", sum(h.in_doubt for h in allocations)),
-        ):
-            self.metrics.allocations.labels(state).set(count)
-        total = int((cluster.size_mib >= 0).sum()) * MILLI
-        free = int(cluster.free_milli[cluster.free_milli > 0].sum())
-        self.metrics.gpu_milli.labels("free").set(free)
-        self.metrics.gpu_milli.labels("reserved").set(total - free)
-        self.on_scrape()
 
 
 def _kind(code: int, result: Any) -> str:
