@@ -151,3 +151,13 @@ def engine(aliquot_cli: Aliquot) -> Iterator[Aliquot]:
     """The command with `aliquot up` on two emulated V100 in the background."""
     with engine_of(aliquot_cli, "v100x2"):
         yield aliquot_cli
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Aliquot]:
+    """The command beside one engine on an emulated V100 for a whole file, which a run joins and leaves as it was."""
+    runtime = Path(tempfile.mkdtemp(prefix="alq-"))
+    with engine_of(Aliquot(runtime), "v100", "--no-web") as command:
+        yield command
+    eventually(lambda: not _held(runtime / "engine.lock"), "the engine has written its last")
+    shutil.rmtree(runtime, ignore_errors=True)

@@ -30,9 +30,9 @@ print(ok(cuda.cuDeviceTotalMem(device)) >> 20, int(cuda.cuMemAlloc(1 << 20)[0]),
 
 
 @pytest.mark.parametrize(("command", "status"), [(["true"], 0), (["false"], 1), (["sh", "-c", "exit 42"], 42)])
-def test_the_exit_status_is_the_commands(aliquot_cli: Aliquot, command, status):
+def test_the_exit_status_is_the_commands(lasting: Aliquot, command, status):
     """A run ends with the status of its command."""
-    assert aliquot_cli.run("--", *command).returncode == status
+    assert lasting.run("--", *command).returncode == status
 
 
 def test_a_command_ended_by_a_signal_gives_128_and_the_signal(aliquot_cli: Aliquot):
@@ -41,9 +41,9 @@ def test_a_command_ended_by_a_signal_gives_128_and_the_signal(aliquot_cli: Aliqu
 
 
 @pytest.mark.parametrize(("command", "status"), [("/no/such/program", 127), ("", 127), ("/etc/passwd", 126)])
-def test_a_command_that_can_not_start_is_said_as_a_shell_does(aliquot_cli: Aliquot, command, status):
+def test_a_command_that_can_not_start_is_said_as_a_shell_does(lasting: Aliquot, command, status):
     """A missing command is 127, one that may not be run 126, each with a sentence."""
-    done = aliquot_cli.run("--", command)
+    done = lasting.run("--", command)
 
     assert (status, True) == (done.returncode, f'cannot start "{command}"' in done.stderr)
 
@@ -86,12 +86,12 @@ def test_a_signal_reaches_the_command_once(aliquot_cli: Aliquot, number, send):
     assert 0 == process.wait(timeout=20)
 
 
-def test_streams_arguments_and_directory_are_the_commands(aliquot_cli: Aliquot, tmp_path):
+def test_streams_arguments_and_directory_are_the_commands(lasting: Aliquot, tmp_path):
     """Stdin, stdout, stderr, arguments with odd characters and the working directory pass unchanged."""
     done = subprocess.run(
         [sys.executable, "-m", "aliquot.cli", "run", "--emulate", "v100", "--", "sh", "-c",
          'cat; pwd; printf "%s|" "$@" >&2', "sh", "a b", "--x", "é"],
-        input="given\n", capture_output=True, text=True, cwd=tmp_path, env=aliquot_cli.env, timeout=60,
+        input="given\n", capture_output=True, text=True, cwd=tmp_path, env=lasting.env, timeout=60,
     )  # fmt: skip
 
     assert (f"given\n{tmp_path}\n", "a b|--x|é|") == (done.stdout, done.stderr)
@@ -144,18 +144,18 @@ def test_a_runner_that_is_killed_leaves_nothing(aliquot_cli: Aliquot, tmp_path):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_unmodified_cuda_program_sees_its_memory(aliquot_cli: Aliquot, mode):
+def test_an_unmodified_cuda_program_sees_its_memory(lasting: Aliquot, mode):
     """A cuda-bindings program sees its own total, gets what fits and OUT_OF_MEMORY for what does not, in each mode."""
     pytest.importorskip("cuda.bindings")
-    done = aliquot_cli.run("--gpu-mem", "2Gi", "--inject", mode, "--", sys.executable, "-c", CLIENT)
+    done = lasting.run("--gpu-mem", "2Gi", "--inject", mode, "--", sys.executable, "-c", CLIENT)
 
     assert ("2048 0 2\n", 0) == (done.stdout, done.returncode), done.stderr
 
 
-def test_substitution_survives_an_empty_environment(aliquot_cli: Aliquot):
+def test_substitution_survives_an_empty_environment(lasting: Aliquot):
     """A program started with `env -i` is still held to its memory."""
     pytest.importorskip("cuda.bindings")
-    done = aliquot_cli.run(
+    done = lasting.run(
         "--gpu-mem", "2Gi", "--inject", "substitute", "--", "env", "-i", sys.executable, "-c", CLIENT
     )  # fmt: skip
 
@@ -215,16 +215,16 @@ def test_an_installed_driver_is_covered_and_reached_from_behind(aliquot_cli: Ali
 
 
 @pytest.mark.parametrize("mode", ["auto", *MODES])
-def test_verbose_says_which_way_in_was_taken(aliquot_cli: Aliquot, mode):
+def test_verbose_says_which_way_in_was_taken(lasting: Aliquot, mode):
     """With -v the run names the injection on stderr."""
-    done = aliquot_cli.run("-v", "--gpu-request", "0.5", "--inject", mode, "--", "true")
+    done = lasting.run("-v", "--gpu-request", "0.5", "--inject", mode, "--", "true")
 
     assert "injection by " + ("" if mode == "auto" else mode) in done.stderr
 
 
-def test_more_memory_than_the_device_is_a_mistake(aliquot_cli: Aliquot):
+def test_more_memory_than_the_device_is_a_mistake(lasting: Aliquot):
     """Memory beyond the device ends with status 2 and both sizes."""
-    done = aliquot_cli.run("--gpu-mem", "64Gi", "--", "true")
+    done = lasting.run("--gpu-mem", "64Gi", "--", "true")
 
     assert (2, True) == (done.returncode, "64.0 GiB of GPU memory were asked, GPU 0 has 16.0 GiB" in done.stderr)
 
@@ -263,11 +263,11 @@ def test_another_user_substitutes_in_a_user_namespace_or_says_why_not(aliquot_cl
     assert "injection by " in done.stderr
 
 
-def test_cpu_bind_holds_the_program_on_so_many_cores(aliquot_cli: Aliquot):
+def test_cpu_bind_holds_the_program_on_so_many_cores(lasting: Aliquot):
     """`--cpu-bind 1` keeps a CUDA program on one core of those it may use; without CUDA nothing is bound."""
     look = "import os; cores = sorted(os.sched_getaffinity(0))\n"
-    done = aliquot_cli.run("--cpu-bind", "1", "--", sys.executable, "-c", look + CLIENT + look + "print(cores)")
-    plain = aliquot_cli.run("--cpu-bind", "1", "--", sys.executable, "-c", look + "print(cores)")
+    done = lasting.run("--cpu-bind", "1", "--", sys.executable, "-c", look + CLIENT + look + "print(cores)")
+    plain = lasting.run("--cpu-bind", "1", "--", sys.executable, "-c", look + "print(cores)")
     allowed = sorted(os.sched_getaffinity(0))
 
     assert done.stdout.splitlines()[-1] == str(allowed[:1]), done.stderr

@@ -62,42 +62,42 @@ def test_what_never_fits_does_not_wait(up: Cluster):
     assert (2, "3.00 GPUs were asked, 2 can be given") == (done.returncode, done.stderr.split("; ")[0][9:])
 
 
-def test_a_run_is_ended_after_its_time(aliquot_cli: Aliquot):
+def test_a_run_is_ended_after_its_time(lasting: Aliquot):
     """--timeout ends the command and what it started, with status 124."""
     began_s = time.monotonic()
-    done = aliquot_cli.run("--timeout", "1s", "--", "sh", "-c", "sleep 300 & echo $!; wait")
+    done = lasting.run("--timeout", "1s", "--", "sh", "-c", "sleep 300 & echo $!; wait")
 
     assert (124, True) == (done.returncode, time.monotonic() - began_s < 60)
     assert "has run for its --timeout and was sent SIGTERM" in done.stderr
     eventually(lambda: not Path(f"/proc/{done.stdout.strip()}").exists(), "the child has ended")
 
 
-def test_a_run_within_its_time_ends_as_the_command(aliquot_cli: Aliquot):
+def test_a_run_within_its_time_ends_as_the_command(lasting: Aliquot):
     """A command that ends in time gives its own status."""
-    assert 3 == aliquot_cli.run("--timeout", "10m", "--", "sh", "-c", "exit 3").returncode
+    assert 3 == lasting.run("--timeout", "10m", "--", "sh", "-c", "exit 3").returncode
 
 
-def test_variables_and_the_folder_of_a_run(aliquot_cli: Aliquot, tmp_path):
+def test_variables_and_the_folder_of_a_run(lasting: Aliquot, tmp_path):
     """--env beats --env-file, a name alone passes the variable on, and --cwd is where the command starts."""
     (tmp_path / "env").write_text("# colours\nA=file\n\nB=has = and spaces\n")
     flags = ("--env-file", str(tmp_path / "env"), "--env", "A=flag", "--env", "HOME", "--cwd", str(tmp_path))
-    done = aliquot_cli.run(*flags, "--", "sh", "-c", 'echo "$A|$B"; pwd')
+    done = lasting.run(*flags, "--", "sh", "-c", 'echo "$A|$B"; pwd')
 
     assert f"flag|has = and spaces\n{tmp_path}\n" == done.stdout, done.stderr
 
 
-def test_a_variable_that_is_not_set_is_named(aliquot_cli: Aliquot):
+def test_a_variable_that_is_not_set_is_named(lasting: Aliquot):
     """A name alone that has no value here is told in one sentence, and the command runs without it."""
-    done = aliquot_cli.run("-e", "ALIQUOT_NOT_SET", "--", "sh", "-c", "echo ${ALIQUOT_NOT_SET-none}")
+    done = lasting.run("-e", "ALIQUOT_NOT_SET", "--", "sh", "-c", "echo ${ALIQUOT_NOT_SET-none}")
 
     assert (0, "none\n") == (done.returncode, done.stdout)
     assert "aliquot: --env ALIQUOT_NOT_SET is not set here; the command runs without it" in done.stderr
 
 
-def test_visible_devices_of_ones_own(aliquot_cli: Aliquot):
+def test_visible_devices_of_ones_own(lasting: Aliquot):
     """--env CUDA_VISIBLE_DEVICES replaces the number of the GPU, and leaves the order of the numbers to the program."""
     own = "echo $CUDA_VISIBLE_DEVICES ${CUDA_DEVICE_ORDER-none}"
-    done = aliquot_cli.run("--env", "CUDA_VISIBLE_DEVICES=GPU-0", "--", "sh", "-c", own)
+    done = lasting.run("--env", "CUDA_VISIBLE_DEVICES=GPU-0", "--", "sh", "-c", own)
 
     assert "GPU-0 none\n" == done.stdout, done.stderr
 
@@ -135,9 +135,9 @@ def test_programs_read_their_gpu_as_a_number(aliquot_cli: Aliquot):
     assert f"2 1 {uuid}\n" == done.stdout, done.stderr
 
 
-def test_a_share_may_be_a_percentage(aliquot_cli: Aliquot):
+def test_a_share_may_be_a_percentage(lasting: Aliquot):
     """30% is 0.3, and percentages and numbers may be mixed."""
-    done = aliquot_cli.run("-v", "--gpu-request", "30%", "--gpu-limit", ".6", "--", "true")
+    done = lasting.run("-v", "--gpu-request", "30%", "--gpu-limit", ".6", "--", "true")
 
     assert (0, True) == (done.returncode, "limit 0.60" in done.stderr)
 
