@@ -148,8 +148,8 @@ def engine_of(command: Aliquot, spec: str, *words: str) -> Iterator[Aliquot]:
 
 @pytest.fixture
 def engine(aliquot_cli: Aliquot) -> Iterator[Aliquot]:
-    """The command with `aliquot up` on two emulated V100 in the background."""
-    with engine_of(aliquot_cli, "v100x2"):
+    """The command with `aliquot up` on two emulated V100 in the background, without a dashboard."""
+    with engine_of(aliquot_cli, "v100x2", "--no-web"):
         yield aliquot_cli
 
 
