@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -14,7 +14,37 @@ from aliquot.status.tenants import TenantStatus
 from .records import Status
 
 _TENANT: Final = ("gpu", "tenant")
-Readers = dict[str, tuple[str, Callable[[TenantStatus], float]]]
+Readers = Mapping[str, tuple[str, Callable[[TenantStatus], float]]]
+Labelled = Sequence[tuple[Sequence[str], TenantStatus]]
+"""Tenants on their GPUs, each with the values of its labels."""
+
+TENANT_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
+    "request_ratio": ("Guaranteed part of the GPU", lambda t: t.request_milli / 1000),
+    "limit_ratio": ("Maximum part of the GPU it may use", lambda t: t.limit_milli / 1000),
+    "usage_ratio": ("Charged part of the window", lambda t: t.usage),
+    "memory_used_bytes": ("Device memory it uses", lambda t: t.memory_used_mib << 20),
+    "memory_limit_bytes": ("Device memory it may use", lambda t: t.memory_limit_mib << 20),
+    "wait_seconds_median": ("Wait for one of the last 256 grants", lambda t: t.wait_ms_p50 / 1e3),
+    "quota_seconds": ("Length of its next grant", lambda t: t.quota_ms / 1e3),
+    "debt_seconds": ("Time that ran after its grant, not paid yet", lambda t: t.debt_ms / 1e3),
+    "kernel_seconds_longest": ("Longest recent kernel or graph", lambda t: t.kernel_ms / 1e3),
+    "processes": ("Processes attached", lambda t: t.processes),
+    "fluid_error_ratio": ("Last window's distance from the fluid", lambda t: t.promise.fluid_error),
+    "fluid_error_p95_ratio": ("The same, in 95 of 100 windows", lambda t: t.promise.fluid_error_p95),
+    "fluid_error_worst_ratio": ("The same, at worst", lambda t: t.promise.fluid_error_worst),
+}
+"""What the arbiter and a node's agent both report of a tenant, by the end of the metric's name."""
+TENANT_COUNTERS: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
+    "charged_seconds": ("GPU time charged", lambda t: t.charged_ns / 1e9),
+    "unrouted_functions": ("Driver functions it got unhooked", lambda t: t.unrouted),
+    "ungated_seconds": ("Time it ran without an arbiter", lambda t: t.ungated_ms / 1e3),
+    "wanted_seconds": ("Time it wanted the GPU", lambda t: t.promise.wanted_ns / 1e9),
+    "promise_windows": ("Windows in which it wanted the GPU", lambda t: t.promise.windows),
+    "promise_kept": ("Of those, its request for the time it wanted the GPU kept", lambda t: t.promise.kept),
+    "busy_windows": ("Windows in which it wanted the GPU all the time", lambda t: t.promise.busy_windows),
+    "busy_kept": ("Of those, its request kept", lambda t: t.promise.busy_kept),
+}
+HANDOVERS: Final[tuple[str, Callable[[TenantStatus], float]]] = ("Grants", lambda t: t.handovers)
 
 
 class Metrics(Collector):
@@ -55,65 +85,36 @@ class Metrics(Collector):
             busy.add_metric([gpu.uuid], gpu.busy)
             held.add_metric([gpu.uuid], 1.0 if gpu.holder else 0.0)
         yield from (busy, held)
-        yield from _tenant_metrics(status)
+        tenants = [((gpu.uuid, tenant.name), tenant) for gpu in status.gpus for tenant in gpu.tenants]
+        counters = TENANT_COUNTERS | {"grants": HANDOVERS}
+        yield from tenant_metrics("aliquot_tenant", _TENANT, tenants, TENANT_GAUGES, counters)
+        yield from wake_metrics("aliquot", _TENANT, tenants)
 
 
-def _tenant_metrics(status: Status) -> Iterable[Metric]:
-    gauges: Readers = {
-        "usage_ratio": ("Charged part of the window", lambda t: t.usage),
-        "request_ratio": ("Guaranteed part of the GPU", lambda t: t.request_milli / 1000),
-        "limit_ratio": ("Most it may use of the GPU", lambda t: t.limit_milli / 1000),
-        "memory_used_bytes": ("Device memory leased and in contexts", lambda t: t.memory_used_mib << 20),
-        "memory_limit_bytes": ("Device memory it may use", lambda t: t.memory_limit_mib << 20),
-        "debt_seconds": ("Time that ran after its grant and is not paid yet", lambda t: t.debt_ms / 1e3),
-        "wait_seconds_median": ("Wait for a grant, median of the last 256", lambda t: t.wait_ms_p50 / 1e3),
-        "quota_seconds": ("Length of its next grant", lambda t: t.quota_ms / 1e3),
-        "processes": ("Processes attached", lambda t: t.processes),
-        "kernel_seconds_longest": ("Longest kernel or graph that was lately seen of it", lambda t: t.kernel_ms / 1e3),
-        "fluid_error_ratio": ("Last window's distance from the fluid", lambda t: t.promise.fluid_error),
-        "fluid_error_p95_ratio": ("The same, in 95 of 100 windows", lambda t: t.promise.fluid_error_p95),
-        "fluid_error_worst_ratio": ("The same, at worst", lambda t: t.promise.fluid_error_worst),
-    }
-    counters: Readers = {
-        "charged_seconds": ("Time charged", lambda t: t.charged_ns / 1e9),
-        "grants": ("Grants", lambda t: t.handovers),
-        "wanted_seconds": ("Time in which it wanted the GPU", lambda t: t.promise.wanted_ns / 1e9),
-        "promise_windows": ("Windows in which it wanted the GPU", lambda t: t.promise.windows),
-        "promise_kept": ("Of those, its request for the time it wanted the GPU kept", lambda t: t.promise.kept),
-        "busy_windows": ("Windows in which it wanted the GPU all the time", lambda t: t.promise.busy_windows),
-        "busy_kept": ("Of those, its request kept", lambda t: t.promise.busy_kept),
-        "unrouted_functions": ("Driver functions that its programs got unhooked", lambda t: t.unrouted),
-        "ungated_seconds": ("Time it launched freely, with no arbiter to ask", lambda t: t.ungated_ms / 1e3),
-    }
-    for name, (text, read) in gauges.items():
-        gauge = GaugeMetricFamily(f"aliquot_tenant_{name}", text, labels=_TENANT)
-        for gpu in status.gpus:
-            for tenant in gpu.tenants:
-                gauge.add_metric([gpu.uuid, tenant.name], read(tenant))
-        yield gauge
-    for name, (text, read) in counters.items():
-        counter = CounterMetricFamily(f"aliquot_tenant_{name}", text, labels=_TENANT)
-        for gpu in status.gpus:
-            for tenant in gpu.tenants:
-                counter.add_metric([gpu.uuid, tenant.name], read(tenant))
-        yield counter
-    yield from _wake_metrics(status)
+def tenant_metrics(
+    prefix: str, labels: Sequence[str], tenants: Labelled, gauges: Readers, counters: Readers
+) -> Iterable[Metric]:
+    """A family for each gauge and counter, with a sample for each tenant."""
+    for kind, readers in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
+        for name, (text, read) in readers.items():
+            family = kind(f"{prefix}_{name}", text, labels=labels)
+            for where, tenant in tenants:
+                family.add_metric(where, read(tenant))
+            yield family
 
 
-def _wake_metrics(status: Status) -> Iterable[Metric]:
+def wake_metrics(prefix: str, labels: Sequence[str], tenants: Labelled) -> Iterable[Metric]:
     """Metrics of tenants with a promised time to wake."""
-    promised = GaugeMetricFamily("aliquot_wake_promised_seconds", "How soon it was promised to wake", labels=_TENANT)
+    promised = GaugeMetricFamily(f"{prefix}_wake_promised_seconds", "How soon it was promised to wake", labels=labels)
     measured = GaugeMetricFamily(
-        "aliquot_wake_seconds", "From asking to the grant, after a rest and within its request, of the last 1024 wakes",
-        labels=(*_TENANT, "quantile"),
+        f"{prefix}_wake_seconds", "From asking to the grant, after a rest and within its request, of the last 1024",
+        labels=(*labels, "quantile"),
     )  # fmt: skip
-    kept = GaugeMetricFamily("aliquot_wake_kept", "0 while a neighbour's kernels or its p99 break it", labels=_TENANT)
-    for gpu in status.gpus:
-        for tenant in gpu.tenants:
-            if (wake := tenant.wake) is not None:
-                where = [gpu.uuid, tenant.name]
-                promised.add_metric(where, wake.promised_ms / 1e3)
-                measured.add_metric([*where, "0.5"], wake.p50_ms / 1e3)
-                measured.add_metric([*where, "0.99"], wake.p99_ms / 1e3)
-                kept.add_metric(where, 1.0 if wake.kept else 0.0)
+    kept = GaugeMetricFamily(f"{prefix}_wake_kept", "0 while a neighbour's kernels or its p99 break it", labels=labels)
+    for where, tenant in tenants:
+        if (wake := tenant.wake) is not None:
+            promised.add_metric(where, wake.promised_ms / 1e3)
+            measured.add_metric([*where, "0.5"], wake.p50_ms / 1e3)
+            measured.add_metric([*where, "0.99"], wake.p99_ms / 1e3)
+            kept.add_metric(where, 1.0 if wake.kept else 0.0)
     yield from (promised, measured, kept)

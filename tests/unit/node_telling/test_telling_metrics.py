@@ -33,7 +33,12 @@ ALWAYS = (
     "aliquot_node_unregistered_found_total",
     "aliquot_node_unregistered_killed_total",
 )
-NAMES = {*ALWAYS, *GPU_GAUGES, *CONTAINER_GAUGES, *CONTAINER_COUNTERS}
+NAMES = {
+    *ALWAYS,
+    *GPU_GAUGES,
+    *(f"aliquot_container_gpu_{name}" for name in CONTAINER_GAUGES),
+    *(f"aliquot_container_gpu_{name}_total" for name in CONTAINER_COUNTERS),
+}
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 WEB = {"namespace": "team", "pod": "web-1", "container": "app", "gpu": "0", "uuid": UUIDS[0], "node": "node-a"}
 TRAIN = WEB | {"pod": "train-0", "container": "main"}
