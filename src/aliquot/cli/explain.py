@@ -14,15 +14,15 @@ from aliquot.cli.options import (
     Name,
     device_options,
     emulate_option,
+    gpu_request,
     memory_option,
     output_option,
     wake_option,
 )
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import Memory
-from aliquot.model.requests import GpuRequest, Labels, checked
 
 if TYPE_CHECKING:
+    from aliquot.model.requests import GpuRequest
     from aliquot.standalone.wire import ExplanationFacts
 
 
@@ -44,43 +44,26 @@ if TYPE_CHECKING:
 def explain(
     name: str,
     file: str | None,
-    gpu_request: int | None,
-    gpu_limit: int | None,
-    gpu_mem: Memory | None,
-    gpu: str,
-    gpu_model: str,
-    mixed_models: bool,
-    gpu_id: str,
-    affinity: str,
-    anti_affinity: str,
-    exclusion: str,
-    wake: int | None,
     emulate: str | None,
     ledger_file: str | None,
     policy: str,
     output: str,
+    **wanted: Any,
 ) -> None:
     """Explain a SharePod or tenant by NAME, the SharePods of a file, or a request that you think of.
 
     Without any of them: every waiting SharePod. The running engine answers; with --emulate an empty machine is used,
     with --books a saved cluster.
     """
-    if sum((bool(name), file is not None, gpu_request is not None)) > 1:
+    if sum((bool(name), file is not None, wanted["gpu_request"] is not None)) > 1:
         raise UserError("explain one thing at a time: a name, a file with -f, or a request with --gpu-request")
     if emulate and ledger_file:
         raise UserError("explain on one thing at a time: an emulated machine with --emulate, or a cluster with --books")
     if policy and not emulate and not ledger_file:
         raise UserError(f"--policy {policy}: a running engine has its own policy; add --emulate or --books")
     requests: list[tuple[str, GpuRequest]] | None = None
-    if gpu_request is not None:
-        labels = Labels(affinity, anti_affinity, exclusion)
-        one = checked(
-            GpuRequest(
-                gpu_request, gpu_limit, gpu_mem, gpu_model, gpu, gpu_id, labels, mixed=mixed_models, wake_us=wake or 0
-            ),
-            request_name="--gpu-request", limit_name="--gpu-limit", wake_name="--wake", memory_name="--gpu-mem",
-        )  # fmt: skip
-        requests = [("the request", one)]
+    if wanted["gpu_request"] is not None:
+        requests = [("the request", gpu_request(wanted))]
     elif file is not None:
         requests = _of_file(file)
     if emulate or ledger_file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,8 +13,8 @@ from click.core import ParameterSource
 
 from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
-from aliquot.model.requests import parse_label
+from aliquot.model.quantities import MILLI, BadQuantity, parse_memory, parse_milli
+from aliquot.model.requests import GpuRequest, Labels, checked, parse_label
 from aliquot.model.wake import parse_span, parse_wake
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -218,3 +218,21 @@ device_options = together(
     ),
     click.option("--exclusion", type=Label(), default="", metavar="LABEL", help="Only with tenants of the same label."),
 )
+
+
+def gpu_request(given: Mapping[str, Any], *, request_name: str = "--gpu-request") -> GpuRequest:
+    """The request in the options of a command, one whole GPU where none says how much.
+
+    Raises:
+        BadRequest: it contradicts itself.
+    """
+    asked = given["gpu_request"]
+    return checked(
+        GpuRequest(
+            MILLI if asked is None else asked, given["gpu_limit"], given["gpu_mem"], given["gpu_model"], given["gpu"],
+            given["gpu_id"], Labels(given["affinity"], given["anti_affinity"], given["exclusion"]),
+            given.get("enforce"), given["mixed_models"], given["wake"] or 0,
+        ),
+        request_name=request_name, limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake",
+        memory_name="--gpu-mem",
+    )  # fmt: skip

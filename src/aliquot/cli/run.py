@@ -15,6 +15,7 @@ from aliquot.cli.options import (
     Span,
     device_options,
     emulate_option,
+    gpu_request,
     memory_option,
     wake_option,
 )
@@ -23,7 +24,7 @@ from aliquot.driver.injection import MODES, Mode
 from aliquot.model.errors import UserError, in_words, one_line
 from aliquot.model.ids import tenant_name
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import ENFORCE, GpuRequest, Labels, checked
+from aliquot.model.requests import ENFORCE, GpuRequest
 
 if TYPE_CHECKING:
     from aliquot.standalone.wire import RunLease
@@ -126,17 +127,10 @@ def _request(wanted: dict[str, Any]) -> GpuRequest:
     """
     if wanted["gpus"] and wanted["gpu_request"] is not None:
         raise UserError("--gpus is a number of whole GPUs and --gpu-request a part of one; give one of them")
-    request = wanted["gpus"] * MILLI if wanted["gpus"] else wanted["gpu_request"]
-    request = MILLI if request is None else request
-    labels = Labels(wanted["affinity"], wanted["anti_affinity"], wanted["exclusion"])
-    found = checked(
-        GpuRequest(
-            request, wanted["gpu_limit"], wanted["gpu_mem"], wanted["gpu_model"], wanted["gpu"], wanted["gpu_id"],
-            labels, wanted["enforce"], wanted["mixed_models"], wanted["wake"] or 0,
-        ),
-        request_name="--gpus" if wanted["gpus"] else "--gpu-request",
-        limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake", memory_name="--gpu-mem",
-    )  # fmt: skip
+    if wanted["gpus"]:
+        found = gpu_request(wanted | {"gpu_request": wanted["gpus"] * MILLI}, request_name="--gpus")
+    else:
+        found = gpu_request(wanted)
     if found.enforce == "never" and wanted["cpu_bind"]:
         raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")
     return found
