@@ -1,13 +1,12 @@
-"""Annotations as text: whose each is, and what its value means, with every fault named by its path."""
+"""Annotations and labels as text: whose each is, what its value means, with every fault named by its path."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Final, TypeVar
 
-from aliquot.kube.objects import Pod
 from aliquot.model.quantities import BadQuantity
 
 T = TypeVar("T")
@@ -28,25 +27,39 @@ def path_of(key: str) -> str:
     return f'metadata.annotations["{key}"]'
 
 
-class Annotations:
-    """A container's annotations: its own if there is one, else the pod's."""
+class Texts:
+    """Texts under a prefix, such as a pod's annotations; a container's own, `NAME.CONTAINER`, goes before the pod's.
 
-    def __init__(self, pod: Pod, container: str, faults: list[str]) -> None:
+    Faults are collected in `faults`, each with its path.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, str],
+        faults: list[str],
+        *,
+        place: str = "metadata.annotations",
+        prefix: str = "",
+        container: str = "",
+    ) -> None:
         self.faults = faults
-        self._annotations = pod.metadata.annotations
-        self._container = container
+        self._values, self._place, self._prefix, self._container = values, place, prefix, container
 
     def _key(self, name: str) -> str:
-        own = f"{name}.{self._container}"
-        return own if own in self._annotations else name
+        own = f"{self._prefix}{name}.{self._container}"
+        return own if self._container and own in self._values else f"{self._prefix}{name}"
 
     def where(self, name: str) -> str:
-        """The path of an annotation."""
-        return path_of(self._key(name))
+        """The path of a text."""
+        return f'{self._place}["{self._key(name)}"]'
+
+    def text(self, name: str) -> str:
+        """A text as it is; empty where it is absent."""
+        return self._values.get(self._key(name), "")
 
     def read(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """The value of an annotation; None without it or when it is wrong, which is noted."""
-        text = self._annotations.get(self._key(name))
+        """The value of a text; None without it or when it is wrong, which is noted."""
+        text = self._values.get(self._key(name))
         if text is not None and len(text) > _TEXT_MOST:
             self.faults.append(f"{self.where(name)} has {len(text)} characters; the most is {_TEXT_MOST}")
             return None

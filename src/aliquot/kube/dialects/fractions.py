@@ -5,45 +5,14 @@ The share belongs to the pod. In Aliquot one container holds it: the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
-
+from aliquot.kube.dialects.annotations import Texts
 from aliquot.kube.dialects.base import CanNotSay
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import LEAST_MILLI, ContainerAsk, PodAsk
 from aliquot.model.quantities import MILLI, BadQuantity, Memory, parse_milli
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked
 
-T = TypeVar("T")
 _MIB = 1024 * 1024
-
-
-class Fields:
-    """Texts under a prefix, read with their path; faults are collected."""
-
-    def __init__(self, values: Mapping[str, str], prefix: str, place: str) -> None:
-        self.values = values
-        self.prefix = prefix
-        self.place = place
-        self.faults: list[str] = []
-
-    def where(self, name: str) -> str:
-        """The path of a field."""
-        return f'{self.place}["{self.prefix}{name}"]'
-
-    def text(self, name: str) -> str:
-        """The text of a field; empty where it is absent."""
-        return self.values.get(self.prefix + name, "")
-
-    def read(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """The value of a field; None where it is absent or wrong, which is noted."""
-        if self.prefix + name not in self.values:
-            return None
-        try:
-            return parse(self.text(name))
-        except BadQuantity as error:
-            self.faults.append(f"{self.where(name)}: {error}")
-            return None
 
 
 def bytes_to_memory(text: str) -> Memory:
@@ -57,7 +26,7 @@ def bytes_to_memory(text: str) -> Memory:
     return Memory(mib=-(-int(text) // _MIB))
 
 
-def read_share(pod: Pod, fields: Fields, *, gpu_id: str = "", labels: Labels | None = None) -> ContainerAsk | None:
+def read_share(pod: Pod, fields: Texts, *, gpu_id: str = "", labels: Labels | None = None) -> ContainerAsk | None:
     """The pod's share as that of its first container; faults go to `fields`.
 
     A request of 0 is KubeShare's way of saying that nothing is guaranteed; here that is the least share.

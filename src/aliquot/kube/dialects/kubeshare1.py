@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from aliquot.kube.dialects.annotations import Texts
 from aliquot.kube.dialects.base import CanNotSay, Dialect, Owned, Words
-from aliquot.kube.dialects.fractions import Fields, notes_on_containers, read_share, write_share
+from aliquot.kube.dialects.fractions import notes_on_containers, read_share, write_share
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import BadPod, PodAsk, pod_ask
 from aliquot.model.requests import Labels
@@ -34,7 +35,7 @@ class KubeShare1(Dialect):
 
     def read(self, pod: Pod) -> PodAsk:
         """The ask of the pod's first container; KubeShare 1 knows one GPU at most."""
-        fields = Fields(pod.metadata.annotations, PREFIX, "metadata.annotations")
+        fields = Texts(pod.metadata.annotations, [], prefix=PREFIX)
         labels = Labels(*(fields.text(f"sched_{kind}") for kind in ("affinity", "anti-affinity", "exclusion")))
         ask = read_share(pod, fields, gpu_id=fields.text("GPUID"), labels=labels)
         if ask is not None and ask.request.request_milli > 1000:

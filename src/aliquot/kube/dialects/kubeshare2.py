@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from aliquot.kube.dialects.annotations import Texts
 from aliquot.kube.dialects.base import ORDERED, CanNotSay, Dialect, Owned, Words
-from aliquot.kube.dialects.fractions import Fields, notes_on_containers, read_share, write_share
+from aliquot.kube.dialects.fractions import notes_on_containers, read_share, write_share
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import BadPod, PodAsk, pod_ask
 from aliquot.model.quantities import BadQuantity
@@ -39,7 +40,7 @@ class KubeShare2(Dialect):
 
     def read(self, pod: Pod) -> PodAsk:
         """The ask of the pod's first container."""
-        fields = Fields(pod.metadata.labels, PREFIX, "metadata.labels")
+        fields = Texts(pod.metadata.labels, [], place="metadata.labels", prefix=PREFIX)
         ask = read_share(pod, fields)
         priority = fields.read("priority", _priority) or 0
         if ask is None or fields.faults:

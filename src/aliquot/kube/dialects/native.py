@@ -15,7 +15,7 @@ from typing import Final
 
 from aliquot.kube import names
 from aliquot.kube.dialects.annotations import (
-    Annotations,
+    Texts,
     base_of,
     parse_integer,
     parse_percent,
@@ -207,7 +207,7 @@ def _memory(c: Container, path: str, faults: list[str]) -> int:
 
 
 def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> ContainerAsk | None:
-    notes, before = Annotations(pod, entry.container.name, faults), len(faults)
+    notes, before = Texts(pod.metadata.annotations, faults, container=entry.container.name), len(faults)
     total = _total_milli(entry, notes)
     limit = notes.read(names.GPU_LIMIT, parse_milli)
     parts = notes.read(names.GPU_PARTS, lambda text: parse_integer(text, 1, _PARTS_MOST)) or 1
@@ -262,7 +262,7 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
     )
 
 
-def _check(entry: _Entry, request: GpuRequest, parts: int, notes: Annotations, faults: list[str]) -> None:
+def _check(entry: _Entry, request: GpuRequest, parts: int, notes: Texts, faults: list[str]) -> None:
     """What each number says alone is right; do they go together?"""
     path = entry.request[0] if entry.request else f'{entry.path}.resources.limits["{names.GPU_PERCENT}"]'
     try:
@@ -293,7 +293,7 @@ def _check(entry: _Entry, request: GpuRequest, parts: int, notes: Annotations, f
         )
 
 
-def _total_milli(entry: _Entry, notes: Annotations) -> int:
+def _total_milli(entry: _Entry, notes: Texts) -> int:
     """The request in milli-GPU; the exact one and the resource must agree."""
     if entry.request is None:
         return entry.percent * 10
@@ -310,7 +310,7 @@ def _total_milli(entry: _Entry, notes: Annotations) -> int:
     return exact
 
 
-def _memory_of(entry: _Entry, notes: Annotations, parts: int) -> Memory | None:
+def _memory_of(entry: _Entry, notes: Texts, parts: int) -> Memory | None:
     part = notes.read(names.GPU_MEMORY_PART, parse_percent)
     if part is not None and entry.memory_mib:
         notes.faults.append(
