@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime, tzinfo
+from fractions import Fraction
 from typing import Final
 
-from aliquot.model.quantities import MILLI
+from aliquot.kube import quantities as kubernetes
+from aliquot.model.quantities import MILLI, BadQuantity
 
 NOTHING: Final = frozenset(("", "unknown", "none", "null", "nan", "n/a", "na", "nat", "-", "invalid"))
 LEAST_MS_EPOCH: Final = 1e11
@@ -148,18 +150,13 @@ def parse_quantity(text: object) -> float:
     Raises:
         Unreadable: no quantity.
     """
-    words = str(text).strip()
-    number = words.rstrip("kKMGTPEmi")
-    unit = words[len(number) :]
-    factors = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-    binary = {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
     try:
-        value = float(number) * (factors | binary)[unit]
-    except (ValueError, KeyError):
-        raise Unreadable("is no quantity of Kubernetes; allowed are 2, 500m and 64Gi") from None
-    if not math.isfinite(value) or value < 0:
+        value = kubernetes.parse_quantity(str(text))
+    except BadQuantity:
+        value = Fraction(-1)
+    if value < 0:
         raise Unreadable("is no quantity of Kubernetes; allowed are 2, 500m and 64Gi")
-    return value
+    return float(value)
 
 
 def milli_of_profile(name: str) -> int:

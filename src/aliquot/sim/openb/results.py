@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ import numpy as np
 from aliquot.lib.arrays import FloatArray
 from aliquot.model.errors import UserError
 from aliquot.sim.openb.columns import LAST_COLUMN, ResultColumns
-from aliquot.sim.tables import csv_text, read_text, write_whole
+from aliquot.sim.tables import BadTable, csv_text, read_rows, write_whole
 
 # The number orders the published tables; a policy of yours comes after them.
 SC_POLICY: Final = {
@@ -110,14 +108,13 @@ class Published:
 
 
 def _read(path: Path) -> Iterable[tuple[RunKey, FloatArray]]:
-    rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
-    wanted = [str(column) for column in range(LAST_COLUMN + 1)]
-    for row in rows:
+    columns = [str(column) for column in range(LAST_COLUMN + 1)]
+    for row in read_rows(path, ("workload", "sc_policy", "seed", *columns)):
         try:
-            key = RunKey(row["workload"], row["sc_policy"], int(row["seed"]))
-            yield key, np.array([float(row[column] or "nan") for column in wanted])
-        except (KeyError, ValueError, TypeError) as error:
-            raise UserError(f"{path} line {rows.line_num}: is not a row of results ({error})") from None
+            key = RunKey(row.text("workload"), row.text("sc_policy"), int(row.text("seed")))
+            yield key, np.array([float(row.text(column) or "nan") for column in columns])
+        except ValueError as error:
+            raise BadTable(f"{path} line {row.line}: is not a row of results ({error})") from None
 
 
 @dataclass(frozen=True)
