@@ -72,8 +72,7 @@ def gate(emulate: str | None, rounds: int = ROUNDS) -> dict[str, Any]:
             "driver_syscalls_per_launch": driver_calls / launches,
             "direct_ns_p50": percentile(direct, 50),
             "direct_ns_p99": percentile(direct, 99),
-            "emulated": stage.emulated,
-            "gpu": stage.gpu,
+            **stage.about,
         }
 
 
@@ -100,6 +99,5 @@ def memory(
             "completion_ns_added": none,
             "allocations_held": held,
             "completion_ns_added_held": many,
-            "emulated": stage.emulated,
-            "gpu": stage.gpu,
+            **stage.about,
         }

@@ -58,8 +58,8 @@ def _percentiles(name: str, values_us: Sequence[float]) -> dict[str, float | Non
 
 def handover_case(
     emulate: str | None, tenants: int, quota_ms: int, seconds: float, *, native: bool = True
-) -> tuple[dict[str, Any], str, bool]:
-    """One number of tenants at one quota; the figures, the GPU, and whether it is emulated.
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One number of tenants at one quota; the figures, and the GPU.
 
     Raises:
         ClientFailed: a tenant's program failed.
@@ -88,7 +88,7 @@ def handover_case(
             "gpu_idle_percent": round(seen.idle_percent, 3),
             "handovers": len(gaps_us),
         }
-        return case, stage.gpu, stage.emulated
+        return case, stage.about
 
 
 def handover(
@@ -101,9 +101,4 @@ def handover(
 ) -> dict[str, Any]:
     """All cases; without `native` every hand-over waits for the arbiter's interpreter."""
     seen = [handover_case(emulate, count, quota, seconds, native=native) for count in tenants for quota in quotas_ms]
-    return {
-        "cases": [case for case, _, _ in seen],
-        "native_handover": native,
-        "gpu": seen[0][1],
-        "emulated": seen[0][2],
-    }
+    return {"cases": [case for case, _ in seen], "native_handover": native, **seen[0][1]}

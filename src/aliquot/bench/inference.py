@@ -39,10 +39,9 @@ _DUE_S: Final = 60.0
 """How long requests that have arrived are waited for."""
 
 
-def server(rate_per_s: float, batch: int = 1, seed: int = SEED) -> Program:
+def server(rate_per_s: float) -> Program:
     """The server at a rate of requests per second."""
-    words = (str(KERNEL_US * 1000), str(rate_per_s), str(KERNELS), str(batch), str(seed))
-    return native_client("inference", *words)
+    return native_client("inference", str(KERNEL_US * 1000), str(rate_per_s), str(KERNELS), "1", str(SEED))
 
 
 def training() -> Program:
@@ -68,14 +67,16 @@ def latencies_ms(client: Client, seconds: float) -> list[float]:
     return found
 
 
-def _under_aliquot(emulate: str | None, rate_per_s: float, seconds: float, *, beside: bool) -> tuple[list[float], str]:
+def _under_aliquot(
+    emulate: str | None, rate_per_s: float, seconds: float, *, beside: bool
+) -> tuple[list[float], dict[str, Any]]:
     wanted: list[tuple[Tenant, RequestedShare, Program]] = [(SERVER, _SERVER_ASK, server(rate_per_s))]
     if beside:
         wanted.append((TRAINING, _TRAINING_ASK, training()))
     with scene(emulate) as stage:
         first = start_all(stage, wanted)[0]
         time.sleep(SETTLE_S)
-        return latencies_ms(first, seconds), f"{stage.gpu}{' (emulated)' if stage.emulated else ''}"
+        return latencies_ms(first, seconds), stage.about
 
 
 def _time_sliced(emulate: str | None, rate_per_s: float, seconds: float) -> list[float]:
@@ -84,9 +85,9 @@ def _time_sliced(emulate: str | None, rate_per_s: float, seconds: float) -> list
         return latencies_ms(clients[0], seconds)
 
 
-def rate_cases(emulate: str | None, rate_per_s: float, seconds: float) -> tuple[list[dict[str, Any]], str]:
+def rate_cases(emulate: str | None, rate_per_s: float, seconds: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """One rate alone, beside training under Aliquot, and with time slices only; and the GPU."""
-    alone, gpu = _under_aliquot(emulate, rate_per_s, seconds, beside=False)
+    alone, about = _under_aliquot(emulate, rate_per_s, seconds, beside=False)
     beside, _ = _under_aliquot(emulate, rate_per_s, seconds, beside=True)
     seen = {"nobody": alone, "training": beside, "training, time slices": _time_sliced(emulate, rate_per_s, seconds)}
     alone_p99_ms = round(percentile(alone, 99), 2)
@@ -100,18 +101,13 @@ def rate_cases(emulate: str | None, rate_per_s: float, seconds: float) -> tuple[
             "requests": len(found),
         }
         for neighbour, found in seen.items()
-    ], gpu
+    ], about
 
 
 def inference(emulate: str | None, rates_per_s: Sequence[float] = RATES, seconds: float = SECONDS) -> dict[str, Any]:
     """All rates."""
     seen = [rate_cases(emulate, rate, seconds) for rate in rates_per_s]
-    gpu = seen[0][1]
-    return {
-        "cases": [case for cases, _ in seen for case in cases],
-        "emulated": gpu.endswith("(emulated)"),
-        "gpu": gpu.removesuffix(" (emulated)"),
-    }
+    return {"cases": [case for cases, _ in seen for case in cases], **seen[0][1]}
 
 
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
@@ -146,15 +142,14 @@ def fig5(emulate: str | None, rates_per_s: Sequence[float] = FIG5_RATES, seconds
                     "kernel_time": round((last.completed_ns[tenant] - first.completed_ns[tenant]) / span_ns, 4),
                 }
             )
-        gpu, emulated = stage.gpu, stage.emulated
+        about = stage.about
     slope, intercept, fit = line([(case["requests_per_s"], case["gpu_use"]) for case in cases])
     return {
         "cases": cases,
         "ms_per_request": round(1000 * slope, 3),
         "use_without_requests": round(intercept, 4),
         "r_squared": round(fit, 5),
-        "emulated": emulated,
-        "gpu": gpu,
+        **about,
     }
 
 

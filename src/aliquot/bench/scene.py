@@ -133,13 +133,13 @@ class Client:
 
 
 class Scene:
-    """Clients under one engine, on its first GPU."""
+    """Clients under one engine, on its first GPU; `directory` is for its files."""
 
     def __init__(self, engine: Engine, directory: Path) -> None:
-        self._engine = engine
-        self._directory = directory
+        self.engine = engine
+        self.directory = directory
         self.clients: dict[Tenant, Client] = {}
-        self.gpu, self.emulated = describe_gpu(engine)
+        self.gpu, self.emulated = engine.gpus[0].model, engine.emulated
 
     def start(self, tenant: Tenant, ask: RequestedShare, mode: str, *options: str) -> Client:
         """Start one client in a mode of `aliquot.bench.client` with further options.
@@ -151,8 +151,8 @@ class Scene:
 
     def start_program(self, tenant: Tenant, ask: RequestedShare, program: Program) -> Client:
         """Start one client by the command that `program` gives for its progress file."""
-        progress = self._directory / f"{tenant}.progress"
-        process = self._engine.spawn(
+        progress = self.directory / f"{tenant}.progress"
+        process = self.engine.spawn(
             str(tenant),
             program(progress),
             dict(os.environ),
@@ -172,7 +172,7 @@ class Scene:
         Raises:
             ClientFailed: it ended with another status than zero, or not in time.
         """
-        process = self._engine.spawn(
+        process = self.engine.spawn(
             str(tenant),
             list(argv),
             None,
@@ -191,14 +191,9 @@ class Scene:
             raise ClientFailed(f"{argv[0]} ended with status {status}")
 
     @property
-    def engine(self) -> Engine:
-        """The engine beneath."""
-        return self._engine
-
-    @property
-    def directory(self) -> Path:
-        """A folder for this scene's files."""
-        return self._directory
+    def about(self) -> dict[str, Any]:
+        """The GPU that figures are of, as every measurement has it."""
+        return {"gpu": self.gpu, "emulated": self.emulated}
 
     def sample(self) -> Sample:
         """The use of all tenants so far.
@@ -215,7 +210,7 @@ class Scene:
 
     def _sampled(self) -> tuple[int, Sample]:
         """A sample, and how long after its moment the last client's count was read."""
-        status = self._engine.arbiter.status()
+        status = self.engine.arbiter.status()
         gpu = status.gpus[0]
         charged = {Tenant(tenant.name): int(tenant.charged_ns) for tenant in gpu.tenants}
         completed = {
@@ -225,7 +220,7 @@ class Scene:
 
     def usage(self) -> dict[Tenant, float]:
         """Each tenant's usage of the window that ends now, as the arbiter sees it."""
-        gpu = self._engine.arbiter.status().gpus[0]
+        gpu = self.engine.arbiter.status().gpus[0]
         return {Tenant(tenant.name): float(tenant.usage) for tenant in gpu.tenants}
 
     def end(self, tenant: Tenant) -> Client:
@@ -238,12 +233,6 @@ class Scene:
         """End whatever still runs."""
         for tenant in list(self.clients):
             self.end(tenant)
-
-
-def describe_gpu(engine: Engine) -> tuple[str, bool]:
-    """The model of the engine's first GPU, and whether it is emulated."""
-    gpu = engine.gpus[0]
-    return gpu.model, engine.emulated
 
 
 @contextmanager

@@ -90,8 +90,8 @@ def mix_error(mix: ShareMix, seen: Sequence[Mapping[Tenant, float]]) -> float:
     return max(errors)
 
 
-def run_mix(emulate: str | None, mix: ShareMix, seconds: float) -> tuple[dict[str, Any], str, bool]:
-    """One mix; its figure, the GPU, and whether it is emulated."""
+def run_mix(emulate: str | None, mix: ShareMix, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One mix; its figure, and the GPU."""
     with scene(emulate, window_ms=int(WINDOW_S * 1000)) as stage:
         start_all(stage, mix.wanted)
         time.sleep(WINDOW_S * 1.2)
@@ -110,16 +110,11 @@ def run_mix(emulate: str | None, mix: ShareMix, seconds: float) -> tuple[dict[st
             "completed_points_worst": None if mix.charged else round(work, 2),
             "shares": {tenant: round(share, 4) for tenant, share in mean.items()},
         }
-        return case, stage.gpu, stage.emulated
+        return case, stage.about
 
 
 def shares(emulate: str | None, mixes: Sequence[ShareMix] = MIXES, seconds: float = SECONDS) -> dict[str, Any]:
     """All mixes and the worst of them."""
     seen = [run_mix(emulate, mix, seconds) for mix in mixes]
-    cases = [case for case, _, _ in seen]
-    return {
-        "cases": cases,
-        "error_points_worst": max(case["error_points_worst"] for case in cases),
-        "gpu": seen[0][1],
-        "emulated": seen[0][2],
-    }
+    cases = [case for case, _ in seen]
+    return {"cases": cases, "error_points_worst": max(case["error_points_worst"] for case in cases), **seen[0][1]}

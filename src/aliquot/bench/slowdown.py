@@ -111,11 +111,10 @@ def slowdown(
     bare = bare_rate(emulate, QUOTA_KERNEL_US, seconds)
     with scene(emulate) as stage:
         alone = _alone(stage, QUOTA_KERNEL_US, seconds)
-        gpu, emulated = stage.gpu, stage.emulated
+        about = stage.about
     return {
         "alone_percent": round(slowdown_percent(bare, alone), 2),
         "quota": [quota_case(emulate, alone, quota_ms, seconds) for quota_ms in quotas_ms],
         "by_kernel_us": [kernel_case(emulate, kernel_us, seconds) for kernel_us in kernels_us],
-        "emulated": emulated,
-        "gpu": gpu,
+        **about,
     }

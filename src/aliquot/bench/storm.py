@@ -44,9 +44,4 @@ def storm(emulate: str | None, processes: int = 1000) -> dict[str, Any]:
         if done.returncode != 0:
             raise ClientFailed(f"storm: {done.stderr.strip() or done.stdout.strip() or 'no answer'}")
         seconds, registered = done.stdout.split()
-        return {
-            "processes": int(registered),
-            "seconds": float(seconds),
-            "emulated": stage.emulated,
-            "gpu": stage.gpu,
-        }
+        return {"processes": int(registered), "seconds": float(seconds), **stage.about}
