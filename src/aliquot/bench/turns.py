@@ -27,7 +27,7 @@ from aliquot.bench.progress import read_totals
 from aliquot.bench.scene import ClientFailed, Program, Scene, scene
 from aliquot.lib.files import write_whole
 from aliquot.model.extras import require
-from aliquot.sim.turns.measures import TenantRun, judge
+from aliquot.sim.turns.measures import TenantRun, judge_mix
 from aliquot.sim.turns.mixes import BY_NAME, Mix
 from aliquot.tokens import Share
 
@@ -96,8 +96,8 @@ def _told(stage: Scene, paths: dict[str, list[Path]]) -> dict[str, dict[str, Any
 
 def run_mix(
     emulate: str | None, mix: Mix, seed: int, seconds: float, turns: str, *, native: bool = True
-) -> tuple[dict[str, Any], list[float], str, bool]:
-    """One mix: its figures, the waits after rests in milliseconds, the GPU, and whether it is emulated."""
+) -> tuple[dict[str, Any], list[float], dict[str, Any]]:
+    """One mix: its figures, the waits after rests in milliseconds, and the GPU."""
     with scene(emulate, window_ms=int(WINDOW_S * 1000), turns=turns, native_handover=native) as stage:
         go, paths = _start(stage, mix, seed, seconds), _paths(stage, mix)
         start_s = time.monotonic() + 0.2
@@ -117,7 +117,7 @@ def run_mix(
             "error_worst": max((p.fluid_error_worst for p in promises.values()), default=None),
         }
         waits_ms = told[mix.wakes]["waits_ms"] if mix.wakes else []
-        return case, waits_ms, stage.gpu, stage.emulated
+        return case, waits_ms, stage.about
 
 
 def _part(promises: Any, kept: str, counted: str) -> float | None:
@@ -136,11 +136,7 @@ def _case(
         phases = [(begin / 1e9, end / 1e9) for begin, end in told[member.name]["phases"]]
         share = Share(member.request_milli, member.limit_milli)
         seen[member.name] = TenantRun(share, member.gpus, phases, list(np.interp(grid, at_s, ran - ran[0])))
-    found = judge(seen, STEP_S, window_s=WINDOW_S, warm_s=WARM_S, excused=mix.suspect)
-    if not mix.clocked:
-        found |= dict.fromkeys(("error_p95", "error_worst", "promise_a", "promise_c", "used_of_fluid"))
-    gain = next((round(100 * (t["got"] - t["fluid"]), 2) for t in found["tenants"] if t["name"] == mix.suspect), None)
-    return {"mix": mix.name, **found, "gain_points": gain}
+    return judge_mix(mix, seen, STEP_S, window_s=WINDOW_S, warm_s=WARM_S)
 
 
 def turns(
@@ -155,16 +151,15 @@ def turns(
     """All mixes and the waits after rests."""
     require("cuda")
     seen = [run_mix(emulate, BY_NAME[name], seed, seconds, way, native=native) for name in names]
-    waits_ms = [wait for _, waits, _, _ in seen for wait in waits]
+    waits_ms = [wait for _, waits, _ in seen for wait in waits]
     wake = {f"p{part}_ms": round(percentile(waits_ms, part), 2) for part in (50, 99)} if waits_ms else None
     return {
-        "cases": [case for case, _, _, _ in seen],
+        "cases": [case for case, _, _ in seen],
         "wake": wake,
         "turns": way,
         "native_handover": native,
         "seed": seed,
-        "gpu": seen[0][2],
-        "emulated": seen[0][3],
+        **seen[0][2],
     }
 
 

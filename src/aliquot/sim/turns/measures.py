@@ -16,6 +16,8 @@ from aliquot.tokens import Share
 from aliquot.tokens.fluid import WHOLE, rates
 from aliquot.tokens.kept import SLACK_MILLI, WHOLE_WINDOW
 
+from .mixes import Mix
+
 SLACK: Final = SLACK_MILLI / 1000
 
 
@@ -61,6 +63,17 @@ def fluid(tenants: Mapping[str, TenantRun], at_s: FloatArray) -> dict[str, Float
         name: np.interp(at_s, cuts, np.concatenate([[0.0], np.cumsum(rate[row] * spans)]))
         for row, name in enumerate(names)
     }
+
+
+def judge_mix(
+    mix: Mix, tenants: Mapping[str, TenantRun], step_s: float, *, window_s: float, warm_s: float
+) -> dict[str, Any]:
+    """The same of a mix: the one that misbehaves is excused, and what it gained is in points of the GPU."""
+    found = judge(tenants, step_s, window_s=window_s, warm_s=warm_s, excused=mix.suspect)
+    if not mix.clocked:  # what it wants depends on what it gets, so no fluid can be computed from outside
+        found |= dict.fromkeys(("error_p95", "error_worst", "promise_a", "promise_c", "used_of_fluid"))
+    gain = next((round(100 * (t["got"] - t["fluid"]), 2) for t in found["tenants"] if t["name"] == mix.suspect), None)
+    return {"mix": mix.name, **found, "gain_points": gain}
 
 
 def judge(

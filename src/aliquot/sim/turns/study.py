@@ -9,7 +9,7 @@ import numpy as np
 
 from aliquot.tokens import SECOND, Share, TokenConfig, Turns, token_policy
 
-from .measures import TenantRun, judge
+from .measures import TenantRun, judge_mix
 from .mixes import Mix
 from .node import STEP_NS, MachineSpeeds, SimulatedNode
 
@@ -36,15 +36,11 @@ def case_of(node: SimulatedNode, turns: Turns, seed: int, *, window_s: float = 1
         )
         for member in mix.members
     }
-    found = judge(seen, STEP_NS / SECOND, window_s=window_s, warm_s=WARM_S, excused=mix.suspect)
-    if not mix.clocked:  # what it wants depends on what it gets, so no fluid can be computed from outside
-        found |= dict.fromkeys(("error_p95", "error_worst", "promise_a", "promise_c", "used_of_fluid"))
-    gain = next((round(100 * (t["got"] - t["fluid"]), 2) for t in found["tenants"] if t["name"] == mix.suspect), None)
+    found = judge_mix(mix, seen, STEP_NS / SECOND, window_s=window_s, warm_s=WARM_S)
     waits_ms = [wait / 1e6 for wait in node.tenants[mix.wakes].waits_ns] if mix.wakes else []
     wake = {f"p{part}_ms": round(float(np.percentile(waits_ms, part)), 2) for part in (50, 99)} if waits_ms else None
     a_second = round(node.handovers / (node.end_ns / SECOND), 1)
-    return {"mix": mix.name, "turns": turns.value, "seed": seed, **found, "gain_points": gain, "wake": wake,
-            "handovers_per_s": a_second}  # fmt: skip
+    return {**found, "turns": turns.value, "seed": seed, "wake": wake, "handovers_per_s": a_second}
 
 
 def study(mixes: Iterable[Mix], turns: Sequence[Turns], seeds: Sequence[int], seconds: float) -> list[dict[str, Any]]:
