@@ -23,22 +23,15 @@ from .engine import Dispatcher
 from .grants import GrantState, MemoryLease, Process
 
 _NO_UUID: Final = bytes(16)
-_HELLO, _ATTACH, _WANT, _RETURN = (
-    int(MessageType.HELLO),
-    int(MessageType.ATTACH),
-    int(MessageType.WANT),
-    int(MessageType.RETURN),
+_HELLO, _ATTACH, _WANT, _RETURN = map(
+    int, (MessageType.HELLO, MessageType.ATTACH, MessageType.WANT, MessageType.RETURN)
 )
-_DRAINED, _RESERVE, _RELEASE, _BYE = (
-    int(MessageType.DRAINED),
-    int(MessageType.RESERVE),
-    int(MessageType.RELEASE),
-    int(MessageType.BYE),
+_DRAINED, _RESERVE, _RELEASE, _BYE = map(
+    int, (MessageType.DRAINED, MessageType.RESERVE, MessageType.RELEASE, MessageType.BYE)
 )
-_REPORT: Final = int(MessageType.REPORT)
-_DENIED: Final = int(MessageType.DENIED)
-_SHARE: Final = int(MessageType.SHARE)
-_UNSHARE: Final = int(MessageType.UNSHARE)
+_REPORT, _DENIED, _SHARE, _UNSHARE = map(
+    int, (MessageType.REPORT, MessageType.DENIED, MessageType.SHARE, MessageType.UNSHARE)
+)
 _EXPORT: Final = int(ShareFlag.EXPORT)
 _VIEW: Final = int(AttachFlag.VIEW)
 _CONTEXT, _RESTORE = int(ReserveFlag.CONTEXT), int(ReserveFlag.RESTORE)

@@ -184,10 +184,6 @@ class TokenPolicy(Tenants):
                 rivals = [c for c in candidates if not hold.gpus_set.isdisjoint(c.accounts)]
                 self._review(tenant, hold, rivals, reserved, now_ns, actions)
 
-    def _is_due(self, tenant: PolicyTenant, now_ns: int) -> bool:
-        """Whether a tenant that was resumed may go on with a turn of its own."""
-        return False
-
     def _is_anyone_overdue(self, hold: ActiveGrant, now_ns: int) -> bool:
         """Whether a tenant is to finish what it began on a GPU of this grant."""
         return any(self._tenants[n].is_overdue(now_ns) for gpu in hold.gpus for n in self._devices[gpu].occupants)

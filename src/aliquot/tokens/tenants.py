@@ -183,9 +183,9 @@ class Tenants(ABC):
     def _new_account(self, gpu: str, share: Share, flow: Flow, lags: list[Lag], now_ns: int) -> Account:
         """The account of a new tenant on one of its GPUs; its lag joins `lags`, those on its others."""
 
-    @abstractmethod
     def _is_due(self, tenant: PolicyTenant, now_ns: int) -> bool:
         """Whether a tenant that was resumed may go on with a turn of its own."""
+        return False
 
     def _learn(self, tenant: PolicyTenant, burst_ns: int) -> None:  # noqa: B027 - most learn nothing
         """A burst of the tenant was measured; zero where none was."""
