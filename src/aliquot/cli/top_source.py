@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from types import TracebackType
 from typing import Any
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
@@ -33,9 +32,7 @@ class EngineSource:
     def __enter__(self) -> EngineSource:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._arbiter.close()
         if self._sensors is not None:
             self._sensors.close()

@@ -6,7 +6,6 @@ import fcntl
 import os
 import socket
 import time
-from types import TracebackType
 from typing import Final
 
 from aliquot.standalone.paths import RuntimeDir
@@ -36,9 +35,7 @@ class EngineLock:
                     return None
                 time.sleep(_POLL_S)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Collection
-from types import TracebackType
 from typing import Final
 
 from aliquot.http.certificate import BadCertificate, Certificate
@@ -65,9 +64,7 @@ class WebServer:
     def __enter__(self) -> WebServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -11,7 +11,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from aliquot.cli.kubectl.scene import NoAnswer, Target
@@ -68,9 +67,7 @@ class ClusterSource:
         self._run(self._begin())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(TimeoutError):
             self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
