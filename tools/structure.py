@@ -22,8 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SHORT = 50
 GPU = re.compile(r"^_?(Gpu|Device|Whole|Card)(?!Plugin)")
 IDENTITY = {"uuid", "gpu", "gpu_uuid"}
+TEXT = re.compile(r"(Annotated\[)?(str|GpuUuid)\b")
 NUMBER = {"index", "id"}
 SIZE = re.compile(r"memory|mib|milli|share|used")
+TIME = re.compile(r"_(ns|us|ms|s)$")
 AMOUNT = {"request", "request_milli", "whole"}
 LABELS = {"labels", "affinity"}
 SENTENCES = 3
@@ -86,8 +88,13 @@ def classes(found: Mapping[str, Module]) -> Iterator[tuple[Module, ast.ClassDef]
         yield from ((module, node) for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
 
 
-def _fields(node: ast.ClassDef) -> set[str]:
-    return {f.target.id for f in node.body if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)}
+def _fields(node: ast.ClassDef) -> dict[str, str]:
+    """The fields that a class has beyond its bases', with their types as written."""
+    return {
+        f.target.id: ast.unparse(f.annotation)
+        for f in node.body
+        if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
+    }
 
 
 def gpu_classes(found: Mapping[str, Module]) -> list[str]:
@@ -96,13 +103,19 @@ def gpu_classes(found: Mapping[str, Module]) -> list[str]:
     A class that is called so has to say which GPU it is about: the path of a device file, an id that kubelet counts and
     the turns on a GPU are no copies of its facts. Nor are requests, which name a GPU to ask for it; they have their own
     row.
+
+    The identity is the GPU's UUID as text, or in a class that is called so its number. A field `gpu` of another type is
+    no copy: it holds a record that is counted itself, as the state of a grant does, or says by number which GPU an
+    explanation or a process is about. Times are not sizes: what a tenant was charged belongs to the tenant. A class
+    that extends a record has its fields once, where the record is.
     """
     lines = []
     requests = {*request_forms(found)}
     for module, node in classes(found):
         fields = _fields(node)
-        record = fields & IDENTITY and any(SIZE.search(f) for f in fields)
-        called = GPU.match(node.name) and fields & (IDENTITY | NUMBER)
+        named = {f for f in fields.keys() & IDENTITY if TEXT.match(fields[f])}
+        record = named and any(SIZE.search(f) and not TIME.search(f) for f in fields)
+        called = GPU.match(node.name) and (named or fields.keys() & NUMBER)
         if (called or record) and f"{module.name}.{node.name}" not in requests:
             users = sum((module.name, node.name) in other.names for other in found.values())
             lines.append(f"{module.name}.{node.name} ({users} other modules)")
@@ -114,7 +127,7 @@ def request_forms(found: Mapping[str, Module]) -> list[str]:
     lines = []
     for module, node in classes(found):
         fields = _fields(node)
-        if fields & AMOUNT and fields & LABELS and "gpu_id" in fields:
+        if fields.keys() & AMOUNT and fields.keys() & LABELS and "gpu_id" in fields:
             lines.append(f"{module.name}.{node.name}")
     return sorted(lines)
 
