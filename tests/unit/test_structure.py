@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_SHARED_NAMES = 10
-MAX_GPU_RECORDS = 11
+MAX_GPU_RECORDS = 8
 
 
 @cache

@@ -170,7 +170,7 @@ class _Server:
         self._change, self._pod = Change, Pod
         for i in range(nodes):
             model, mib = MODELS[i % len(MODELS)]
-            devices = tuple(Device(GpuUuid(f"GPU-{i}-{g}"), g, model, mib) for g in range(8))
+            devices = tuple(Device(g, GpuUuid(f"GPU-{i}-{g}"), model, mib) for g in range(8))
             notes = {GPUS: write_inventory(Inventory(devices))}
             found = msgspec.convert({"metadata": {"name": f"node-{i:05d}", "annotations": notes}}, Node)
             self.ledger.node_changed(Change("added", found))

@@ -114,7 +114,7 @@ def _scene(nodes: int, pods: int, decisions: int) -> _Scene:
 
 def _machine(number: int) -> NodeSpec:
     name = f"node-{number:05}"
-    devices = tuple(Device(GpuUuid(f"{name}/{index}"), index, "V100", 16384) for index in range(GPUS_PER_NODE))
+    devices = tuple(Device(index, GpuUuid(f"{name}/{index}"), "V100", 16384) for index in range(GPUS_PER_NODE))
     return NodeSpec(name, devices, 96_000, 768 * 1024, rank=number)
 
 

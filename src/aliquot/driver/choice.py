@@ -34,7 +34,7 @@ def choose(gpus: Sequence[Gpu], *, only: str = "", excluded: str = "") -> Choice
     Raises:
         NoGpuLeft: there are GPUs, and none of them is left.
     """
-    reasons = {gpu.uuid: _reason(gpu, only, excluded) for gpu in gpus}
+    reasons: dict[str, str] = {gpu.uuid: _reason(gpu, only, excluded) for gpu in gpus}
     left_out = {uuid: why for uuid, why in reasons.items() if why}
     if gpus and len(left_out) == len(gpus):
         told = "; ".join(f"GPU {gpu.index} ({gpu.model}) {left_out[gpu.uuid]}" for gpu in gpus)

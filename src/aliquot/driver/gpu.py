@@ -6,17 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
+from aliquot.model.requests import Device
 
-class Gpu(msgspec.Struct, frozen=True):
+
+class Gpu(Device, frozen=True):
     """One GPU as NVML describes it."""
 
-    index: int
-    uuid: str
-    model: str
-    memory_mib: int
     driver: str = ""
-    near_cores: list[int] = []
-    links: list[str] = []
+    near_cores: list[int] = msgspec.field(default_factory=list)
+    links: list[str] = msgspec.field(default_factory=list)
     """Its link to each GPU by index, as `nvidia-smi topo -m` labels them; empty if not queried."""
     numa: int | None = None
     minor: int | None = None
@@ -36,7 +34,7 @@ def cuda_variables(given: Sequence[str], seen: Sequence[Gpu]) -> dict[str, str]:
 
     Sources: CUDA programming guide, "CUDA environment variables"; NVIDIA MIG user guide, "Device enumeration".
     """
-    numbers = {gpu.uuid: str(number) for number, gpu in enumerate(sorted(seen, key=_place))}
+    numbers: dict[str, str] = {gpu.uuid: str(number) for number, gpu in enumerate(sorted(seen, key=_place))}
     if any(gpu.mig for gpu in seen) or not numbers.keys() >= set(given):
         return {"CUDA_VISIBLE_DEVICES": ",".join(given)}
     return {"CUDA_VISIBLE_DEVICES": ",".join(numbers[uuid] for uuid in given), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

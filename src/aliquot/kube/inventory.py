@@ -20,7 +20,6 @@ import msgspec
 from aliquot.driver.cores import core_list, read_core_list
 from aliquot.kube.names import GPUS
 from aliquot.model.errors import AliquotError
-from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.topology.machine import BadTopology, Topology
 
@@ -41,16 +40,19 @@ class Inventory:
     """The unhealthy devices, by UUID, with the reason."""
 
 
-class _Device(msgspec.Struct, omit_defaults=True):
-    index: int
+class _Health(msgspec.Struct):
     uuid: str
-    model: str
-    memory_mib: int
     sick: str = ""
 
 
+class _Healths(msgspec.Struct):
+    """What an inventory's devices say beyond what placement knows of them."""
+
+    devices: list[_Health]
+
+
 class _Inventory(msgspec.Struct, omit_defaults=True):
-    devices: list[_Device]
+    devices: list[Device]
     v: int = INVENTORY_VERSION
     links: list[list[str]] = []
     numa: list[int | None] = []
@@ -60,14 +62,16 @@ class _Inventory(msgspec.Struct, omit_defaults=True):
 def write_inventory(inventory: Inventory) -> str:
     """The annotation's text."""
     devices = [
-        _Device(d.index, d.uuid, d.model, d.memory_mib, inventory.unhealthy.get(d.uuid, "")) for d in inventory.devices
+        {name: getattr(device, name) for name in Device.__struct_fields__}  # and not what extends it on its node
+        | ({"sick": why} if (why := inventory.unhealthy.get(device.uuid)) else {})
+        for device in inventory.devices
     ]
-    made = _Inventory(devices)
+    made = _Inventory([])
     if (topology := inventory.topology) is not None:
         made.links = [list(row) for row in topology.links]
         made.numa = list(topology.numa)
         made.cores = [core_list(list(cores)) for cores in topology.cores]
-    return msgspec.json.encode({"v": INVENTORY_VERSION, **msgspec.to_builtins(made)}).decode()
+    return msgspec.json.encode({"v": INVENTORY_VERSION, **msgspec.to_builtins(made), "devices": devices}).decode()
 
 
 def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
@@ -82,14 +86,15 @@ def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
     where = f'metadata.annotations["{GPUS}"]'
     try:
         raw = msgspec.json.decode(text, type=_Inventory)
+        healths = msgspec.json.decode(text, type=_Healths).devices
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadInventory(f"{where} cannot be read: {error}") from None
     if raw.v != INVENTORY_VERSION:
         raise BadInventory(f"{where} is of version {raw.v}, this program reads version {INVENTORY_VERSION}; upgrade it")
-    devices = tuple(Device(GpuUuid(d.uuid), d.index, d.model, d.memory_mib) for d in raw.devices)
+    devices = tuple(raw.devices)
     if len({d.uuid for d in devices}) != len(devices) or any(d.memory_mib <= 0 or not d.uuid for d in devices):
         raise BadInventory(f"{where} has two devices of one UUID, or one without memory")
-    return Inventory(devices, _topology(raw, where), {d.uuid: d.sick for d in raw.devices if d.sick})
+    return Inventory(devices, _topology(raw, where), {d.uuid: d.sick for d in healths if d.sick})
 
 
 def _topology(raw: _Inventory, where: str) -> Topology | None:

@@ -7,7 +7,6 @@ own all their memory, and half of a third, to which the memory asked for belongs
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, Literal, get_args
@@ -198,12 +197,10 @@ class Plan:
         return [piece.gpu for piece in self.slices]
 
 
-@dataclass(frozen=True)
-class Device:
-    """One GPU as placement sees it."""
+class Device(msgspec.Struct, frozen=True):
+    """One GPU as placement sees it; what more is known of it elsewhere extends this."""
 
-    uuid: GpuUuid
     index: int
+    uuid: GpuUuid
     model: str
     memory_mib: int
-    attributes: Mapping[str, str] = field(default_factory=dict)

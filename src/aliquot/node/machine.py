@@ -49,7 +49,7 @@ class Machine(SharedMachine):
 
     def spec(self, node: str) -> NodeSpec:
         """The node as an entry of the ledger."""
-        return NodeSpec(node, self.placed)
+        return NodeSpec(node, self.gpus)
 
     def edits(self, gpus: list[Gpu], *, bare: bool = False) -> Edits:
         """What a container with those GPUs needs besides the driver's files; `bare` without our library before them."""

@@ -29,7 +29,7 @@ def environment(
     dialect = of_origin(asking, dialects)
     if dialect is None:
         return ()
-    devices: dict[str, Device] = {device.uuid: device for device in machine.placed}
+    devices: dict[str, Device] = {device.uuid: device for device in machine.gpus}
     return tuple(f"{name}={value}" for name, value in dialect.environment(asking, container, plan, devices).items())
 
 

@@ -60,7 +60,7 @@ def labels_of(machine: Machine) -> dict[str, str]:
 
 def described(machine: Machine, sick: Mapping[GpuUuid, str]) -> str:
     """The annotation that the scheduler reads: devices, links, NUMA nodes, near cores, and unhealthy devices."""
-    devices = machine.placed
+    devices = machine.gpus
     here = {gpu.uuid for gpu in machine.gpus}
     unhealthy = {str(uuid): why for uuid, why in sick.items() if uuid in here}
     return write_inventory(Inventory(devices, machine.topology if devices else None, unhealthy))

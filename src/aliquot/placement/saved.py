@@ -64,7 +64,7 @@ def load(saved: Mapping[str, Any]) -> Cluster:
 
 
 def _node(spec: NodeSpec) -> dict[str, Any]:
-    gpus = [[g.uuid, g.index, g.model, g.memory_mib, dict(g.attributes)] for g in spec.gpus]
+    gpus = [[g.uuid, g.index, g.model, g.memory_mib, {}] for g in spec.gpus]  # last: what no reader knows
     topology = None
     if spec.topology is not None:
         wired = spec.topology
@@ -80,7 +80,7 @@ def _node(spec: NodeSpec) -> dict[str, Any]:
 
 
 def _spec(saved: Mapping[str, Any]) -> NodeSpec:
-    gpus = tuple(Device(GpuUuid(uuid), index, model, mib, extra) for uuid, index, model, mib, extra in saved["gpus"])
+    gpus = tuple(Device(index, GpuUuid(uuid), model, mib) for uuid, index, model, mib, _ in saved["gpus"])
     wired = saved["topology"]
     topology = None if wired is None else Topology.of(wired["links"], numa=wired["numa"], cores=wired["cores"])
     unhealthy = frozenset(saved.get("unhealthy", ()))

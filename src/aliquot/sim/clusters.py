@@ -57,7 +57,7 @@ def _machines(part: str) -> list[NodeSpec]:
     for number_of in range(count):
         name = f"{spec}-{number_of:04}"
         devices = tuple(
-            Device(GpuUuid(f"{name}/{index}"), index, profile.model, profile.memory_mib) for index in range(gpus)
+            Device(index, GpuUuid(f"{name}/{index}"), profile.model, profile.memory_mib) for index in range(gpus)
         )
         nodes.append(NodeSpec(name, devices, CPU_MILLI_PER_GPU * gpus, MEMORY_MIB_PER_GPU * gpus, topology))
     return nodes

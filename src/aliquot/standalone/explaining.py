@@ -36,7 +36,8 @@ def gpu_facts(ledger: MachineLedger, gpus: Sequence[Gpu]) -> list[GpuFacts]:
     found = []
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     for held in ledger_gpus(ledger.cluster, ledger.node):
-        gpu, residents = by_uuid[held.uuid], ledger.residents(GpuUuid(held.uuid))
+        gpu = by_uuid[GpuUuid(held.uuid)]
+        residents = ledger.residents(gpu.uuid)
         labels = {
             "affinity": ",".join(sorted({r.labels.affinity for r in residents} - {""})),
             "anti-affinity": ",".join(sorted({r.labels.anti_affinity for r in residents} - {""})),
@@ -48,7 +49,7 @@ def gpu_facts(ledger: MachineLedger, gpus: Sequence[Gpu]) -> list[GpuFacts]:
             for share in held.shares
         ]
         facts = GpuFacts(
-            held.index, held.uuid, held.model, held.memory_mib, held.free_milli, held.free_mib, tenants,
+            gpu.index, gpu.uuid, gpu.model, gpu.memory_mib, held.free_milli, held.free_mib, tenants,
             {kind: text for kind, text in labels.items() if text}, gpu.links, gpu.numa, core_list(gpu.near_cores),
             gpu.driver,
         )  # fmt: skip

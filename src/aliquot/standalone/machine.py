@@ -40,7 +40,7 @@ class Machine(SharedMachine):
             UnknownPolicy: there is none; the text lists those there are.
         """
         use_kernels()
-        return MachineLedger(self.placed, topology=self.topology, by=maker(policy), node=socket.gethostname())
+        return MachineLedger(self.gpus, topology=self.topology, by=maker(policy), node=socket.gethostname())
 
 
 def imagined_ledger(spec: str, policy: str = "") -> MachineLedger:
@@ -51,7 +51,7 @@ def imagined_ledger(spec: str, policy: str = "") -> MachineLedger:
         UnknownPolicy: no such policy.
     """
     profile, count = emulation.parse_spec(spec)
-    devices = [Device(GpuUuid(f"GPU-{g}"), g, profile.model, profile.memory_mib) for g in range(count)]
+    devices = [Device(g, GpuUuid(f"GPU-{g}"), profile.model, profile.memory_mib) for g in range(count)]
     wired = emulation.profile_topology(profile, count)
     use_kernels()
     return MachineLedger(devices, topology=wired, by=maker(policy or DEFAULT_POLICY), node=spec)
@@ -85,7 +85,7 @@ def _emulated(spec: str, directory: Path) -> Machine:
     profile = emulated.profile
     wired = emulation.profile_topology(profile, len(emulated.uuids))
     gpus = tuple(
-        Gpu(index, uuid, profile.model, profile.memory_mib, profile.driver, list(near), list(links), numa)
+        Gpu(index, GpuUuid(uuid), profile.model, profile.memory_mib, profile.driver, list(near), list(links), numa)
         for index, (uuid, near, links, numa) in enumerate(
             zip(emulated.uuids, wired.cores, wired.links, wired.numa, strict=True)
         )

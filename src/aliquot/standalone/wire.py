@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from aliquot.driver.gpu import Gpu
-from aliquot.model.requests import Enforce, GpuRequest
+from aliquot.model.requests import Device, Enforce, GpuRequest
 
 COMMAND_ENDED: Final = b"ended\n"
 
@@ -87,13 +87,9 @@ class RunLease(msgspec.Struct):
     cwd: str = ""
 
 
-class GpuFacts(msgspec.Struct):
+class GpuFacts(Device, frozen=True):
     """One GPU as `get gpus` shows it: what is promised of it, to whom, and how near the others are."""
 
-    index: int
-    uuid: str
-    model: str
-    memory_mib: int
     free_milli: int
     free_mib: int
     tenants: list[dict[str, Any]]

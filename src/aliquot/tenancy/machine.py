@@ -10,8 +10,6 @@ from typing import Self
 from aliquot.driver.choice import some
 from aliquot.driver.discovery import Found, NoDriver, find_gpus, gpu_topology
 from aliquot.driver.gpu import Gpu
-from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
 from aliquot.topology import Topology
 
 
@@ -24,11 +22,6 @@ class SharedMachine:
     libnvml: Path
     seen: tuple[Gpu, ...] = field(default=(), kw_only=True)
     """All GPUs that a program on the machine itself can open, shared or not; empty where one does not answer."""
-
-    @property
-    def placed(self) -> tuple[Device, ...]:
-        """The GPUs as placement sees them."""
-        return tuple(Device(GpuUuid(g.uuid), g.index, g.model, g.memory_mib) for g in self.gpus)
 
     @property
     def models(self) -> dict[str, str]:

@@ -25,7 +25,7 @@ def nodes(draw, number: int) -> NodeSpec:
     gpus = []
     for g in range(count):
         own = draw(st.sampled_from(MODELS)) if mixed else model
-        gpus.append(Device(f"GPU-{number}-{g}", g, own, {MODELS[0]: 16384, MODELS[1]: 23028, MODELS[2]: 81920}[own]))
+        gpus.append(Device(g, f"GPU-{number}-{g}", own, {MODELS[0]: 16384, MODELS[1]: 23028, MODELS[2]: 81920}[own]))
     topology = PAIRS if count == 4 and draw(st.booleans()) else None
     cpu, rank = draw(st.sampled_from((4000, 64000, 64000))), draw(st.integers(0, 3)) * 100 + number
     return NodeSpec(f"node-{number}", tuple(gpus), cpu, draw(st.sampled_from((16384, 65536, 262144))), topology, rank)

@@ -95,7 +95,7 @@ def test_memory_changes_no_decision(native: NativeKernels, specs, history):
 def test_nine_gpus_and_more_are_no_other_case(native: NativeKernels):
     """Nodes of more devices than a register of the library holds are judged as by the oracle, full and empty."""
     specs = [
-        NodeSpec(f"n{n}", tuple(Device(f"G-{n}-{g}", g, "V100", 16384) for g in range(count)), 96_000, 1 << 20, rank=n)
+        NodeSpec(f"n{n}", tuple(Device(g, f"G-{n}-{g}", "V100", 16384) for g in range(count)), 96_000, 1 << 20, rank=n)
         for n, count in enumerate((8, 9, 16, 3))
     ]
     sides = [Side(specs, native, forgetful=False), Side(specs, Kernels(), forgetful=True)]

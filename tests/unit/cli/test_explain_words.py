@@ -66,7 +66,7 @@ def test_every_sharepod_of_a_file_is_explained():
 def test_a_saved_cluster_is_explained(tmp_path):
     """With --books a request is explained against a whole cluster that was saved."""
     nodes = [
-        NodeSpec(f"node-{n}", tuple(Device(f"GPU-{n}-{g}", g, "NVIDIA A10", 23028) for g in range(2))) for n in range(3)
+        NodeSpec(f"node-{n}", tuple(Device(g, f"GPU-{n}-{g}", "NVIDIA A10", 23028) for g in range(2))) for n in range(3)
     ]
     file = tmp_path / "ledger.json"
     file.write_text(json.dumps(dump(Cluster(nodes))))

@@ -14,7 +14,7 @@ from aliquot.model.requests import Device, Slice
 from aliquot.status.gpus import Gpu, Share
 
 DEVICES = {
-    uuid: Device(GpuUuid(uuid), i, "Tesla V100-SXM2-16GB", 15360) for i, uuid in enumerate(("GPU-a", "GPU-b", "GPU-c"))
+    uuid: Device(i, GpuUuid(uuid), "Tesla V100-SXM2-16GB", 15360) for i, uuid in enumerate(("GPU-a", "GPU-b", "GPU-c"))
 }
 NOW = 1_700_000_000_123_456_789
 

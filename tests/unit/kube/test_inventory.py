@@ -10,7 +10,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.topology.machine import Topology
 
-DEVICES = tuple(Device(GpuUuid(f"GPU-{i}"), i, "Tesla V100-SXM2-16GB", 16384) for i in range(2))
+DEVICES = tuple(Device(i, GpuUuid(f"GPU-{i}"), "Tesla V100-SXM2-16GB", 16384) for i in range(2))
 PAIR = Topology.of([["X", "NV1"], ["NV1", "X"]], numa=[0, 1], cores=[[0, 1, 2], [8]])
 
 

@@ -22,7 +22,7 @@ OFFERED = {"cpu": "4", "aliquot.dev/gpu-percent": "200", "aliquot.dev/gpu-memory
 
 def node(name: str, labels: dict[str, str] | None = None, *, offers: dict[str, str] = OFFERED, **spec: Any) -> Node:
     """A node with two V100."""
-    devices = tuple(Device(GpuUuid(f"GPU-{name}-{i}"), i, "Tesla V100", 16384) for i in range(2))
+    devices = tuple(Device(i, GpuUuid(f"GPU-{name}-{i}"), "Tesla V100", 16384) for i in range(2))
     metadata = {"name": name, "labels": labels or {}, "annotations": {GPUS: write_inventory(Inventory(devices))}}
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"allocatable": offers}}, Node)
 

@@ -45,7 +45,7 @@ V100 = "Tesla V100-SXM2-16GB"
 
 def node(name: str, gpus: int = 2) -> Node:
     """A node with V100s."""
-    devices = tuple(Device(GpuUuid(f"GPU-{name}-{i}"), i, V100, 16384) for i in range(gpus))
+    devices = tuple(Device(i, GpuUuid(f"GPU-{name}-{i}"), V100, 16384) for i in range(gpus))
     notes = {GPUS: write_inventory(Inventory(devices))}
     return msgspec.convert({"metadata": {"name": name, "annotations": notes}}, Node)
 

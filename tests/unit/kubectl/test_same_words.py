@@ -41,7 +41,7 @@ QUOTA = {"metadata": {"name": "q", "namespace": "lab"}, "spec": {"limits": [{"mo
 
 def node(name: str, *models: str, unhealthy: bool = False, **spec: Any) -> Node:
     """A node with GPUs of these models, 16 GiB each."""
-    devices = tuple(Device(GpuUuid(f"GPU-{name}-{i}"), i, model, 16384) for i, model in enumerate(models))
+    devices = tuple(Device(i, GpuUuid(f"GPU-{name}-{i}"), model, 16384) for i, model in enumerate(models))
     inventory = Inventory(devices, unhealthy={device.uuid: "XID 79" for device in devices} if unhealthy else {})
     meta = {"name": name, "annotations": {GPUS: write_inventory(inventory)}}
     return msgspec.convert({"metadata": meta, "spec": spec}, Node)
@@ -199,7 +199,7 @@ def test_a_gpu_has_one_reason_in_three_places(situation: Situation):
 @pytest.mark.parametrize(("code", "says", "ask"), HOST, ids=[code.value for code, _, _ in HOST])
 def test_cpu_and_memory_read_the_same(code: Code, says: str, ask: Ask):
     """Where a ledger has CPU and memory, as in the simulator, the command and the page word their lack alike."""
-    spec = NodeSpec("a", (Device(GpuUuid("GPU-a-0"), 0, V100, 16384),), cpu_milli=1000, memory_mib=1024)
+    spec = NodeSpec("a", (Device(0, GpuUuid("GPU-a-0"), V100, 16384),), cpu_milli=1000, memory_mib=1024)
     found = explain_with(Decider(Cluster([spec]), policy("binpack")), ask)
 
     assert [code] == [verdict.reason.code for verdict in found.verdicts if verdict.reason]

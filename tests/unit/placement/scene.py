@@ -31,7 +31,7 @@ def node(
 ) -> NodeSpec:
     """A node with so many V100, or with GPUs of these models."""
     models = [V100] * gpus if isinstance(gpus, int) else list(gpus)
-    devices = tuple(Device(f"{name}/{g}", g, model, mib) for g, model in enumerate(models))
+    devices = tuple(Device(g, f"{name}/{g}", model, mib) for g, model in enumerate(models))
     return NodeSpec(name, devices, cpu, memory, topology, rank)
 
 

@@ -13,7 +13,7 @@ from aliquot.status.gpus import Share
 
 def cluster() -> Cluster:
     """Two GPUs; `x/a` has 0.3 of the first, as the vGPU `fast`, and `~own` has the second."""
-    made = Cluster([NodeSpec("node-0", tuple(Device(GpuUuid(f"GPU-{n}"), n, "V100", 16384) for n in range(2)))])
+    made = Cluster([NodeSpec("node-0", tuple(Device(n, GpuUuid(f"GPU-{n}"), "V100", 16384) for n in range(2)))])
     part, whole = Slice(GpuUuid("GPU-0"), 300, 600, 4096), Slice(GpuUuid("GPU-1"), 1000, 1000, 16384)
     made.reserve(
         "x/a", Placement("node-0", (part,)), asking(rest_milli=300, limit_milli=600, gpu_mib=4096, gpu_id="fast")

@@ -18,7 +18,7 @@ class Machine:
     """A machine's ledger and short ways to fill it."""
 
     def __init__(self, gpus: int, memory_mib: int = 16384) -> None:
-        self.ledger = MachineLedger(Device(f"GPU-{i}", i, "Tesla V100-SXM2", memory_mib) for i in range(gpus))
+        self.ledger = MachineLedger(Device(i, f"GPU-{i}", "Tesla V100-SXM2", memory_mib) for i in range(gpus))
 
     def place(self, name: str, milli: int, **fields) -> list[str]:
         """Place and reserve; the GPUs it got."""

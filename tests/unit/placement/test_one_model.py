@@ -22,7 +22,7 @@ V100, A100 = "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-40GB"
 def decider(policy: str, *models: str) -> Decider:
     """One node with a GPU of each of these models."""
     gpus = tuple(
-        Device(GpuUuid(f"GPU-{g}"), g, model, 16384 if model == V100 else 40960) for g, model in enumerate(models)
+        Device(g, GpuUuid(f"GPU-{g}"), model, 16384 if model == V100 else 40960) for g, model in enumerate(models)
     )
     return Decider(Cluster([NodeSpec("n", gpus, cpu_milli=64000, memory_mib=1 << 20)]), POLICIES[policy]())
 

@@ -26,7 +26,7 @@ def cluster_of(*nodes: tuple[str, int, int], memory_mib: int = 1 << 20, device_m
         [
             NodeSpec(
                 f"n{i}",
-                tuple(Device(GpuUuid(f"GPU-{i}-{g}"), g, model, device_mib) for g in range(gpus)),
+                tuple(Device(g, GpuUuid(f"GPU-{i}-{g}"), model, device_mib) for g in range(gpus)),
                 cpu_milli,
                 memory_mib,
                 rank=i,

@@ -39,7 +39,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     for i in range(draw(st.integers(1, 5))):
         model, gpus = draw(st.sampled_from(MODELS)), draw(st.sampled_from([0, 1, 2, 4, 9]))
         size = draw(st.sampled_from([8000, 16384]))
-        devices = tuple(Device(GpuUuid(f"GPU-{i}-{g}"), g, model, size) for g in range(gpus))
+        devices = tuple(Device(g, GpuUuid(f"GPU-{i}-{g}"), model, size) for g in range(gpus))
         specs.append(NodeSpec(f"n{i}", devices, draw(st.sampled_from([4000, 32000])), 16384, rank=i))
     cluster = Cluster(specs)
     decider = Decider(cluster, policy("binpack"))

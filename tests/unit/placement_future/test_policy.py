@@ -307,7 +307,7 @@ def test_absurd_requests_do_no_harm(fast: Kernels):
 def test_a_node_of_unequal_devices_keeps_one_for_the_rest(fast: Kernels):
     """Two whole GPUs and 0.3 with 30,000 MiB of another fit where one device alone has so much; models are mixed."""
     sizes = {"GPU-a": ("A10", 23028), "GPU-b": ("A100", 81920), "GPU-c": ("A10", 23028), "GPU-d": ("V100", 16384)}
-    gpus = tuple(Device(uuid, g, model, mib) for g, (uuid, (model, mib)) in enumerate(sizes.items()))
+    gpus = tuple(Device(g, uuid, model, mib) for g, (uuid, (model, mib)) in enumerate(sizes.items()))
     cluster = Cluster([NodeSpec("mixed", gpus, 64000, 65536)])
 
     found = Decider(cluster, Aliquot()).decide(asking(whole=2, rest_milli=300, gpu_mib=30000, mixed=True))

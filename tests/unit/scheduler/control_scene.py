@@ -28,7 +28,7 @@ from aliquot.scheduler.wire import BindingArgs
 
 def node(name: str, gpus: int = 2, model: str = "Tesla V100-SXM2-16GB", memory_mib: int = 16384) -> Node:
     """A node with GPUs."""
-    devices = tuple(Device(GpuUuid(f"GPU-{name}-{i}"), i, model, memory_mib) for i in range(gpus))
+    devices = tuple(Device(i, GpuUuid(f"GPU-{name}-{i}"), model, memory_mib) for i in range(gpus))
     text = write_inventory(Inventory(devices))
     return msgspec.convert({"metadata": {"name": name, "annotations": {GPUS: text}}}, Node)
 

@@ -69,7 +69,7 @@ def test_a_pod_that_is_shown_before_the_end_of_the_one_before_has_its_share():
 def test_a_gpu_that_falls_sick_keeps_its_pods_and_takes_no_other_along():
     """Who is on it stays in the ledger with all that it has, the topology stays known, and newcomers go elsewhere."""
     s = scene(3)
-    devices = tuple(Device(GpuUuid(f"GPU-n-{g}"), g, "Tesla V100-SXM2-16GB", 16384) for g in range(3))
+    devices = tuple(Device(g, GpuUuid(f"GPU-n-{g}"), "Tesla V100-SXM2-16GB", 16384) for g in range(3))
     wired = Topology.of([["X", "NV1", "SYS"], ["NV1", "X", "SYS"], ["SYS", "SYS", "X"]])
     s.tell(Change("added", planned("a", 600)))
 
@@ -96,7 +96,7 @@ def test_who_waits_for_a_closed_device_has_it_when_it_is_open_again():
 def test_a_node_under_a_new_name_has_its_devices_once_the_old_one_is_gone():
     """Two nodes that claim one device: the first is believed, and the second is as soon as the first is gone."""
     s = scene()
-    device = Device(GpuUuid("GPU-n-0"), 0, "Tesla V100-SXM2-16GB", 16384)
+    device = Device(0, GpuUuid("GPU-n-0"), "Tesla V100-SXM2-16GB", 16384)
     text = write_inventory(Inventory((device,)))
     again = msgspec.convert(
         {"metadata": {"name": "n2", "annotations": {GPUS: text}}, "spec": {"unschedulable": True}}, Node
@@ -126,7 +126,7 @@ def test_equal_parts_of_one_container_are_on_one_model(mixed: str, models: set[s
     """Parts go together onto the model that has room for all of them, unless they may be mixed."""
     s = scene(0)
     names = {"GPU-n-0": "A100", "GPU-n-1": "V100", "GPU-n-2": "V100"}
-    devices = tuple(Device(GpuUuid(uuid), g, model, 16384) for g, (uuid, model) in enumerate(names.items()))
+    devices = tuple(Device(g, GpuUuid(uuid), model, 16384) for g, (uuid, model) in enumerate(names.items()))
     s.ledger.node_changed(Change("modified", node_showing(write_inventory(Inventory(devices)))))
     s.tell(Change("added", planned("a", 300)))  # the fullest GPU, which packing would like, is the only A100
     ask = ask_of({GPU_PARTS: "2", GPU_MODELS_MIXED: mixed}, percent=100)
@@ -140,7 +140,7 @@ def test_equal_parts_of_one_container_are_on_one_model(mixed: str, models: set[s
 def test_containers_are_bound_to_the_cores_that_the_fewest_are_bound_to():
     """Tenants of a GPU are spread over its near cores, also those of one pod, and cores are free again at the end."""
     s = scene(0)
-    devices = (Device(GpuUuid("GPU-n-0"), 0, "V100", 16384),)
+    devices = (Device(0, GpuUuid("GPU-n-0"), "V100", 16384),)
     wired = Topology.of([["X"]], cores=[(8, 9, 10, 11)])
     s.ledger.node_changed(Change("modified", node_showing(write_inventory(Inventory(devices, wired)))))
 

@@ -129,7 +129,7 @@ def test_a_node_whose_inventory_is_garbage_says_so():
 def test_an_unhealthy_device_takes_nobody_new():
     """A device that its node calls sick has no room for now, and is said not to be well."""
     s = scene()
-    devices = (Device(GpuUuid("GPU-u"), 0, "Tesla T4", 15360),)
+    devices = (Device(0, GpuUuid("GPU-u"), "Tesla T4", 15360),)
     text = write_inventory(Inventory(devices, unhealthy={"GPU-u": "XID 79"}))
     sick = msgspec.convert({"metadata": {"name": "sick", "annotations": {GPUS: text}}}, Node)
     s.ledger.node_changed(Change("added", sick))

@@ -21,7 +21,7 @@ from aliquot.placement.policy import policy
 from aliquot.scheduler.ledger import Ledger, NodeFull
 
 GPU = "GPU-n-0"
-INVENTORY = write_inventory(Inventory((Device(GpuUuid(GPU), 0, "V100", 16384),)))
+INVENTORY = write_inventory(Inventory((Device(0, GpuUuid(GPU), "V100", 16384),)))
 
 
 def node_saying(kernels: KernelLengths | None = None) -> Node:

@@ -156,7 +156,7 @@ class Scene:
 
     def tell_node(self) -> None:
         """The agent tells which devices are ours."""
-        devices = tuple(Device(GpuUuid(uuid), i, "Tesla V100", 16384) for i, uuid in enumerate(self.held))
+        devices = tuple(Device(i, GpuUuid(uuid), "Tesla V100", 16384) for i, uuid in enumerate(self.held))
         notes = {GPUS: write_inventory(Inventory(devices))}
         self.ledger.node_changed(
             Change("modified", msgspec.convert({"metadata": {"name": "n", "annotations": notes}}, Node))

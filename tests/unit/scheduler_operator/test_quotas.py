@@ -32,7 +32,7 @@ def ledger(*quotas: Quota) -> Ledger:
     """PlainLedger of one node with two V100 and an A100."""
     made = Ledger(policy("binpack"))
     models = ("Tesla V100", "Tesla V100", "NVIDIA A100")
-    devices = tuple(Device(GpuUuid(f"GPU-{i}"), i, model, 16384) for i, model in enumerate(models))
+    devices = tuple(Device(i, GpuUuid(f"GPU-{i}"), model, 16384) for i, model in enumerate(models))
     notes = {GPUS: write_inventory(Inventory(devices))}
     made.node_changed(Change("added", msgspec.convert({"metadata": {"name": "n", "annotations": notes}}, Node)))
     made.decider.quotas = Quotas(quotas)

@@ -22,7 +22,7 @@ from aliquot.sim.pool import PoolSettings
 
 
 def node(name: str, gpus: int, rank: int = 0) -> NodeSpec:
-    devices = tuple(Device(GpuUuid(f"{name}/{index}"), index, "V100", 16000) for index in range(gpus))
+    devices = tuple(Device(index, GpuUuid(f"{name}/{index}"), "V100", 16000) for index in range(gpus))
     return NodeSpec(name, devices, 64_000, 64_000, rank=rank)
 
 

@@ -16,7 +16,7 @@ from aliquot.sim.kernel import us
 from aliquot.sim.measures import BINS, Curve, measured
 from aliquot.sim.policies import made
 
-NODE = NodeSpec("a", tuple(Device(GpuUuid(f"a/{i}"), i, "V100", 16000) for i in range(2)), 64_000, 64_000)
+NODE = NodeSpec("a", tuple(Device(i, GpuUuid(f"a/{i}"), "V100", 16000) for i in range(2)), 64_000, 64_000)
 
 
 def figures(jobs, **how):

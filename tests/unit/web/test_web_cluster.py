@@ -32,7 +32,7 @@ class Scene:
         specs = [
             NodeSpec(
                 f"node-{n:03d}",
-                tuple(Device(GpuUuid(f"GPU-{n}-{g}"), g, "Tesla V100-SXM2-16GB", 16384) for g in range(gpus)),
+                tuple(Device(g, GpuUuid(f"GPU-{n}-{g}"), "Tesla V100-SXM2-16GB", 16384) for g in range(gpus)),
                 cpu_milli=64_000,
                 memory_mib=262_144,
                 topology=Topology.of(links),

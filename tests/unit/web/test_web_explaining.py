@@ -26,7 +26,7 @@ class Scene:
     """Two nodes of one GPU each, and somebody who explains by their ledger."""
 
     def __init__(self) -> None:
-        device = [Device(GpuUuid(f"GPU-{n}"), 0, "V100", 16384) for n in range(2)]
+        device = [Device(0, GpuUuid(f"GPU-{n}"), "V100", 16384) for n in range(2)]
         specs = [NodeSpec(f"node-{n}", (device[n],), cpu_milli=8000, memory_mib=65536) for n in range(2)]
         self.decider = Decider(Cluster(specs), policy("binpack"))
         self.now_s = 0.0

@@ -24,7 +24,7 @@ class Scene:
     """One GPU with a pod of 0.3, read every ten seconds."""
 
     def __init__(self) -> None:
-        device = Device(GpuUuid("GPU-0"), 0, "V100", 16384)
+        device = Device(0, GpuUuid("GPU-0"), "V100", 16384)
         decider = Decider(
             Cluster([NodeSpec("node-0", (device,), cpu_milli=64_000, memory_mib=262_144)]), policy("binpack")
         )

@@ -68,7 +68,7 @@ def program() -> Any:
     """As much of a scheduler program as pages look at: two nodes with two GPUs, somebody on one, two that wait."""
     ledger = Ledger(policy("binpack"))
     for name in ("node-a", "node-b"):
-        devices = tuple(Device(GpuUuid(f"GPU-{name}-{g}"), g, "Tesla V100-SXM2-16GB", 16384) for g in range(2))
+        devices = tuple(Device(g, GpuUuid(f"GPU-{name}-{g}"), "Tesla V100-SXM2-16GB", 16384) for g in range(2))
         node = {"metadata": {"name": name, "annotations": {GPUS: write_inventory(Inventory(devices))}}}
         ledger.node_changed(Change("added", msgspec.convert(node, Node)))
     dialects = foreign()

@@ -16,7 +16,7 @@ from aliquot.web.trial import explain_request, explain_tenant, try_request
 @pytest.fixture
 def ledger() -> MachineLedger:
     """Two V100, the first with six tenths taken."""
-    ledger = MachineLedger([Device(GpuUuid(f"GPU-{n}"), n, "V100", 16384) for n in range(2)], node="here")
+    ledger = MachineLedger([Device(n, GpuUuid(f"GPU-{n}"), "V100", 16384) for n in range(2)], node="here")
     request = GpuRequest(600, 1000)
     ledger.reserve(TenantName("a"), ledger.plan(request), request)
     return ledger

@@ -145,7 +145,7 @@ def node_specs(nodes: Sequence[TraceNode], ranks: Sequence[int] | None = None) -
     specs = []
     for position, node in enumerate(nodes):
         mib = MODEL_MIB.get(node.model, OTHER_MODEL_MIB)
-        gpus = tuple(Device(GpuUuid(f"{node.name}/{i}"), i, node.model, mib) for i in range(node.gpus))
+        gpus = tuple(Device(i, GpuUuid(f"{node.name}/{i}"), node.model, mib) for i in range(node.gpus))
         rank = position if ranks is None else ranks[position]
         specs.append(NodeSpec(node.name, gpus, node.cpu_milli, node.memory_mib, rank=rank))
     return specs

@@ -86,7 +86,7 @@ GOLDEN: Final = (
 
 def machine(topology: Topology | None, count: int, taken: Sequence[tuple[int, int]]) -> Cluster:
     """One node of so many GPUs with some milli-GPU of some of them taken."""
-    devices = tuple(Device(GpuUuid(f"gpu{index}"), index, "Tesla P4", GPU_MIB) for index in range(count))
+    devices = tuple(Device(index, GpuUuid(f"gpu{index}"), "Tesla P4", GPU_MIB) for index in range(count))
     cluster = Cluster([NodeSpec("node", devices, 28_000, 256_000, topology)])
     for number, (gpu, milli) in enumerate(taken):
         ask = Ask(GpuRequest(milli))
