@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, Final
 
 import click
@@ -15,6 +14,7 @@ from aliquot.cli.kubectl.dashboard import dashboard_options, read_hours
 from aliquot.cli.kubectl.options import target_options
 from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
 from aliquot.cli.tables import aligned, nearest
+from aliquot.lib.misspelt import closest
 from aliquot.model.errors import UserError
 
 FORMS: Final = ("text", "wide", "json", "yaml", CSV)
@@ -27,8 +27,8 @@ ALIASES: Final = {
     "shp": "sharepods",
     "vgpu": "vgpus",
     "vg": "vgpus",
+    **dict.fromkeys(("quotas", "gpuquota", "gpuquotas", "gq"), "quota"),
 }
-ALIASES_OF_QUOTA: Final = ("quotas", "gpuquota", "gpuquotas", "gq")
 NEEDS: Final = {"sharepods": "sharepods", "vgpus": "vgpus", "quota": "gpuquotas"}
 
 
@@ -46,7 +46,7 @@ def get(what: str, name: str, target: Target, form: Form, since: str, by: str, d
     -o json and yaml print a list, or the one object that was named. jsonpath=TEMPLATE and custom-columns=COLUMNS pick
     its fields as kubectl does, those of a list under .items.
     """
-    kind = "quota" if what in ALIASES_OF_QUOTA else ALIASES.get(what, what)
+    kind = ALIASES.get(what, what)
     if kind == HOURS:
         if name:
             raise UserError(f'hours have no names, and "{name}" was given; choose a namespace with -n')
@@ -54,12 +54,9 @@ def get(what: str, name: str, target: Target, form: Form, since: str, by: str, d
         view.print(target.run(read_hours(target, view.since, dashboard, token)))
         return
     if kind not in KINDS:
-        close = get_close_matches(what, [*KINDS, *ALIASES, *ALIASES_OF_QUOTA], n=1)
-        hint = (
-            f"did you mean {close[0]}?"
-            if close
-            else f"list {', '.join(KINDS)} or {HOURS}, and other kinds with kubectl get"
-        )
+        close = closest(what, [*KINDS, *ALIASES])
+        others = f"list {', '.join(KINDS)} or {HOURS}, and other kinds with kubectl get"
+        hint = f"did you mean {close}?" if close else others
         raise UserError(f'"{what}" is not listed here; {hint}')
     refuse_hours_options(since, by, form, [kind])
     scene = target.run(read_scene(target))
