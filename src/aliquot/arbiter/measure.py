@@ -13,11 +13,12 @@ Contexts differ, and a process may hide memory, so the least that was seen count
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+
+from aliquot.driver.nvml import load_nvml
 
 from .engine import Dispatcher
 from .events import EventRing
@@ -113,9 +114,7 @@ def note_contexts(engine: Dispatcher, grant: GrantState, used: Used) -> None:
 
 def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:
     """A function that reads from NVML each process's memory by GPU UUID and host pid, and how busy each GPU is."""
-    import pynvml
-
-    ctypes.CDLL(str(libnvml), mode=ctypes.RTLD_GLOBAL)  # found again by its soname when pynvml asks for it
+    pynvml = load_nvml(libnvml)
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

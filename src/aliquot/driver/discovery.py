@@ -7,7 +7,6 @@ crashes takes only the child along.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from aliquot.driver.cores import read_core_list
 from aliquot.driver.gpu import Gpu
 from aliquot.driver.modules import GPUS, minors
 from aliquot.driver.mounts import CUDA, NVML, candidates
+from aliquot.driver.nvml import load_nvml
 from aliquot.driver.nvml_links import nvml_places, topology_of
 from aliquot.model.errors import AliquotError
 from aliquot.topology import Topology
@@ -142,10 +142,7 @@ def _facts(nvml: Any, handle: Any) -> dict[str, object]:
 
 
 def _ask(libnvml: str) -> dict[str, object]:
-    # Loaded by path first: pynvml then asks for the bare name, and the loader answers with the one already here.
-    ctypes.CDLL(libnvml, mode=ctypes.RTLD_GLOBAL)
-    import pynvml
-
+    pynvml = load_nvml(libnvml)
     pynvml.nvmlInit()
     version = pynvml.nvmlSystemGetDriverVersion()
     gpus: list[dict[str, object]] = []

@@ -13,7 +13,6 @@ Sources: NVIDIA, XID errors (immediate action of each); NVIDIA's device plugin f
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -22,6 +21,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+from aliquot.driver.nvml import load_nvml
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Graphics engine exception, page fault, stopped processing, preemptive cleanup, video processor, switch time-out."""
@@ -222,10 +223,7 @@ def _obey(watch: Watch) -> bool:
 
 
 def _watch(libnvml: str) -> None:
-    # Loaded by path first: pynvml then asks for the bare name, and the loader answers with the one already here.
-    ctypes.CDLL(libnvml, mode=ctypes.RTLD_GLOBAL)
-    import pynvml
-
+    pynvml = load_nvml(libnvml)
     watch = Watch(pynvml, lambda note: _print(note=note))
     told: object = None
     reopened_s = time.monotonic()

@@ -6,7 +6,6 @@ is left out and never 0. The process ends when stdin is closed.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import select
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from aliquot.driver.nvml import load_nvml
 from aliquot.status.sensors import Sensors
 
 EVERY_S: Final = 5.0
@@ -110,10 +110,7 @@ def sensors_of(nvml: Any, handle: Any) -> dict[str, float]:
 
 
 def _main(libnvml: str) -> None:
-    # Loaded by path first: pynvml then asks for the bare name, and the loader answers with the one already here.
-    ctypes.CDLL(libnvml, mode=ctypes.RTLD_GLOBAL)
-    import pynvml
-
+    pynvml = load_nvml(libnvml)
     pynvml.nvmlInit()
     handles: dict[str, Any] = {}
     for index in range(pynvml.nvmlDeviceGetCount()):
