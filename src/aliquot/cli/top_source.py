@@ -17,7 +17,7 @@ from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import Call, QueuedRun
 from aliquot.web.api import Workload
 from aliquot.web.gather import PlacedTenant, gpus_of, workloads_of
-from aliquot.web.promise import PromiseBook
+from aliquot.web.promise import PromiseHistory
 
 
 class EngineSource:
@@ -26,7 +26,7 @@ class EngineSource:
     def __init__(self, runtime: RuntimeDir) -> None:
         self._runtime = runtime
         self._arbiter = ArbiterClient(runtime.root, timeout_s=3.0)
-        self._promises = PromiseBook(10.0)
+        self._promises = PromiseHistory(10.0)
         self._sensors: SensorReader | None = None
 
     def __enter__(self) -> EngineSource:
@@ -60,7 +60,7 @@ class EngineSource:
             self._sensors = self._reader(emulated=bool(facts.emulate))
         status = self._status()
         node = socket.gethostname()
-        gpus = gpus_of(node, facts.gpus, tenants, status, self._promises.kept, emulated=bool(facts.emulate))
+        gpus = gpus_of(node, facts.gpus, tenants, status, self._promises.kept_percent, emulated=bool(facts.emulate))
         title = f"{node} (emulates {facts.emulate})" if facts.emulate else node
         queued = [_queued(run) for run in running.queue or []]
         return Look(
@@ -83,10 +83,10 @@ class EngineSource:
         except (ArbiterError, OSError):
             return None  # between two arbiters
         if status.window_ms != round(self._promises.window_s * 1000):
-            self._promises = PromiseBook(status.window_ms / 1000)
+            self._promises = PromiseHistory(status.window_ms / 1000)
         for gpu in status.gpus:
             for tenant in gpu.tenants:
-                self._promises.see(gpu.uuid, tenant, status.now_ns)
+                self._promises.add(gpu.uuid, tenant, status.now_ns)
         return status
 
 

@@ -181,8 +181,8 @@ class Agent:
             self._tasks.once("listed", self._describe())
 
         if self.holders is not None:
-            await self.holders.look()
-        await self._look()
+            await self.holders.refresh()
+        await self._check_state()
         self.plugin = DevicePlugin(
             self.settings.device_plugins, GPU_PERCENT, self.allocator, on_registered=registered, on_listed=listed
         )
@@ -190,13 +190,13 @@ class Agent:
         return f"{GPU_PERCENT}, {self.settings.ids_per_gpu} ids a GPU"
 
     async def _tell_node(self) -> str:
-        self._tasks.last("look", every(self.settings.health_period_s, self._look))
+        self._tasks.last("look", every(self.settings.health_period_s, self._check_state))
         self._tasks.last("health", self._watch_health())
         self._tasks.last(
             "driver", follow(self.provisioner, self.allotments, self._redriven, self.settings.health_period_s)
         )
         if self.holders is not None:
-            self._tasks.last("holders", every(HOLDERS_S, self._look_at_holders))
+            self._tasks.last("holders", every(HOLDERS_S, self._refresh_holders))
         self._tasks.last("check", every(self.settings.allocation_check_period_s, self.check.look))
         try:
             await self._describe()
@@ -224,7 +224,7 @@ class Agent:
 
     # -- periodic work -------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _check_state(self) -> None:
         """Check everything that a new tenant needs; report a change to kubelet and the API server."""
         before = (self.allocator.unfit, dict(self.sick))
         self.allocator.unfit = await self._unfit()
@@ -296,9 +296,9 @@ class Agent:
         await self.status.describe(self.sick, offered=offered, labels=labels, kernels=self.provisioner.kernels)
         await self.status.advertise(self._resources())
 
-    async def _look_at_holders(self) -> None:
+    async def _refresh_holders(self) -> None:
         """Follow which GPUs holder pods take from the stock plugin and return to it."""
-        gained, lost = await self.holders.look() if self.holders is not None else (frozenset(), frozenset())
+        gained, lost = await self.holders.refresh() if self.holders is not None else (frozenset(), frozenset())
         if gained or lost:
             await self.plugin.tell()
             with contextlib.suppress(KubeError):

@@ -65,7 +65,7 @@ class Audit:
         self._since: dict[_Key, float] = {}
         self._told: set[_Key] = set()
 
-    def look(self, facts: NodeReport, now_s: float) -> list[Bypass]:
+    def unreported(self, facts: NodeReport, now_s: float) -> list[Bypass]:
         """The programs bypassing Aliquot that have not been reported yet, at `now_s` of a monotonic clock."""
         if not facts.compared or facts.boot_id != self._arbiter:
             self._since.clear()

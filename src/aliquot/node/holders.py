@@ -62,7 +62,7 @@ def held_gpus(
 
 
 class Holders:
-    """The GPUs held on one node; `look` refreshes them."""
+    """The GPUs held on one node; `refresh` updates them."""
 
     def __init__(
         self, api: Api, account: PodResources, pods: Iterable[NodePod], namespace: str, machine: Machine
@@ -84,7 +84,7 @@ class Holders:
         """Close the connection to kubelet."""
         await self._account.close()
 
-    async def look(self) -> tuple[frozenset[GpuUuid], frozenset[GpuUuid]]:
+    async def refresh(self) -> tuple[frozenset[GpuUuid], frozenset[GpuUuid]]:
         """Which of the node's GPUs are newly held, and which are no longer held.
 
         While kubelet does not answer, nothing changes: a holder keeps its GPU.

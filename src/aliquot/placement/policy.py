@@ -1,7 +1,7 @@
-"""What a placement policy is: it values nodes for a shape, and picks the devices inside the node that was chosen.
+"""The interface of placement policies: score nodes for a shape, and choose the devices inside the chosen node.
 
-The decider keeps what policies have in common: which nodes fit, what was scored before, ties, labels. A policy sees
-fitting nodes only and returns integers, so that one state of a cluster has one answer.
+The decider does what all policies have in common: find the nodes that fit, cache scores, break ties, apply labels. A
+policy sees only nodes that fit and returns integers, so that one state of a cluster has one answer.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
 
 
 class Policy(Protocol):
-    """The port that every policy fills; `BasePolicy` has the parts that most leave alone.
+    """The interface of every policy; `BasePolicy` implements what most policies have in common.
 
-    `stable` says that a score depends on the shape and that node alone, so the decider may remember it until the node
-    changes or `epoch` does. Without it the decider asks every time, for all fitting nodes at once.
+    `stable` says that a score depends on the shape and that node alone, so the decider caches it until the node or
+    `epoch` changes. Otherwise the decider calls `scores` for every request, with all fitting nodes at once.
     """
 
     name: str
+    because: str
+    """What it prefers, for explanations: the words that follow "NAME takes", such as "the fullest GPU that fits"."""
     stable: bool
     epoch: int
 
     def start(self, cluster: Cluster, seed: int) -> None:
-        """Forget everything and use this cluster from now on; chance, if any, comes from `seed` alone."""
+        """Forget everything and use this cluster from now on; `seed` is the only source of randomness."""
 
     def scores(self, shape: Shape, nodes: IntArray) -> IntArray:
         """The value of each node for a shape, higher is better; `nodes` are indices [n], all of them fit."""
@@ -39,7 +41,8 @@ class Policy(Protocol):
     def choose(self, ask: Ask, node: int, fitting: Sequence[int]) -> tuple[int, ...]:
         """Devices of a node by index: the whole ones first, the shared one last.
 
-        `fitting` are those that labels, names and models leave and that hold a whole or the rest.
+        `fitting` are the devices that labels, vGPU names and models allow and that have room for a whole GPU or for the
+        shared part.
         """
 
     def arrived(self, shape: Shape) -> None:
@@ -49,7 +52,7 @@ class Policy(Protocol):
         """A pod of this shape has left."""
 
     def idle(self, budget_us: int) -> bool:
-        """Use up to so many microseconds between arrivals to learn; whether there is more to do."""
+        """Learn for at most `budget_us` microseconds between arrivals; returns whether there is more to do."""
 
 
 @runtime_checkable
@@ -57,7 +60,7 @@ class LabelAware(Policy, Protocol):
     """A policy whose scores depend on labels too; the decider calls `ask_scores` in place of `scores`."""
 
     def ask_scores(self, ask: Ask, nodes: IntArray, rules: Rules | None) -> IntArray:
-        """As `scores`, for one ask with its labels; `rules` tell which devices they leave, None for all."""
+        """As `scores`, for one request with its labels; `rules` say which devices these allow, None for all."""
 
 
 class BasePolicy:
@@ -65,7 +68,7 @@ class BasePolicy:
 
     name = ""
     because = ""
-    """What it looks for, for people: the words that follow "NAME takes"."""
+    """See `Policy.because`; empty: explanations leave it out."""
     stable = True
     epoch = 0
     cluster: Cluster

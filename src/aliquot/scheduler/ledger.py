@@ -35,7 +35,7 @@ from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.allocations import Allocation, fit, pod_plan, reservations, why_not
-from aliquot.scheduler.measures import Measures
+from aliquot.scheduler.kernel_lengths import KernelLengths
 from aliquot.status.gpus import Gpu
 
 log = Logger("scheduler")
@@ -75,7 +75,10 @@ class Ledger:
     _seen: Bounded[str, None] = field(default_factory=lambda: Bounded(_SEEN_MOST))
 
     def __post_init__(self) -> None:
-        self.decider, self._measures = Decider(self.cluster, self.policy, self.seed), Measures(self.cluster.measured)
+        self.decider, self._kernel_lengths = (
+            Decider(self.cluster, self.policy, self.seed),
+            KernelLengths(self.cluster.measured),
+        )
 
     # What the API server says
 
@@ -83,7 +86,7 @@ class Ledger:
         """A node was added, changed or deleted."""
         node = change.object
         name = node.metadata.name
-        self._measures.take(node, gone=change.kind == "deleted")
+        self._kernel_lengths.take(node, gone=change.kind == "deleted")
         text = node.metadata.annotations.get(GPUS, "") if change.kind != "deleted" else ""
         if text == self._inventories.get(name, ""):
             if name in self._duplicates:

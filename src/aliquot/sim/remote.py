@@ -20,16 +20,16 @@ from typing import Any, Final
 from aliquot.lib.files import open_plain, write_whole
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.sim import runs
-from aliquot.sim.measures import RunMeasures
+from aliquot.sim.figures import RunFigures
 from aliquot.sim.parallel import Finished, shown_progress
 from aliquot.sim.runs import RunTask
 
 WAIT_S: Final = 30.0
-Done = Iterator[tuple[int, RunMeasures]]
+Done = Iterator[tuple[int, RunFigures]]
 Tables = Mapping[str, bytes]
 
 
-def run_all(where: str, tasks: Sequence[RunTask]) -> Finished[RunTask, RunMeasures]:
+def run_all(where: str, tasks: Sequence[RunTask]) -> Finished[RunTask, RunFigures]:
     """Do every task on the cluster that `where` names: `dask`, `dask:tcp://host:8786`, `ray` or `ray:ray://host:10001`.
 
     Without an address Dask starts workers on this machine, and Ray does or joins the cluster that it finds. Ctrl-C
@@ -43,7 +43,7 @@ def run_all(where: str, tasks: Sequence[RunTask]) -> Finished[RunTask, RunMeasur
     if name not in CLUSTERS:
         raise UserError(f"--on {where}: is no kind of cluster; allowed are dask, dask:ADDRESS, ray and ray:ADDRESS")
     carried = tables_of(tasks)
-    found: dict[int, RunMeasures] = {}
+    found: dict[int, RunFigures] = {}
     complete = True
     with shown_progress("sim", len(tasks)) as advance, CLUSTERS[name](address) as submitted:
         try:
@@ -61,7 +61,7 @@ def tables_of(tasks: Sequence[RunTask]) -> dict[str, bytes]:
     return {name: Path(name).read_bytes() for name in sorted(named) if os.path.isfile(name)}  # noqa: PTH113 (no file is no error there)
 
 
-def run_with(carried: Tables, task: RunTask) -> RunMeasures:
+def run_with(carried: Tables, task: RunTask) -> RunFigures:
     """One run on a worker, with the tables that came along."""
     place = partial(_placed, carried)
     scenario = task.scenario

@@ -13,10 +13,10 @@ from aliquot.model.errors import UserError
 from aliquot.placement.cluster import NodeSpec
 from aliquot.sim.clusters import ranked, read_cluster
 from aliquot.sim.engine import SimSettings, Simulation
+from aliquot.sim.figures import RunFigures, measured
 from aliquot.sim.jobs import Workload, on_whole_gpus
 from aliquot.sim.kernel import us
 from aliquot.sim.load import Offered, all_impossible, offered
-from aliquot.sim.measures import RunMeasures, measured
 from aliquot.sim.openb.trace import read_pods, workload_name
 from aliquot.sim.parallel import part_done
 from aliquot.sim.policies import made
@@ -111,7 +111,7 @@ def warnings(scenario: Scenario) -> list[str]:
     return [f"{path}: columns that are not read: {', '.join(unread)}"] if unread else []
 
 
-def run(task: RunTask) -> RunMeasures:
+def run(task: RunTask) -> RunFigures:
     """Do one run."""
     scenario = task.scenario
     nodes, load = cluster_of(scenario.nodes), workload(scenario, task.seed)

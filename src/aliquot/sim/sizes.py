@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from aliquot.model.errors import UserError
-from aliquot.sim.measures import RunMeasures
+from aliquot.sim.figures import RunFigures
 from aliquot.sim.runs import RunTask, Scenario, offered_load
 from aliquot.sim.wording import duration, number, part_waits
 
@@ -52,9 +52,9 @@ def scenarios(scenario: Scenario, sizes: Sequence[str]) -> list[Scenario]:
     return [replace(scenario, nodes=nodes) for nodes in sizes]
 
 
-def size_facts(done: Mapping[RunTask, RunMeasures], goal: Goal) -> dict[str, Any]:
+def size_facts(done: Mapping[RunTask, RunFigures], goal: Goal) -> dict[str, Any]:
     """A row for each size and policy, and the smallest size of each policy from which on waits stay within the goal."""
-    groups: dict[tuple[Scenario, str], list[tuple[RunTask, RunMeasures]]] = {}
+    groups: dict[tuple[Scenario, str], list[tuple[RunTask, RunFigures]]] = {}
     for task, run in done.items():
         groups.setdefault((task.scenario, task.policy), []).append((task, run))
     rows = [_row(scenario, policy, runs, goal) for (scenario, policy), runs in groups.items()]
@@ -68,7 +68,7 @@ def size_facts(done: Mapping[RunTask, RunMeasures], goal: Goal) -> dict[str, Any
     }
 
 
-def _row(scenario: Scenario, policy: str, runs: list[tuple[RunTask, RunMeasures]], goal: Goal) -> dict[str, Any]:
+def _row(scenario: Scenario, policy: str, runs: list[tuple[RunTask, RunFigures]], goal: Goal) -> dict[str, Any]:
     asked = offered_load(scenario, runs[0][0].seed)
     waits = {f"wait_{at}_s": round(fmean(run.figures[f"wait_{at}_s"] for _, run in runs), 4) for at in WAITS}
     makespan_s = fmean(run.figures["makespan_s"] for _, run in runs)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from aliquot.lib.arrays import FloatArray
-from aliquot.sim.measures import BINS, CURVES, RunMeasures, UserWaits
+from aliquot.sim.figures import BINS, CURVES, RunFigures, UserWaits
 from aliquot.sim.parallel import Finished
 from aliquot.sim.runs import RunTask, Scenario, cluster_of, offered_load
 from aliquot.sim.tables import csv_text, write_whole
@@ -39,7 +39,7 @@ class PolicyRuns:
 
     policy: str
     seeds: list[int]
-    runs: list[RunMeasures]
+    runs: list[RunFigures]
 
     def mean(self, figure: str) -> float:
         """The mean of a figure over the seeds, a run without it left out."""
@@ -112,7 +112,7 @@ class Study:
 
     @classmethod
     def of(
-        cls, asked: Sequence[RunTask], done: Finished[RunTask, RunMeasures], gpu_hour_price: float | None = None,
+        cls, asked: Sequence[RunTask], done: Finished[RunTask, RunFigures], gpu_hour_price: float | None = None,
         sizes: dict[str, Any] | None = None,
     ) -> Study:  # fmt: skip
         """Group finished runs by policy; runs of other scenarios than the asked one are passed over."""

@@ -20,7 +20,7 @@ from aliquot.status.nodes import NodeGpu, NodeReport
 from aliquot.status.sensors import Sensors
 from aliquot.status.tenants import TenantStatus
 from aliquot.web.log import defect
-from aliquot.web.promise import PromiseBook
+from aliquot.web.promise import PromiseHistory
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """The body of an agent's page of facts, by its address; its exception is the reason for a failure."""
@@ -72,14 +72,14 @@ def read_report(body: bytes) -> NodeReport:
     return report
 
 
-def measure_of(report: NodeReport, promises: PromiseBook | None = None) -> NodeMeasure:
+def measure_of(report: NodeReport, promises: PromiseHistory | None = None) -> NodeMeasure:
     """The report with its numbers within bounds; promises are evaluated where there is a record."""
     kept: dict[tuple[str, str], tuple[float | None, int]] = {}
     if promises is not None:
         uses = [(gpu.uuid, use) for gpu in report.gpus for use in gpu.uses]
         for uuid, use in uses if report.now_ns > 0 else ():
-            promises.see(uuid, use.status, report.now_ns)
-        kept = {(uuid, use.owner.tenant): promises.kept(uuid, use.status.name) for uuid, use in uses}
+            promises.add(uuid, use.status, report.now_ns)
+        kept = {(uuid, use.owner.tenant): promises.kept_percent(uuid, use.status.name) for uuid, use in uses}
         promises.forget_all_but({(uuid, use.status.name) for uuid, use in uses} if report.now_ns > 0 else set())
     gpus = {gpu.uuid: _bounded_gpu(gpu) for gpu in report.gpus}
     return NodeMeasure(gpus, _within(report.window_ms / 1000, 3600.0), kept)
@@ -135,7 +135,7 @@ class _Asked:
     failures: int = 0
     why: str = "it was not queried yet"
     measure: NodeMeasure | None = None
-    promises: PromiseBook | None = None
+    promises: PromiseHistory | None = None
     last_ns: int = 0
 
 
@@ -219,7 +219,7 @@ class Agents:
         window_s = _within(report.window_ms / 1000, 3600.0)
         anew = asked.promises is None or asked.promises.window_s != window_s or report.now_ns < asked.last_ns
         if anew:
-            asked.promises = PromiseBook(window_s) if window_s > 0 else None
+            asked.promises = PromiseHistory(window_s) if window_s > 0 else None
         asked.last_ns = report.now_ns
         asked.measure = measure_of(report, asked.promises)
         asked.answered_s, asked.failures, asked.why = self._clock(), 0, ""

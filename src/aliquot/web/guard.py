@@ -1,10 +1,10 @@
 """Checks before every answer: allowed hosts, allowed methods, and what a browser may load.
 
-The Host header must name this server, or be the very address that the connection came to, which no name can be re-bound
-to: a foreign page whose name was re-bound to our address is refused. Foreign pages may link to ours; what else they
-make a browser ask for, such as dry runs in a loop, is refused. Only GET and HEAD exist, and POST for signing in and out
-where there is that. The policy for browsers allows files of this server and nothing inline. Answers of a whole page or
-of facts are never stored; what a cache may keep says so itself.
+The Host header must name this server, or be the address that the connection came to: a foreign page whose name was
+re-bound to our address (DNS rebinding) is refused. Foreign pages may link to ours; any other request that they make a
+browser send, such as dry runs in a loop, is refused. Only GET and HEAD are allowed, and POST for signing in and out on
+servers that have that. The content security policy allows files of this server and nothing inline. Whole pages and JSON
+are never cached; a response that may be cached sets its own header.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+_READ_ONLY: Final = "This address is read with GET or HEAD; nothing can be changed here.\n"
 
 
 class Guard:
@@ -69,10 +70,10 @@ class Guard:
         if host not in self._hosts and host != _address(scope):
             known = ", ".join(sorted(self._hosts))
             return PlainTextResponse(f"This server is called {known}, not {host[:100]!r}.\n", 421)
-        if scope["method"] not in ("GET", "HEAD") and not (scope["method"] == "POST" and scope["path"] in self._posts):
-            return PlainTextResponse(
-                "Everything here is read with GET; nothing can be changed.\n", 405, {"allow": "GET, HEAD"}
-            )
+        allowed = ("GET", "HEAD", "POST") if scope["path"] in self._posts else ("GET", "HEAD")
+        if scope["method"] not in allowed:
+            words = "This address takes GET, HEAD and POST.\n" if "POST" in allowed else _READ_ONLY
+            return PlainTextResponse(words, 405, {"allow": ", ".join(allowed)})
         if scope["method"] != "POST" and _foreign(headers):
             return PlainTextResponse("Another site's page asked for this; open it by itself.\n", 403)
         return None

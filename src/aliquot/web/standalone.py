@@ -35,7 +35,7 @@ from aliquot.web.history.records import Turns
 from aliquot.web.history.sources import counts_of, readings, turns_of
 from aliquot.web.log import defect
 from aliquot.web.picture import Picture, PictureFacts
-from aliquot.web.promise import PromiseBook
+from aliquot.web.promise import PromiseHistory
 from aliquot.web.wiring import topology_of_gpus
 
 LOOK_S: Final = 1.0
@@ -58,7 +58,7 @@ class StandaloneFacts(PictureFacts):
         self._lock = threading.Lock()
         limits = Limits(max_bytes=MAX_HISTORY_BYTES) if history else None
         self._past = LongHistory(history, limits, turns=self._turns)
-        self._promises = PromiseBook(WINDOW_S)
+        self._promises = PromiseHistory(WINDOW_S)
         self._events = EventLog()
         self._arbiter = ArbiterClient(engine.runtime.root, timeout_s=3.0)
         self._arrived_s: dict[str, float] = {}
@@ -130,7 +130,12 @@ class StandaloneFacts(PictureFacts):
             if status is not None:
                 self._take_status(status)
             gpus = gpus_of(
-                self.title, self._engine.gpus, tenants, status, self._promises.kept, emulated=self._engine.emulated
+                self.title,
+                self._engine.gpus,
+                tenants,
+                status,
+                self._promises.kept_percent,
+                emulated=self._engine.emulated,
             )
             if sensed := self._sensors.now:
                 gpus = [msgspec.structs.replace(gpu, sensors=sensed.get(gpu.uuid)) for gpu in gpus]
@@ -203,11 +208,11 @@ class StandaloneFacts(PictureFacts):
     def _take_status(self, status: Status) -> None:
         if status.window_ms != round(self._promises.window_s * 1000):
             self.window_s = status.window_ms / 1000
-            self._promises = PromiseBook(self.window_s)
+            self._promises = PromiseHistory(self.window_s)
         present = set()
         for gpu in status.gpus:
             for tenant in gpu.tenants:
-                self._promises.see(gpu.uuid, tenant, status.now_ns)
+                self._promises.add(gpu.uuid, tenant, status.now_ns)
                 present.add((gpu.uuid, tenant.name))
         self._promises.forget_all_but(present)
 

@@ -156,7 +156,7 @@ def test_only_who_did_not_register_is_told_and_none_is_ended_unasked(place: Plac
     place.seen(stranger.pid, other.pid)
     told = Told()
 
-    asyncio.run(place.auditing(told, kill=False, pod_of=stranger.pid).look())
+    asyncio.run(place.auditing(told, kill=False, pod_of=stranger.pid).check())
 
     text = "bypasses Aliquot on GPU 0: a process of it did not register, and no share limits it"
     assert {
@@ -174,7 +174,7 @@ def test_with_kill_a_pods_program_is_ended_and_the_nodes_own_is_not(place: Place
     told = Told()
     auditing = place.auditing(told, kill=True, pod_of=stranger.pid)
 
-    asyncio.run(auditing.look())
+    asyncio.run(auditing.check())
 
     assert -9 == stranger.wait(10)
     assert [None, None] == [registered.poll(), other.poll()]
@@ -193,7 +193,7 @@ def test_an_api_server_that_hangs_buys_nobody_time(place: Place):
 
     async def look() -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(place.auditing(Hangs(), kill=True, pod_of=stranger.pid).look(), 5)
+            await asyncio.wait_for(place.auditing(Hangs(), kill=True, pod_of=stranger.pid).check(), 5)
 
     asyncio.run(look())
 
@@ -226,7 +226,7 @@ def test_an_arbiter_that_does_not_ask_nvml_accuses_nobody(place: Place):
     assert place.arbiter.stdout and place.arbiter.stdout.readline() == "ready\n"
     told = Told()
 
-    asyncio.run(place.auditing(told, kill=True).look())
+    asyncio.run(place.auditing(told, kill=True).check())
 
     status = arbiter_status(place.folder)
     assert (False, []) == (status is not None and status.compared, told.events)
@@ -242,7 +242,7 @@ def test_an_nvml_that_tells_other_numbers_or_none_accuses_nobody(fault: str):
         told = Told()
         auditing = made.auditing(told, kill=True)
         for _ in range(25):  # NVML is asked once a second
-            asyncio.run(auditing.look())
+            asyncio.run(auditing.check())
             asyncio.run(asyncio.sleep(0.1))
 
         status = arbiter_status(made.folder)

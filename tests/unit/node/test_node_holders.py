@@ -113,18 +113,18 @@ def test_gpus_come_and_go_and_nothing_changes_while_kubelet_is_silent():
     kubelet, api, pods = FakeKubelet(), FakeApi(), [holder("one"), holder("two")]
     holders = Holders(api, kubelet, pods, HOME, machine())  # type: ignore[arg-type]
 
-    def look() -> tuple[set[str], set[str]]:
-        gained, lost = asyncio.run(holders.look())
+    def refreshed() -> tuple[set[str], set[str]]:
+        gained, lost = asyncio.run(holders.refresh())
         return set(gained), set(lost)
 
     kubelet.rows = [row("one", "GPU-a")]
-    assert ({"GPU-a"}, set()) == look()
+    assert ({"GPU-a"}, set()) == refreshed()
     assert [(HOME, "one", {"aliquot.dev/holds": "GPU-a"})] == api.patches
     kubelet.rows = None
-    assert (set(), set()) == look()
+    assert (set(), set()) == refreshed()
     assert {"GPU-a"} == holders.held
     kubelet.rows = [row("two", "GPU-c")]
-    assert ({"GPU-c"}, {"GPU-a"}) == look()
+    assert ({"GPU-c"}, {"GPU-a"}) == refreshed()
 
 
 def test_a_holder_that_can_not_be_told_what_it_holds_is_told_of_once():
@@ -138,7 +138,7 @@ def test_a_holder_that_can_not_be_told_what_it_holds_is_told_of_once():
 
     async def three_looks() -> None:
         for _ in range(3):
-            await holders.look()
+            await holders.refresh()
 
     api.patch = refuses  # type: ignore[method-assign]
     with capture_logs() as told:

@@ -97,10 +97,10 @@ def agent(server: Server) -> Agent:
 def test_what_the_api_server_did_not_take_is_told_again(agent: Agent, server: Server):
     """A node without its annotation is given no pods, so one that started beside a dead API server goes on telling."""
     server.away = True
-    asyncio.run(agent._look())
+    asyncio.run(agent._check_state())
     server.away = False
 
-    asyncio.run(agent._look())
+    asyncio.run(agent._check_state())
 
     assert '"uuid":"GPU-0"' in server.node["metadata"]["annotations"][GPUS]
     assert str(16384 << 20) == server.node["status"]["capacity"][GPU_MEMORY]
@@ -110,12 +110,12 @@ def test_memory_is_offered_only_while_kubelet_has_the_devices(agent: Agent, serv
     """Who comes earlier would be refused by kubelet for good; what the node is, is told all the same."""
     plugin = cast("Plugin", agent.plugin)
     plugin.listed = False
-    asyncio.run(agent._look())
+    asyncio.run(agent._check_state())
     assert GPUS in server.node["metadata"]["annotations"]
     assert GPU_MEMORY not in server.node["status"]["capacity"]
 
     plugin.listed = True
-    asyncio.run(agent._look())
+    asyncio.run(agent._check_state())
     assert str(16384 << 20) == server.node["status"]["capacity"][GPU_MEMORY]
 
 
@@ -130,7 +130,7 @@ def test_gpushares_resources_are_offered_on_request_and_otherwise_left_to_others
             Plugin(),
         )  # type: ignore[assignment]
         server.node["status"]["capacity"] = {"aliyun.com/gpu-mem": "7"}
-        asyncio.run(agent._look())
+        asyncio.run(agent._check_state())
         capacity = {name: value for name, value in server.node["status"]["capacity"].items() if "aliyun" in name}
         assert (
             {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"} if wanted else {"aliyun.com/gpu-mem": "7"}
@@ -139,14 +139,14 @@ def test_gpushares_resources_are_offered_on_request_and_otherwise_left_to_others
 
 def test_a_node_that_shows_it_is_left_alone_and_one_made_anew_is_told(agent: Agent, server: Server):
     """Each look compares with what the watch brought last."""
-    asyncio.run(agent._look())
+    asyncio.run(agent._check_state())
     once = server.writes
-    asyncio.run(agent._look())
+    asyncio.run(agent._check_state())
     assert once == server.writes
 
     server.made_anew()
     agent.status._now = server.seen()
-    asyncio.run(agent._look())
+    asyncio.run(agent._check_state())
 
     assert GPUS in server.node["metadata"]["annotations"]
     assert "aliquot.dev/gpu-model" in server.node["metadata"]["labels"]
@@ -158,7 +158,7 @@ def test_labels_of_models_that_left_go_and_the_administrators_own_stay(agent: Ag
     agent.status._now = server.seen()
     agent.settings = NodeSettings(node_name="node-1", labels="team=vision, example.com/rack=r1")
 
-    asyncio.run(agent._look())
+    asyncio.run(agent._check_state())
 
     labels = server.node["metadata"]["labels"]
     assert "1" == labels["aliquot.dev/gpu-model.V100"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.driver.gpu import Gpu
 from aliquot.node.machine import Machine
-from aliquot.node.telling.facts import Sources, look
+from aliquot.node.telling.facts import Sources, read_report
 from aliquot.status.nodes import NodeReport, Owner
 from aliquot.status.tenants import TenantStatus
 
@@ -68,4 +68,4 @@ def sources(**changes: object) -> Sources:
 
 def facts(**changes: object) -> NodeReport:
     """The picture of `sources`."""
-    return look(sources(**changes))
+    return read_report(sources(**changes))

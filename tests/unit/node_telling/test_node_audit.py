@@ -31,7 +31,7 @@ def audit(**changes: object) -> Audit:
 
 def told(one: Audit, *looks: tuple[float, NodeReport]) -> list[list[int]]:
     """The numbers told at each look."""
-    return [[bypass.program.pid for bypass in one.look(now, at_s)] for at_s, now in looks]
+    return [[bypass.program.pid for bypass in one.unreported(now, at_s)] for at_s, now in looks]
 
 
 def test_a_program_past_aliquot_is_told_once_after_its_grace():

@@ -14,7 +14,7 @@ from aliquot.model.errors import UserError
 from aliquot.node.calls import KubeletCalls
 from aliquot.node.settings import METRIC_ALIASES
 from aliquot.node.telling.aliases import ALIASES
-from aliquot.node.telling.facts import look
+from aliquot.node.telling.facts import read_report
 from aliquot.node.telling.metrics import (
     CONTAINER_COUNTERS,
     CONTAINER_GAUGES,
@@ -229,7 +229,7 @@ def test_a_promise_of_waking_has_metrics_where_there_is_one():
 def test_sensors_are_metrics_in_base_units():
     """Temperature, power and clocks are told in degrees, watts and hertz; a GPU that does not answer has no sample."""
     sensed = {UUIDS[0]: Sensors(celsius=61, watts=250.5, sm_mhz=1530)}
-    found = scraped(look(sources(sensors=lambda: sensed), sensors=True))
+    found = scraped(read_report(sources(sensors=lambda: sensed), sensors=True))
 
     expected = {"temperature_celsius": 61, "power_watts": 250.5, "sm_clock_hertz": 1.53e9}
     told = {name.removeprefix("aliquot_node_gpu_"): samples for name, samples in found.items()}

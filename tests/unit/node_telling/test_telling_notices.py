@@ -22,7 +22,7 @@ def web(*, waited_s: float = 0, usage: float = 0.0, refused: int = 0) -> NodeRep
 def told(*pictures: tuple[float, NodeReport]) -> list[list[str]]:
     """The reasons told at each picture."""
     notices = Notices()
-    return [[notice.reason for notice in notices.look(now, at_s)] for at_s, now in pictures]
+    return [[notice.reason for notice in notices.new_notices(now, at_s)] for at_s, now in pictures]
 
 
 def test_a_refused_allocation_is_told_once():
@@ -64,8 +64,8 @@ def test_an_arbiter_that_is_away_for_a_look_forgets_nothing():
 def test_the_text_says_whose_and_what():
     """A sentence for the pod's owner, the same each time."""
     notices = Notices()
-    notices.look(web(), 0)
-    (memory, time) = notices.look(web(refused=1, waited_s=SPAN_S), SPAN_S)
+    notices.new_notices(web(), 0)
+    (memory, time) = notices.new_notices(web(refused=1, waited_s=SPAN_S), SPAN_S)
 
     assert "container app requested more memory of GPU 0 than its limit of 4096 MiB" == memory.text
     assert "container app waits for GPU 0 most of the time and gets less than its request of 0.40" == time.text

@@ -172,6 +172,13 @@ def test_nothing_else_takes_post(scene: Scene):
     assert {405} == {scene.visitor().post(path).status_code for path in ("/", "/api/v1/gpus", "/signin/x", "/live/")}
 
 
+def test_a_refused_method_is_answered_with_those_allowed(scene: Scene):
+    """The Allow header names POST where a form is sent, and only there."""
+    refused = {path: scene.visitor().put(path).headers["allow"] for path in ("/", "/signin")}
+
+    assert {"/": "GET, HEAD", "/signin": "GET, HEAD, POST"} == refused
+
+
 def test_a_right_that_is_taken_away_is_gone_from_the_pages(scene: Scene):
     """What was found out is believed for half a minute, then asked again."""
     assert 200 == scene.get("/", WEB).status_code

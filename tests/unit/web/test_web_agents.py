@@ -29,7 +29,7 @@ from aliquot.status.sensors import Sensors
 from aliquot.status.tenants import TenantStatus
 from aliquot.web.agents import Agents, Pace, UnreadableReport, measure_of, read_report, tenant_key
 from aliquot.web.asking import AGENT_LABELS, AskingThread, addresses, bounded_get
-from aliquot.web.promise import PromiseBook
+from aliquot.web.promise import PromiseHistory
 
 CARD = "GPU-00000000-0000-0000-0000-000000000000"
 NAME = "team/train/main"
@@ -223,7 +223,7 @@ def test_sensors_come_from_the_node_and_are_cut_to_what_can_be():
 
 def test_promises_are_those_of_the_last_hour_by_the_nodes_own_clock():
     """The windows that the node's arbiter has counted are shown for an hour of the node's time."""
-    book = PromiseBook(10.0)
+    history = PromiseHistory(10.0)
 
     def told(now_s: float, windows: int, kept: int) -> NodeReport:
         status = tenant(usage=0.15)
@@ -232,9 +232,9 @@ def test_promises_are_those_of_the_last_hour_by_the_nodes_own_clock():
         found = read_report(body(uses=[use | {"status": fields}]))
         return msgspec.structs.replace(found, now_ns=int(now_s * 1e9))
 
-    measure_of(told(100.0, 40, 0), book)
-    first = measure_of(told(110.0, 80, 30), book).kept
-    later = measure_of(told(3705.0, 90, 40), book).kept
+    measure_of(told(100.0, 40, 0), history)
+    first = measure_of(told(110.0, 80, 30), history).kept
+    later = measure_of(told(3705.0, 90, 40), history).kept
 
     assert {(CARD, NAME): (37.5, 80)} == first
     assert {(CARD, NAME): (80.0, 50)} == later

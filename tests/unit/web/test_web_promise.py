@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aliquot.status.tenants import PromiseStatus, TenantStatus
-from aliquot.web.promise import MAX_LOOKS, PromiseBook
+from aliquot.web.promise import MAX_READINGS, PromiseHistory
 
 S = 1_000_000_000
 
@@ -21,10 +21,10 @@ def status(windows: int, kept: int) -> TenantStatus:
 
 def judged(*looks: TenantStatus, every_s: float = 10.0) -> tuple[float | None, int]:
     """Percent kept and windows counted after looks that are so far apart."""
-    book = PromiseBook(10.0)
+    history = PromiseHistory(10.0)
     for n, look in enumerate(looks):
-        book.see("GPU-0", look, round(n * every_s * S))
-    return book.kept("GPU-0", "a")
+        history.add("GPU-0", look, round(n * every_s * S))
+    return history.kept_percent("GPU-0", "a")
 
 
 def test_a_tenant_without_windows_has_no_figure():
@@ -62,7 +62,7 @@ def test_a_clock_that_creeps_fills_no_memory():
     """A node that says that next to no time has passed has no more looks than an honest one."""
     looks = [status(n, n) for n in range(1, 4001)]
 
-    assert MAX_LOOKS == judged(*looks, every_s=0.001)[1]
+    assert MAX_READINGS == judged(*looks, every_s=0.001)[1]
 
 
 @pytest.mark.parametrize(("windows", "kept"), [(10, 20), (-5, -5), (10, -1)])

@@ -309,11 +309,12 @@ def _arbiter(folder: Path) -> tuple[Arbiter, tuple[str, ...]]:
 def _folders(settings: NodeSettings, root: Path) -> Folders:
     state = below(root, settings.state_dir)
     free_mib = shutil.disk_usage(state).free >> 20 if _there(state) else 1 << 20
-    untold = root != Path("/") and _read_only(root)  # the mount of the root says nothing of the node's own
+    # Such a mount of the node's root hides whether the node itself can write there.
+    mounted_read_only = root != Path("/") and _read_only(root)
 
     def state_of(name: str) -> FolderState:
         found = folder_state(below(root, name))
-        return "barred" if untold and found == "read-only" else found
+        return "barred" if mounted_read_only and found == "read-only" else found
 
     return Folders(state_of(settings.state_dir), state_of(settings.cdi_dir), state_of(settings.runtime_dir), free_mib)
 

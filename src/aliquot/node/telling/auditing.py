@@ -10,7 +10,7 @@ from aliquot.node.audit import Audit, Bypass, container_of, pod_of
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.processes import end_program
-from aliquot.node.telling.facts import Sources, look
+from aliquot.node.telling.facts import Sources, read_report
 
 _LOG: Final = Logger("node")
 FOUND: Final = "GpuUnregisteredProcess"
@@ -31,13 +31,13 @@ class Auditing:
     async def run(self, period_s: float) -> None:
         """Check until cancelled."""
         while True:
-            await self.look()
+            await self.check()
             await asyncio.sleep(period_s)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """One check, and its consequences."""
-        facts = await asyncio.to_thread(look, self._sources)
-        found = await asyncio.to_thread(self._audit.look, facts, asyncio.get_running_loop().time())
+        facts = await asyncio.to_thread(read_report, self._sources)
+        found = await asyncio.to_thread(self._audit.unreported, facts, asyncio.get_running_loop().time())
         if (works := self._audit.totals.works) != self._works:
             self._works = works
             _LOG.info("audit", level="audited" if works else "cooperative")

@@ -39,7 +39,7 @@ def driver_of(sources: Sources) -> str:
     return sources.driver() or (sources.machine.gpus[0].driver if sources.machine.gpus else "")
 
 
-def look(sources: Sources, *, sensors: bool = False) -> NodeReport:
+def read_report(sources: Sources, *, sensors: bool = False) -> NodeReport:
     """The picture now, with `sensors` too if that is set."""
     status, sensed = sources.status(), sources.sensors() if sensors else {}
     owners, sick, audit = dict(sources.owners()), dict(sources.sick()), sources.audit()

@@ -41,7 +41,7 @@ class Notices:
     def __init__(self) -> None:
         self._seen: dict[tuple[Owner, str], _Seen] = {}
 
-    def look(self, facts: NodeReport, now_s: float) -> list[Notice]:
+    def new_notices(self, facts: NodeReport, now_s: float) -> list[Notice]:
         """What is new in this snapshot, which was taken at `now_s` of a monotonic clock.
 
         A container is throttled if over at least `SPAN_S` it waited for most of the time and was below its request. The

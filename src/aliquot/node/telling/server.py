@@ -27,7 +27,7 @@ from aliquot.http.listening import listening
 from aliquot.http.server import HttpServer
 from aliquot.lib import package
 from aliquot.node.telling.aliases import by_container, gpu_manager_usage
-from aliquot.node.telling.facts import Sources, driver_of, look, owner_of
+from aliquot.node.telling.facts import Sources, driver_of, owner_of, read_report
 from aliquot.node.telling.metrics import registry_of
 from aliquot.node.telling.text import graph, usage
 from aliquot.status.nodes import NodeReport
@@ -41,7 +41,7 @@ def application(sources: Sources, aliases: Sequence[str] = (), more: Iterable[Co
     Raises:
         UserError: an alias that does not exist.
     """
-    registry = registry_of(partial(look, sources, sensors=True), aliases)
+    registry = registry_of(partial(read_report, sources, sensors=True), aliases)
     for collector in more:
         registry.register(collector)
 
@@ -49,17 +49,17 @@ def application(sources: Sources, aliases: Sequence[str] = (), more: Iterable[Co
         return await run_in_threadpool(exposition, registry, request.headers.get("accept", ""))
 
     async def graph_page(_: Request) -> Response:
-        facts = await run_in_threadpool(look, sources)
+        facts = await run_in_threadpool(read_report, sources)
         return PlainTextResponse(graph(facts, sources.machine.topology))
 
     async def usage_page(request: Request) -> Response:
-        facts = await run_in_threadpool(look, sources)
+        facts = await run_in_threadpool(read_report, sources)
         if _wants_json(request.headers.get("accept", ""), usually="gpu-manager" in aliases):
             return Response(msgspec.json.encode(gpu_manager_usage(facts)), media_type="application/json")
         return PlainTextResponse(usage(facts))
 
     async def node_json(_: Request) -> Response:
-        facts = await run_in_threadpool(look, sources, sensors=True)
+        facts = await run_in_threadpool(read_report, sources, sensors=True)
         return Response(msgspec.json.encode(node_body(facts)), media_type="application/json")
 
     async def turns_json(_: Request) -> Response:

@@ -19,7 +19,7 @@ from aliquot.node.processes import read_program
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 from aliquot.node.telling.auditing import Auditing
-from aliquot.node.telling.facts import Sources, look
+from aliquot.node.telling.facts import Sources, read_report
 from aliquot.node.telling.notices import Notices
 from aliquot.status.nodes import AuditTotals, Owner
 from aliquot.status.sensors import Sensors
@@ -95,8 +95,8 @@ async def tell_pods(sources: Sources, events: Events, period_s: float) -> None:
     """Check until cancelled, and write an event on each pod that has news."""
     notices = Notices()
     while True:
-        facts = await asyncio.to_thread(look, sources)
-        for notice in notices.look(facts, asyncio.get_running_loop().time()):
+        facts = await asyncio.to_thread(read_report, sources)
+        for notice in notices.new_notices(facts, asyncio.get_running_loop().time()):
             owner = notice.owner
             await events.about_pod(owner.namespace, owner.pod, owner.uid, notice.reason, notice.text, "Warning")
         await asyncio.sleep(period_s)

@@ -27,8 +27,8 @@ from aliquot.model.quantities import MILLI
 from aliquot.placement.cluster import NodeSpec
 from aliquot.placement.policy import Policy
 from aliquot.sim.engine import SimSettings, Simulation
+from aliquot.sim.figures import Curve, gpu_models, task_mix, waits_s
 from aliquot.sim.jobs import CLASSES, Workload, job_class
-from aliquot.sim.measures import Curve, gpu_models, task_mix, waits_s
 from aliquot.sim.openb.trace import TraceNode, node_specs, read_nodes, read_pods
 from aliquot.sim.papers.fgd import NODES
 from aliquot.sim.parallel import Finished, part_done, run_all

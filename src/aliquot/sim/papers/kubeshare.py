@@ -21,7 +21,7 @@ from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.decide import Decider
 from aliquot.sim.clusters import ranked, read_cluster
 from aliquot.sim.engine import Simulation
-from aliquot.sim.measures import measured
+from aliquot.sim.figures import measured
 from aliquot.sim.papers.interference import Interference
 from aliquot.sim.papers.virtual_gpu import VirtualGpu
 from aliquot.sim.parallel import run_all

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from aliquot.lib.arrays import FloatArray
-from aliquot.sim.measures import BINS
+from aliquot.sim.figures import BINS
 from aliquot.sim.report.findings import finding, waiting
 from aliquot.sim.report.svg import Axis, ChartLine, chart, legend, nice, strip
 from aliquot.sim.report.tables import section, table

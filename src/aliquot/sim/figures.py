@@ -30,7 +30,7 @@ CURVES: Final = ("allocation_percent", "fragmentation_percent", "waiting_percent
 
 
 @dataclass(frozen=True)
-class RunMeasures:
+class RunFigures:
     """A run's figures by name, its curves (`BINS` means over equal spans of time), and the waits themselves."""
 
     figures: dict[str, Any]
@@ -96,7 +96,7 @@ def task_mix(outcome: Outcome, models: list[str]) -> Fragmentation:
     return Fragmentation(typical_shapes(counted), models)
 
 
-def measured(outcome: Outcome, nodes: Sequence[NodeSpec], warmup: float = 0.0) -> RunMeasures:
+def measured(outcome: Outcome, nodes: Sequence[NodeSpec], warmup: float = 0.0) -> RunFigures:
     """Work out a run's figures; the first `warmup` (0..1) of the arrivals are left out of means and waits."""
     arrive = np.array([job.arrive_us for job in outcome.jobs], dtype=np.int64)
     counted_from = int(len(arrive) * warmup)
@@ -127,7 +127,7 @@ def measured(outcome: Outcome, nodes: Sequence[NodeSpec], warmup: float = 0.0) -
     users = _by_user(outcome, waits, counts)
     done = finish[finish != NEVER]
     axis_us = max(int(arrive[-1]), int(np.percentile(done, 99)) if len(done) else outcome.end_us, 1)
-    return RunMeasures(
+    return RunFigures(
         figures, outcome.end_us / US_PER_S, bins, waits[counts], use, gpu_names, decisions, users,
         min(axis_us, max(outcome.end_us, 1)) / US_PER_S,
     )  # fmt: skip
