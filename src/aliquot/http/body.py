@@ -1,4 +1,4 @@
-"""A request's body, whole and no longer than it may be."""
+"""Read a request's body up to a maximum size."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A server's certificate, read again when its files have been renewed, as cert-manager does.
 
-Connections that are open stay as they are; those that begin afterwards see the new certificate. A pair that does not
-belong together, as while one of the files is written, changes nothing until both do.
+Connections that are open stay as they are; those that begin afterwards see the new certificate. A certificate and key
+that do not match, as while one of the files is being written, change nothing until they do.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Certificate:
         self.context.verify_mode = ssl.CERT_REQUIRED
 
     def renew(self) -> bool:
-        """Take the files anew if they have changed since the last try; whether that was so.
+        """Reload the files if they have changed since the last try; returns whether they had.
 
         Raises:
             BadCertificate: they have changed and cannot be used; the old certificate stays.
@@ -68,7 +68,7 @@ class Certificate:
             if stamp == self._stamp:
                 return False
             self._stamp = stamp
-            # Tried elsewhere first: a context that accepts a certificate but not its key serves no client.
+            # Tried in another context first: one that accepted a certificate but not its key could serve no client.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key, password="")
             self.context.load_cert_chain(chain, key, password="")
         except (OSError, ValueError) as error:

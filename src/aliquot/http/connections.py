@@ -1,4 +1,4 @@
-"""A connection to a server as far as strangers can open it: there are so many, and each has to ask for something.
+"""Bounds on connections that strangers can open: their number, and the time until each must send a request.
 
 A server shares its process, and with it the open files, with the scheduler or the agent; a client that reaches the
 port, signed in or not, must not be able to use them up. Heads of requests are bounded by the parser.
@@ -26,7 +26,7 @@ def max_connections() -> int:
 
 
 class BoundedConnection(asyncio.Protocol):
-    """What all connections have: closed at once where there are too many, and later when nothing was asked for long."""
+    """The bounds of all connections: closed at once if there are too many, and later if no request came for long."""
 
     _last: Any = None
     _look: asyncio.TimerHandle | None = None
@@ -37,7 +37,7 @@ class BoundedConnection(asyncio.Protocol):
     cycle: Any
 
     def patience_s(self) -> float:
-        """The time in which something has to be asked."""
+        """Seconds in which a request has to come."""
         return PATIENCE_S
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -55,7 +55,7 @@ class BoundedConnection(asyncio.Protocol):
         super().connection_lost(exc)
 
     def _still_there(self) -> None:
-        """Close it unless it is being answered, or was since the last look."""
+        """Close it unless a request is being answered, or was since the last check."""
         if self.cycle is self._last and (self.cycle is None or self.cycle.response_complete):
             self.transport.abort()
             return
@@ -64,13 +64,13 @@ class BoundedConnection(asyncio.Protocol):
 
 
 class Connection(BoundedConnection, H11Protocol):  # type: ignore[misc]
-    """From a client that reaches the port; the heads of its requests are bounded too."""
+    """A connection from any client that reaches the port; the size of its request headers is bounded too."""
 
 
 class ClientConnection(BoundedConnection, AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """From a component of the cluster, which keeps its connections while it has nothing to ask.
+    """A connection from a component of the cluster, which keeps idle connections open.
 
-    httptools reads it where that is installed, which is faster than h11 and bounds no heads.
+    Parsed by httptools where that is installed, which is faster than h11 and does not bound headers.
     """
 
     def patience_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Sockets to listen on, and what to say when a port is taken."""
+"""Listening sockets, and the error when a port is taken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USER_TIMEOUT_MS: Final = 20_000
 
 
 class PortTaken(AliquotError):
-    """Another program listens where one of ours was to."""
+    """Another program already listens on the port."""
 
 
 def listening(
@@ -44,9 +44,10 @@ def listening(
 
 
 def own_address(host: str) -> str:
-    """How a browser addresses who listens at `host`.
+    """The address by which a browser reaches a server that listens at `host`.
 
-    Where that is every address, it is the one that this machine asks others from; the loopback's if it can ask none.
+    If `host` means every address, it is the source address of this machine's outgoing connections, or loopback without
+    any.
     """
     if host not in EVERY_ADDRESS:
         return f"[{host}]" if ":" in host else host

@@ -1,7 +1,7 @@
 """A server that is a part of a program: uvicorn on a socket of ours, with the bounds that all our servers have.
 
-It leaves the program its signals, serves until it is stopped or its task is cancelled, and lets requests end that are
-being answered then.
+It leaves signals to the program, serves until it is stopped or its task is cancelled, and then lets running requests
+finish.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class _Uvicorn(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take none."""
+        """Capture no signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say when it is done."""
+        """Start, and call `on_up` when that is done."""
         await super().startup(sockets)
         self.on_up()
 
@@ -41,7 +41,7 @@ class HttpServer:
     """Serves `app` on a bound socket; `on_up` is called once connections are taken.
 
     `context` is asked for once and may change what it shows later. Idle connections are kept for `keep_alive_s`.
-    Answers may take `grace_s` after the end was asked for; None is as long as they need.
+    After `stop`, answers may take up to `grace_s`; None is without limit.
     """
 
     def __init__(
@@ -87,5 +87,5 @@ class HttpServer:
             self._listener.close()
 
     def stop(self) -> None:
-        """Take no more connections, answer what was asked, and end; from any thread."""
+        """Accept no more connections, finish running requests, and end; may be called from any thread."""
         self._uvicorn.should_exit = True

@@ -1,8 +1,8 @@
 """The client: one object at a time, typed errors, bounded retries.
 
 Reads, deletes and server-side applies may be repeated and are, with backoff, within a limit. A create or a bind is
-repeated only when it is certain that it never arrived; otherwise the caller learns that it may have happened
-(`Unreachable.may_have_happened`) and looks. At most `in_flight` requests run at once, the others wait their turn.
+repeated only when it is certain that it never arrived; otherwise the caller is informed that it may have happened
+(`Unreachable.may_have_happened`) and must check. At most `in_flight` requests run at once, the others wait their turn.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Api:
 
     @classmethod
     def connect(cls, kubeconfig: str = "", context: str = "", *, limits: ClientLimits | None = None) -> Self:
-        """As the kubeconfig or the pod's service account says.
+        """Connect by the kubeconfig or the pod's service account.
 
         Raises:
             BadKubeConfig: there is none that can be used.
@@ -215,7 +215,7 @@ class Api:
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str], *, idle_s: float) -> AsyncIterator[httpx2.Response]:
-        """An answer that is streamed; `idle_s` without a byte ends it as Unreachable.
+        """A streamed response; `idle_s` without a byte ends it as Unreachable.
 
         Not counted among the requests in flight, since it lasts.
 

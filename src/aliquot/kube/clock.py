@@ -1,4 +1,4 @@
-"""Time as a port, so that tests can turn the clock."""
+"""An interface to time, so that tests can control the clock."""
 
 from __future__ import annotations
 

@@ -53,10 +53,10 @@ def load_config(kubeconfig: str = "", context: str = "") -> SingleConfig:
 
 
 def open_client(config: SingleConfig) -> httpx2.AsyncClient:
-    """An HTTP client that is at home at the API server.
+    """An HTTP client for the API server, with its base address and credentials.
 
     Raises:
-        BadKubeConfig: a certificate is missing or no certificate, or the way to log in is not known.
+        BadKubeConfig: a certificate is missing or invalid, or the authentication method is unknown.
     """
     try:
         return AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S)))
@@ -110,7 +110,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _plugin_of_today(user: User) -> User:
-    """Lets a plugin of API v1 run: lightkube knows v1beta1, whose answers have the same form."""
+    """Allow a plugin of API v1: lightkube only knows v1beta1, whose answers have the same form."""
     plugin = user.exec
     if plugin is None:
         return user

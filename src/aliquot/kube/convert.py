@@ -1,7 +1,7 @@
 """Translate a manifest: rewrite the GPU requests of a pod, or of anything that creates pods, and change nothing else.
 
-Used by `aliquot convert` on whole files. What asks for GPUs and is left as it was, because its kind or its name is not
-known, is reported with its path.
+Used by `aliquot convert` on whole files. GPU requests that are left as they were, because their kind or resource name
+is unknown, are reported with their path.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WHERE_PODS_ARE: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _OTHERS: Final = ("nvidia.com/mig-", "nvidia.com/vgpu", "alpha.kubernetes.io/nvidia-gpu", "aliyun.com/gpu")
 _UNREAD: Final = (*_OTHERS, *(name for dialect in FOREIGN.values() for name in dialect.owned.requests))
-"""How names begin that request GPUs: those of the dialects, and such as no dialect reads."""
+"""Prefixes of names that request GPUs: those of the dialects, and some that no dialect reads."""
 
 _PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
 
@@ -60,7 +60,7 @@ def convert(document: object, target: Dialect = NATIVE, others: Mapping[str, Dia
     """The manifest, or each item of a list of them, in the words of `target`; the original is left alone.
 
     Raises:
-        BadManifest: it is no manifest, or its words contradict themselves; the text names the field by its path.
+        BadManifest: it is not a manifest, or its fields contradict each other; the text names the field by its path.
         CanNotSay: `target` has no words for it.
     """
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str):

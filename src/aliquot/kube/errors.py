@@ -20,7 +20,7 @@ class NotFound(KubeError):
 
 
 class Conflict(KubeError):
-    """The object is not in the state that the write took for granted (409)."""
+    """The object is not in the state that the write expected (409)."""
 
 
 class AlreadyExists(Conflict):
@@ -32,15 +32,15 @@ class Gone(KubeError):
 
 
 class Invalid(KubeError):
-    """The API server does not accept the object (400, 413, 422); the same again would fail again."""
+    """The API server does not accept the object (400, 413, 422); a retry would fail again."""
 
 
 class Forbidden(KubeError):
-    """We may not do that (401, 403)."""
+    """The request is not allowed (401, 403)."""
 
 
 class Busy(KubeError):
-    """Not now (429, 500, 502, 503, 504); the request had no effect that is known."""
+    """A temporary refusal (429, 500, 502, 503, 504); as far as is known the request had no effect."""
 
 
 class Unreachable(KubeError):

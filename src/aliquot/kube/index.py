@@ -31,5 +31,5 @@ class Index(Generic[T]):
                 self._by_word.setdefault(word, {})[key] = change.object
 
     def naming(self, word: str) -> list[T]:
-        """The objects that name a word."""
+        """The objects that have this key."""
         return list(self._by_word.get(word, {}).values())

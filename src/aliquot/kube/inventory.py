@@ -6,7 +6,7 @@ The node's agent writes it, the scheduler reads it. Compact JSON:
      "links":[["X"]],"numa":[0],"cores":["0-19"]}
 
 `links` are labels as `nvidia-smi topo -m` prints them, `numa` and `cores` one entry for each device; the three may be
-left out. A device with `"sick":"XID 79"` is there and takes no new tenants.
+left out. A device with `"sick":"XID 79"` is unhealthy and takes no new tenants.
 """
 
 from __future__ import annotations

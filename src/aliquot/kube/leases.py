@@ -6,8 +6,8 @@ candidate's own monotonic clock, its holder is gone and the lease may be taken. 
 replaces, so of two takers one fails.
 
 The holder counts from before it sent its last good renewal. `leads()` is false once `renew_within_s` have passed since
-then, which is earlier than anybody else may take the lease: so a holder that was stopped, or cut off, knows in time,
-without having heard from anyone. What must be done by the leader alone asks `leads()` right before it is done.
+then, which is earlier than any other candidate may take the lease: so a holder that was stopped or cut off notices in
+time, without any message. Work that only the leader may do checks `leads()` right before it.
 
 Source: the algorithm of client-go's leaderelection, and Kubernetes' API conventions for coordination.k8s.io/v1.
 """

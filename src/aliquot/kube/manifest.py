@@ -50,7 +50,7 @@ def read_yaml_file(path: Path) -> Any:
     """The only document of a file; None where it is empty.
 
     Raises:
-        BadYaml: One sentence with the file: it cannot be opened, or is not one document of YAML.
+        BadYaml: One sentence with the file: it cannot be opened, or is not a single YAML document.
     """
     try:
         text = path.read_text("utf-8")

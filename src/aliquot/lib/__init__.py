@@ -1,1 +1,1 @@
-"""What several packages need and no decider may use: files, memory that is bounded, the version of the package."""
+"""Code shared by several packages and forbidden to deciders: files, bounded caches, logging, the package's version."""

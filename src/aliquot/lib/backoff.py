@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 def doubled_s(first_s: float, max_s: float, failures: int) -> float:
-    """The wait after `failures` earlier ones, without jitter: `first_s` doubled that often, `max_s` at most."""
+    """The wait after `failures` failures, without jitter: `first_s` doubled that many times, at most `max_s`."""
     return min(first_s * float(1 << min(failures, 40)), max_s)
 
 
@@ -30,5 +30,5 @@ class Backoff:
         return base_s * (0.5 + self.random.random())
 
     def reset(self) -> None:
-        """It worked: the next failure is the first again."""
+        """Note a success: the next failure counts as the first again."""
         self.failures = 0

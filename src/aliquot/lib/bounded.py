@@ -1,4 +1,4 @@
-"""A dictionary that remembers so many entries and no more."""
+"""A dictionary with a maximum number of entries."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ V = TypeVar("V")
 
 
 class Bounded(OrderedDict[K, V]):
-    """At most `max_items` entries: writing one more drops that which was written longest ago.
+    """At most `max_items` entries: writing one more drops the one that was written longest ago.
 
-    Reading refreshes nothing, so that it is safe beside other readers; to keep what is used, write it again.
+    Reading does not refresh an entry, so concurrent readers are safe; to keep an entry that is in use, write it again.
     """
 
     def __init__(self, max_items: int) -> None:

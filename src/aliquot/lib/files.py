@@ -1,4 +1,4 @@
-"""Files that programs keep their state in: read without waiting on what is no file, and written whole or not at all."""
+"""State files of programs: read without ever blocking on a FIFO, and written whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNFINISHED: Final = ".new"
 
 
 def open_plain(path: Path, flags: int, mode: int = 0o600) -> int:
-    """A descriptor of a plain file or character device; a FIFO under its name is refused and never waited for.
+    """A descriptor of a plain file or character device; a FIFO is refused without blocking on it.
 
     Raises:
         OSError: it cannot be opened, or is not a plain file.
@@ -42,14 +42,14 @@ def read_plain(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def write_whole(path: Path, data: bytes, *, synced: bool, mode: int = 0o600) -> None:
-    """Put data in place of what is there, so that readers, also after a crash, see the old or the new.
+    """Replace a file's content, so that readers, also after a crash, see either the old or the new content.
 
     `synced`: when this returns the data also survives a power cut; without it only the death of this process. Of two
     processes that write one file at once, one may fail. The file's folder is made, for its owner alone, where it is
     missing.
 
     Raises:
-        OSError: it cannot be written, and names the file; what was there is there still.
+        OSError: it cannot be written, and names the file; the old content is unchanged.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(path.name + UNFINISHED)

@@ -1,6 +1,6 @@
 """The log of all programs: one line for each thing that happens, on stderr, for people or as JSON.
 
-What libraries log goes the same way, from warnings up. See docs/decisions/0032-one-log.md.
+Libraries log to the same place, from level warning up. See docs/decisions/0032-one-log.md.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ def set_up_log(form: str = "text") -> None:
 class Logger:
     """The log of a part of the programs; as text until a program sets it up.
 
-    structlog is imported with the first line: it brings rich along, which most commands have no need of.
+    structlog is imported with the first line, because it imports rich, which most commands do not need.
     """
 
     def __init__(self, part: str) -> None:
         self._part = part
 
     def info(self, event: str, *values: object, **facts: object) -> None:
-        """Something went on as it should."""
+        """Log a normal event."""
         self._log().info(event, *values, **facts)
 
     def warning(self, event: str, *values: object, **facts: object) -> None:
-        """Something did not work and is gone without."""
+        """Log a failure that the program can do without."""
         self._log().warning(event, *values, **facts)
 
     def error(self, event: str, *values: object, **facts: object) -> None:
-        """Something that must not happen; with `exc_info` its trace."""
+        """Log an event that must not happen; with `exc_info` its traceback."""
         self._log().error(event, *values, **facts)
 
     def exception(self, event: str, *values: object, **facts: object) -> None:
-        """`error`, with the trace of the exception that is being handled."""
+        """As `error`, with the traceback of the exception that is being handled."""
         self._log().exception(event, *values, **facts)
 
     def _log(self) -> FilteringBoundLogger:
@@ -74,13 +74,13 @@ class Logger:
 
 
 class Repeats:
-    """Tells what is said for the first time from what was said last about the same subject."""
+    """Finds out whether a message about a subject differs from the last one about it."""
 
     def __init__(self) -> None:
         self._said: dict[Hashable, Any] = {}
 
     def news(self, what: Any, about: Hashable = None) -> bool:
-        """Whether it differs from what was said last about the subject; nothing, as an empty text, is no news."""
+        """Whether the message differs from the last one about the subject; an empty message never counts as news."""
         if what == self._said.get(about):
             return False
         if not what:

@@ -1,4 +1,4 @@
-"""What to say of a name that does not exist: the one that was probably meant, or the names there are."""
+"""Hints for a name that does not exist: the one that was probably meant, or all that exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ALIKE: Final = 0.65
 
 
 def closest(word: str, names: Sequence[str]) -> str:
-    """The name that is most like `word`; empty where none is like it."""
+    """The name most similar to `word`; empty if none is similar."""
     return next(iter(get_close_matches(word, names, n=1, cutoff=_ALIKE)), "")
 
 

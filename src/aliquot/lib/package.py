@@ -1,4 +1,4 @@
-"""What is known of the installed package."""
+"""Facts about the installed package."""
 
 from __future__ import annotations
 

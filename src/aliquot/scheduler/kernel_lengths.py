@@ -8,7 +8,7 @@ from aliquot.kube.objects import Node
 from aliquot.placement.entries import MeasuredKernels
 
 
-class KernelLengths:
+class KernelLengthTracker:
     """Reads the annotation of each node; a node is trusted only for the GPUs of its own inventory."""
 
     def __init__(self, measured: MeasuredKernels) -> None:

@@ -35,7 +35,7 @@ from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.allocations import Allocation, fit, pod_plan, reservations, why_not
-from aliquot.scheduler.kernel_lengths import KernelLengths
+from aliquot.scheduler.kernel_lengths import KernelLengthTracker
 from aliquot.status.gpus import Gpu
 
 log = Logger("scheduler")
@@ -77,7 +77,7 @@ class Ledger:
     def __post_init__(self) -> None:
         self.decider, self._kernel_lengths = (
             Decider(self.cluster, self.policy, self.seed),
-            KernelLengths(self.cluster.measured),
+            KernelLengthTracker(self.cluster.measured),
         )
 
     # What the API server says

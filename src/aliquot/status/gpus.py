@@ -25,8 +25,8 @@ class Share(msgspec.Struct, frozen=True):
 
     `usage_milli` is charged time over the token window. `kept_percent` is the part of the windows of the last hour in
     which the tenant wanted the GPU and got its request for that time; None while there was no such window. `enforce` is
-    what is held of the promise; on whole GPUs it may be less than all, and then usage is what NVML measures. Where
-    `hidden` is true the viewer has no rights to the tenant: its size and use are known, all else is not shown.
+    which part of the promise is enforced; on whole GPUs it may be less than all, and then usage is what NVML measures.
+    Where `hidden` is true the viewer has no rights to the tenant: its size and use are known, all else is not shown.
     """
 
     tenant: str
@@ -50,7 +50,7 @@ class Share(msgspec.Struct, frozen=True):
 class Gpu(msgspec.Struct, frozen=True):
     """One GPU with its tenants; `holder` has the token now.
 
-    Where `measured` is false its use is not known, and every measured number here is 0.
+    If `measured` is false its use is not known, and every measured number here is 0.
     `bypassing` counts programs on it without a share. `sensors` has temperature, power and clocks where they are read.
     """
 
@@ -75,19 +75,19 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 def gpu_state(requests_milli: Sequence[int]) -> GpuState:
-    """Whether one tenant has all of it, tenants have parts, or it has none."""
+    """The state of a GPU whose tenants have these requests."""
     if not requests_milli:
         return "idle"
     return "whole" if max(requests_milli) >= MILLI else "shared"
 
 
 def promised(tenant: str, piece: Slice) -> Share:
-    """A share as the ledger has it, of which nothing is measured yet."""
+    """A share as in the ledger, without measured values."""
     return Share(tenant, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0, tenant)
 
 
 def measured(plan: Share, now: TenantStatus | None, kept: tuple[float | None, int]) -> Share:
-    """A share as it was promised, with what is measured of it; one that the arbiter does not know uses nothing."""
+    """A promised share with its measured values; a tenant that the arbiter does not know uses nothing."""
     percent, windows = kept
     if now is None:
         return msgspec.structs.replace(plan, kept_percent=percent, windows=windows)
@@ -107,7 +107,7 @@ def measured(plan: Share, now: TenantStatus | None, kept: tuple[float | None, in
 
 
 def grown(gpu: Gpu, tenant: str, part: Slice) -> Gpu:
-    """A GPU as it would be with one more tenant, which is no workload yet."""
+    """A GPU as it would be with one more tenant, for a trial."""
     shares = [*gpu.shares, Share(tenant, part.request_milli, part.limit_milli, 0, part.memory_mib, 0)]
     return msgspec.structs.replace(
         gpu,

@@ -1,6 +1,6 @@
-"""What a node's agent knows of its GPUs: its own pages, metrics and `/node.json` show it, and dashboards decode it.
+"""The report of a node's agent on its GPUs: the source of its pages, metrics and `/node.json`, which dashboards decode.
 
-Every field that a reader can do without has a default, so that the answers of older agents are read as well.
+Every optional field has a default, so that the reports of older agents are readable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aliquot.status.tenants import TenantStatus, Unregistered
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The container that a tenant is, and its pod."""
+    """The container and pod of a tenant."""
 
     namespace: str
     pod: str
@@ -37,11 +37,11 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class NodeGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU with its tenants; `sick` is empty, or why nothing is placed there.
+    """One GPU with its tenants; `sick` is the reason why nothing is placed there, empty for a healthy GPU.
 
-    `unregistered` are the programs on it that belong to no tenant, new ones too; `bypassing` counts those beyond the
-    audit's grace period. `bare` are those on a GPU whose owner is not enforced: its own, unless they are
-    another pod's. `sensors` has temperature, power and clocks where they are read.
+    `unregistered` are the programs on it that belong to no tenant, including new ones; `bypassing` counts those past
+    the audit's grace period. `bare` are those on a GPU whose owner is not enforced: its own, unless they are another
+    pod's. `sensors` has temperature, power and clocks where they are read.
     """
 
     index: int = 0
@@ -60,12 +60,12 @@ class NodeGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def busy_milli(self) -> int:
-        """The part of the window that was charged to anybody."""
+        """The part of the window that was charged to its tenants."""
         return round(self.busy * MILLI)
 
     @property
     def free_milli(self) -> int:
-        """The part that is not promised; never negative."""
+        """Thousandths of the GPU that are not promised; never negative."""
         return max(0, MILLI - sum(use.status.request_milli for use in self.uses))
 
     @property
@@ -74,7 +74,7 @@ class NodeGpu(msgspec.Struct, frozen=True, kw_only=True):
         return sum(use.status.memory_used_mib for use in self.uses)
 
     def of(self, tenant: str) -> TenantStatus | None:
-        """What is measured of a tenant by its name in the ledger; None where it is not on the GPU."""
+        """The measured values of a tenant, by its name in the ledger; None if it is not on the GPU."""
         return next((use.status for use in self.uses if use.owner.tenant == tenant), None)
 
 

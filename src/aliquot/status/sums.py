@@ -12,9 +12,9 @@ from aliquot.status.gpus import Gpu
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A machine with GPUs, in sums over them; `silent` says why nothing on it is measured, if so.
+    """A machine with sums over its GPUs; `silent` is the reason why nothing on it is measured, empty if it is.
 
-    `silent_since_s` is the moment of a silent node's last answer, 0 where it has not answered yet.
+    `silent_since_s` is the time of a silent node's last answer, 0 if it has never answered.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Vgpu(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """The vGPUs, and by which rule GPUs come to the pool and leave it."""
+    """The vGPUs, and the rule by which GPUs join and leave the pool."""
 
     policy: str
     vgpus: list[Vgpu]
@@ -132,7 +132,7 @@ def vgpu_of(gpu: Gpu, name: str) -> Vgpu:
 
 
 def quota_of(gpus: Iterable[Gpu]) -> list[QuotaLine]:
-    """What each namespace has of each model; one machine sets no limits."""
+    """What each namespace holds of each model; a single machine has no quotas."""
     used: dict[tuple[str, str], list[int]] = {}
     for gpu in gpus:
         for share in gpu.shares:

@@ -1,4 +1,4 @@
-"""What is measured of a tenant on a GPU, as its arbiter counts it and as every program, page and metric shows it.
+"""The measured values of a tenant on a GPU, as its arbiter counts them and every program, page and metric shows them.
 
 Shares are milli-GPU, memory is MiB, times carry their unit in the name. Unknown fields are ignored, so an older reader
 understands a newer writer.
@@ -13,7 +13,7 @@ from aliquot.model.requests import Enforce
 
 
 class PromiseStatus(msgspec.Struct, frozen=True):
-    """Whether the promise was kept to a tenant on one GPU, since it came: see `aliquot.tokens.kept`.
+    """How well the promise to a tenant on one GPU was kept since it was added: see `aliquot.tokens.kept`.
 
     Windows are those in which it wanted the GPU, one for each fortieth of a window. `kept` are those in which it got
     its request for the time it wanted the GPU, within 0.02; `busy_windows` those in which it wanted the GPU all the
@@ -102,7 +102,7 @@ class TenantStatus(msgspec.Struct):
 
     @property
     def wake_text(self) -> str:
-        """How soon it wakes and what stands against its promise, in words; empty without a promise."""
+        """How soon it wakes and what endangers its promise, in words; empty without a promise."""
         return f"{self.name} wakes: {self.wake.text}" if self.wake is not None else ""
 
     @property

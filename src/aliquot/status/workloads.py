@@ -1,4 +1,4 @@
-"""A workload: a tenant with what it has and gets over all of its GPUs, or one that waits for them."""
+"""A workload: a tenant with its shares and use on all of its GPUs, or one that waits for them."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Workload(msgspec.Struct, frozen=True):
 
     @property
     def namespace(self) -> str:
-        """The part before the first stroke; empty for a run."""
+        """The part before the first slash; empty for a run."""
         return split_key(self.name)[0]
 
 
 def piece_of(gpu: Gpu, part: Slice | Share) -> Piece:
-    """A part of a GPU as a plan has it."""
+    """A slice of a GPU as in a plan."""
     return Piece(gpu.node, gpu.index, gpu.uuid, part.request_milli, part.limit_milli, part.memory_mib)
 
 
