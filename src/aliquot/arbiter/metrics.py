@@ -79,7 +79,7 @@ class Metrics(Collector):
         status = self._status
         if status is None:
             return
-        busy = GaugeMetricFamily("aliquot_gpu_busy_ratio", "Part of the window charged to anybody", labels=("gpu",))
+        busy = GaugeMetricFamily("aliquot_gpu_busy_ratio", "Part of the window charged to any tenant", labels=("gpu",))
         held = GaugeMetricFamily("aliquot_gpu_held", "1 while a tenant holds a valid grant", labels=("gpu",))
         for gpu in status.gpus:
             busy.add_metric([gpu.uuid], gpu.busy)

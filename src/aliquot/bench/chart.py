@@ -64,7 +64,7 @@ def table(report: Report) -> str:
 
 
 def cause(report: Report, load: float, cores: int) -> str:
-    """Why the promise may have been broken without anybody's fault, and what to do; empty where nothing is known.
+    """Why the promise may have been broken through no fault of a tenant, and what to do; empty where nothing is known.
 
     `load` is the machine's load average. What an emulated GPU runs ends when a core is free to end it.
     """

@@ -1,8 +1,8 @@
 """The types of the ledger: nodes, placements, residents and their labels, holdings; and how a trial is taken back.
 
 A device carries the labels of its residents (KubeShare, HPDC'20, 4.4), as we read the paper where it contradicts
-itself: an idle device takes anybody; a label of affinity, like the name of a vGPU, is on one device only and draws its
-own there, or makes them wait; equal labels of anti-affinity never meet; tenants whose exclusion labels differ never
+itself: an idle device takes any tenant; a label of affinity, like the name of a vGPU, is on one device only and draws
+its own there, or makes them wait; equal labels of anti-affinity never meet; tenants whose exclusion labels differ never
 meet, none being a label of its own. A device that has a name takes those without one, but never two names.
 """
 
@@ -32,7 +32,7 @@ _NONE: Final[Mapping[Cell, int]] = {}
 
 
 class LedgerError(AliquotError):
-    """A booking that contradicts the ledger: the name is taken, the device unknown or full."""
+    """A reservation that contradicts the ledger: the name is taken, the device unknown or full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one tenant has, and where in the columns it is counted."""
+    """What one tenant holds, and the rows of the columns in which it is counted."""
 
     placement: Placement
     ask: Ask

@@ -42,7 +42,7 @@ class Kernels:
         return np.array(scores, dtype=np.int64), np.array(gpus, dtype=np.int16)
 
     def capacity(self, columns: Columns, slots: Records, chi: float, held: BoolArray | None = None) -> FloatArray:
-        """Slots of each kind in the cluster, held nodes left out."""
+        """The slots of each shape in the cluster, without the nodes in `held`: float64 [slots]."""
         return slot_capacity(columns, slots, chi, held)
 
     def future(self, nodes: int, gpus: int) -> Future:

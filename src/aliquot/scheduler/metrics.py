@@ -16,7 +16,11 @@ BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 
 
 @dataclass
 class SchedulerMetrics:
-    """A separate registry, so that several schedulers fit into one process."""
+    """A separate registry, so that several schedulers fit into one process.
+
+    Two published names are older than the words used here: `aliquot_scheduler_holds` counts allocations, and
+    `aliquot_scheduler_strays` pods whose plan is inconsistent with the ledger.
+    """
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 

@@ -1,4 +1,4 @@
-"""The arbiter as a child of the engine: started, watched, started again when it dies or no longer answers.
+"""The arbiter as a child process of the engine: started, watched, and restarted when it dies or stops answering.
 
 It is a process of its own so that nothing the engine does can delay a grant. Grants outlive it until their deadlines
 and its debts are in its journal, so a restart is invisible to programs.
@@ -35,12 +35,12 @@ PAGE_BYTES: Final = 4096
 
 
 class ArbiterFailed(AliquotError):
-    """The arbiter did not come up."""
+    """The arbiter did not start."""
 
 
 @dataclass(frozen=True)
 class ArbiterOptions:
-    """What the arbiter is started with; see `python -m aliquot.arbiter --help`."""
+    """The options of the arbiter; see `python -m aliquot.arbiter --help`."""
 
     window_ms: int = 10_000
     turns: str = "fluid"
@@ -66,10 +66,10 @@ class ArbiterOptions:
 
 
 class ArbiterProcess:
-    """One arbiter at a time; `on_answer` gets each status it is seen to answer with, from the watching thread.
+    """One arbiter at a time; the watching thread calls `on_answer` with each status that the arbiter returns.
 
-    That thread starts every arbiter itself, for the kernel ends an arbiter whose parent thread is gone: an engine that
-    is killed takes its arbiter along.
+    That thread also starts every arbiter, because the kernel ends an arbiter whose parent thread is gone: a killed
+    engine takes its arbiter along.
     """
 
     def __init__(self, argv: list[str], runtime: Path, log: Path, on_answer: Callable[[Status], None]) -> None:
@@ -89,7 +89,7 @@ class ArbiterProcess:
 
     @property
     def pid(self) -> int:
-        """Of the arbiter that runs now; 0 between two."""
+        """The process id of the running arbiter; 0 while it is being restarted."""
         return self._process.pid if self._process is not None else 0
 
     def stop(self) -> None:
@@ -128,7 +128,7 @@ class ArbiterProcess:
         return process
 
     def _last_words(self, since: int, status: int) -> str:
-        """What it wrote to its log; on a full disk that is nothing."""
+        """The end of its log; nothing on a full disk."""
         lines = self._log.read_bytes()[since:].decode(errors="replace").strip().splitlines()
         if lines:
             return lines[-1].removeprefix("aliquot: ").removeprefix("Error: ")

@@ -1,9 +1,9 @@
-"""Was a signal sent to every process of a group or of a service, or to us alone?
+"""Finds out whether a signal was sent to a whole process group or service, or to this process alone.
 
-A program that passes signals on to a command of its own group must know: Jupyter interrupts the group, systemd ends
-each process of a service, and a command that is passed the same signal again is interrupted twice. The kernel does not
-say. So a process of ours stands beside the command and leaves pending what it is sent: what has come there has come to
-the command as well.
+A program that forwards signals to a command in its own group must know: Jupyter interrupts the group, systemd ends each
+process of a service, and a command that receives the forwarded signal too is interrupted twice. The kernel does not
+report it. So a helper process runs beside the command and leaves its signals pending: a signal that reached the helper
+has reached the command as well.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections.abc import Collection
 from typing import NoReturn, Self
 
 REACHES_ALL_S = 0.02
-"""A service manager takes that long at most to send a signal to one process after another."""
+"""The longest that a service manager takes to send a signal to all processes, one after another."""
 ANSWERS_S = 0.2
 
 
 class Broadcasts:
-    """For these signals, which the calling thread has blocked. To be made before any thread is started."""
+    """Watches these signals, which the calling thread has blocked. Create it before starting any thread."""
 
     def __init__(self, signals: Collection[signal.Signals]) -> None:
         """Start the process.
 
         Raises:
-            OSError: there is no room for a process.
+            OSError: no further process can be started.
         """
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.settimeout(ANSWERS_S)
@@ -39,7 +39,7 @@ class Broadcasts:
         theirs.close()
 
     def __enter__(self) -> Self:
-        """Use it for a while."""
+        """Return the watcher itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,7 +48,7 @@ class Broadcasts:
         os.waitpid(self._pid, 0)
 
     def reached_all(self, number: int) -> bool:
-        """Whether the other process was sent this signal too; False where it cannot say."""
+        """Whether the helper process was sent this signal too; False if it does not answer."""
         time.sleep(REACHES_ALL_S)
         try:
             self._ours.send(b"?")

@@ -1,4 +1,4 @@
-"""Speaks to the engine that is up, and starts one for a run where none is."""
+"""Talks to the running engine, and starts one for a run if none is running."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aliquot.standalone.wire import COMMAND_ENDED, Call, Reply, RunLease, encode
 START_TIMEOUT_S: Final = 30.0
 ATTEMPTS: Final = 5
 SILENCE_S: Final = 5.0
-"""An engine that has not answered for so long may be stopped, which is said."""
+"""After this long without an answer the user is informed that the engine may be stopped."""
 
 
 class NoEngine(AliquotError):
@@ -31,7 +31,7 @@ class NoEngine(AliquotError):
 
 
 class EngineRefused(AliquotError):
-    """The engine said no; `exit_code` is what it said."""
+    """The engine refused; `exit_code` is the exit status it gave."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -60,15 +60,15 @@ class EngineConnection:
         self.close()
 
     def close(self) -> None:
-        """Hang up; a lease ends with it."""
+        """Close the connection, which ends its lease."""
         self._lines.close()
         self._socket.close()
 
     def say_ended(self) -> int:
-        """Tell the engine that the command in this place has ended; how many processes on its GPU were ended then.
+        """Report that the command has ended; returns how many processes the engine then ended on its GPU.
 
-        Another thread is in `wait_until_lost`. An engine that is gone need not know, and one that is silent for
-        `SILENCE_S` is not waited for: both ended none.
+        May be called while another thread is in `wait_until_lost`. Returns 0 if the engine is gone or does not answer
+        within `SILENCE_S`.
         """
         with contextlib.suppress(OSError):
             self._socket.sendall(COMMAND_ENDED)
@@ -78,7 +78,7 @@ class EngineConnection:
         return msgspec.json.decode(line, type=Reply).left_behind if whole else 0
 
     def wait_until_lost(self) -> None:
-        """Return when the engine hangs up."""
+        """Return when the engine closes the connection."""
         with contextlib.suppress(OSError):
             while data := self._socket.recv(4096):
                 self._last += data
@@ -100,7 +100,7 @@ class EngineConnection:
         return self.next_reply()
 
     def replies(self, call: Call) -> Iterator[Reply]:
-        """Every reply until the engine hangs up."""
+        """Every reply until the engine closes the connection."""
         yield self.ask(call)
         while True:
             try:
@@ -153,7 +153,7 @@ def lease(
         try:
             _require_same_machine(runtime, emulate)
             reply = connection.ask(call)
-        except NoEngine:  # it was just ending with its last run: start the next one
+        except NoEngine:  # it was just ending with its last run: start a new one
             connection.close()
             time.sleep(0.05 * attempt)
             continue

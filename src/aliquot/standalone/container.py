@@ -85,16 +85,16 @@ class ContainerRun:
         return "CrashLoopBackOff" if self._backing_off else ""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the container."""
         self._thread.start()
 
     def ask_to_end(self) -> None:
-        """Send SIGTERM to the program and start it no more."""
+        """Send SIGTERM to the program and do not restart it."""
         self._ending.set()
         self._signal(signal.SIGTERM)
 
     def join(self) -> None:
-        """Wait for the end; past the grace period it is forced."""
+        """Wait for the end; after the grace period the program is killed."""
         if self._thread is threading.current_thread():
             return
         self._thread.join(self._grace_s)

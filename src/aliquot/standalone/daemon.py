@@ -1,7 +1,7 @@
-"""The engine behind `aliquot run` where none is up: starts with the first run, ends with the last.
+"""The engine that `aliquot run` starts if none is running: it starts with the first run and ends with the last.
 
-Says on stdout, in one JSON line, that it is ready or why it is not, then closes stdout. Where the run that started it
-has ended meanwhile, as by Ctrl-C, it ends too, unless another run has a place by then.
+Says on stdout, in one JSON line, that it is ready or why it is not, then closes stdout. If the run that started it has
+ended in the meantime, as by Ctrl-C, it ends too, unless another run has a lease by then.
 """
 
 from __future__ import annotations

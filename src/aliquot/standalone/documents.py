@@ -1,4 +1,4 @@
-"""SharePods as they are written in files, for those who apply or delete them and for the engine that runs them."""
+"""Reads SharePods from files, for the commands that apply or delete them and for the engine that runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def read_documents(text: str, name: str = "") -> list[SharePodManifest]:
 
     Raises:
         BadYaml: no YAML, with the line.
-        BadSharePod: one of them does not make sense; then none counts.
+        BadSharePod: one of them is invalid; then none is taken.
     """
     documents = read_yaml(text, name)
     if not documents:

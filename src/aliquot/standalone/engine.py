@@ -49,13 +49,13 @@ T = TypeVar("T")
 REST_US: Final = 5_000
 """Microseconds that placement may learn at a time."""
 ARBITER_BACK_S: Final = 20.0
-"""How long a newcomer waits for an arbiter that is just being restarted."""
+"""How long a new tenant waits for an arbiter that is being restarted."""
 ORPHAN_GRACE_S: Final = 2.0
-"""How long a program has to end by SIGTERM whose engine or `aliquot run` was killed."""
+"""Grace period after SIGTERM of a program whose engine or `aliquot run` was killed."""
 
 
 class EngineError(AliquotError):
-    """A part of the engine did not do its work."""
+    """A part of the engine failed."""
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,12 @@ class Engine:
         return {TenantName(name): tenant for name, tenant in self._tenancy.tenants.items()}
 
     def look(self, read: Callable[[MachineLedger], T]) -> T:
-        """What `read` finds in the ledger, which does not change meanwhile; it must not keep references."""
+        """Call `read` with the ledger, which does not change meanwhile; `read` must not keep references to it."""
         with self._lock:
             return read(self.ledger)
 
     def admit(self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0, again: bool = False) -> EngineTenant:
-        """Provision a tenant; `cpu_bind` keeps its programs on so many cores nearest to its first GPU.
+        """Provision a tenant; `cpu_bind` binds its programs to that number of cores nearest to its first GPU.
 
         `again` is for one that was refused before, so that placement learns from it once.
 
@@ -231,7 +231,7 @@ class Engine:
         return None
 
     def rest(self) -> None:
-        """Let placement learn from what came, for a moment, and now and then keep it; when nothing else is to do."""
+        """Let placement learn for a moment, and save the result now and then; called when the engine is idle."""
         with self._lock:
             self.ledger.decider.policy.idle(REST_US)
             text = self._learned.due()

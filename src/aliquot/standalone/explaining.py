@@ -123,7 +123,7 @@ def _placed(ledger: MachineLedger, tenant: TenantName) -> ExplanationFacts | Non
 
 
 def _with_wakes(found: ExplanationFacts, status: Status) -> ExplanationFacts:
-    """The explanation, with how soon the tenant wakes and what stands against its promise, as `aliquot top` says it."""
+    """The explanation, with how soon the tenant wakes and what endangers its promise, worded as in `aliquot top`."""
     mine = [each for gpu in status.gpus for each in gpu.tenants if each.name == found.name and each.wake is not None]
     if not mine:
         return found

@@ -1,8 +1,8 @@
-"""The file in which an engine keeps what its placement policy has learned, over its own end.
+"""The file that keeps what a placement policy has learned across restarts of the engine.
 
 Written beside, synced, renamed over the old one, and the folder synced: after a crash there is the old one or the new
-one. At most once a minute while something new was learned, and at the end. A file that cannot be used is a warning
-and a cold start, never a reason not to serve; it is written over at the next occasion.
+one. At most once a minute while something new was learned, and at the end. A file that cannot be used causes a warning
+and a cold start, never a failure; the next write replaces it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LearnedFile:
         self._repeats = Repeats()
 
     def recall(self) -> None:
-        """Let the policy go on from the file, if there is one."""
+        """Restore the policy's state from the file, if there is one."""
         if self.path is None:
             return
         try:

@@ -1,8 +1,8 @@
 """What a container prints, kept in a file that never grows past a bound.
 
-The program writes into a pipe and a thread copies: a program can then print for months, and its log holds the last
-megabytes. Two files take turns, the newer one continues the older. What a disk does not take is lost, and the log says
-so as soon as it can: a full disk never stops a program.
+The program writes into a pipe and a thread copies: a program can print for months, and its log holds the last
+megabytes. Two files alternate; the newer continues the older. Output that a full disk does not take is lost, and the
+log says so as soon as it can: a full disk never stops a program.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ContainerLog:
         return first, max(first, last)
 
     def _write(self, data: bytes) -> None:
-        """All of it or nothing."""
+        """Write all of the data or nothing."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size and size + len(data) > self._half_bytes:
             if self.older.exists():

@@ -1,4 +1,4 @@
-"""Processes that outlive the program of their tenant: found by the tenant's files that are mounted in them, and ended.
+"""Ends processes that outlive their tenant's program, found by the tenant's files mounted in their namespace.
 
 A program starts in a mount namespace of its own, in which the loader's cache is a file of its tenant's folder (see
 `driver.enter`). Its children are in that namespace too, whatever session they make, whatever signal they ignore and

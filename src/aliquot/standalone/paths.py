@@ -1,4 +1,4 @@
-"""Where an engine keeps what it needs while it runs, and what it keeps for longer."""
+"""The directories of an engine: one for run time, one for state that lasts longer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def runtime_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """Where what is to outlive a restart of the machine is kept.
+    """The directory for files that must survive a reboot.
 
     ALIQUOT_STATE_DIR; else, for an engine that ALIQUOT_RUNTIME_DIR gave a place of its own, `state` in there; else
     /var/lib/aliquot for root and a folder of the user's own.
@@ -87,7 +87,7 @@ class RuntimeDir:
 
     @property
     def lock(self) -> Path:
-        """Held by the engine that is up; the kernel lets go of it when the engine dies."""
+        """The lock file of the running engine; the kernel releases it when the engine dies."""
         return self.root / "engine.lock"
 
     @property
@@ -107,10 +107,10 @@ class RuntimeDir:
 
     @property
     def logs(self) -> Path:
-        """What pods print; outlives the engine until the machine restarts."""
+        """The output of pods; survives the engine, but not a reboot."""
         return self.root / "logs"
 
     @property
     def engine_log(self) -> Path:
-        """What an engine without a terminal has to say."""
+        """The log of an engine without a terminal."""
         return self.root / "engine.log"

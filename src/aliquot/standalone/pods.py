@@ -1,4 +1,4 @@
-"""SharePods on this machine: places them, runs their containers, restarts them, keeps what they print.
+"""SharePods on this machine: places them, runs and restarts their containers, and keeps their output.
 
 One SharePod is one tenant: its containers share one grant, as the processes of one container do.
 """
@@ -59,7 +59,7 @@ def _full(name: str) -> str:
 
 
 class SharePodRun:
-    """One SharePod and what became of it."""
+    """One SharePod and its state."""
 
     def __init__(self, spec: SharePodManifest) -> None:
         self.spec = spec
@@ -84,7 +84,7 @@ class SharePodRun:
 
     @property
     def reason(self) -> str:
-        """Why it is not what its phase promises, in kubelet's words; empty where all is well."""
+        """The reason for trouble, in kubelet's words; empty if there is none."""
         return next((container.reason for container in self.containers if container.reason), "")
 
     def at_stake(self, spec: SharePodManifest) -> str:
@@ -266,7 +266,7 @@ class Pods:
         except AliquotError as error:
             self._waits(pod, str(error))
             return
-        except Exception as error:  # a defect that one SharePod brings out does not end those of the others
+        except Exception as error:  # a defect triggered by one SharePod does not end the others
             log.exception("sharepod %s cannot be placed", name)
             self._waits(pod, f"internal error, {type(error).__name__}: {error}")
             return
@@ -306,7 +306,7 @@ class Pods:
         pod.message = reason
 
     def _container_done(self, pod: SharePodRun) -> None:
-        """A pod whose containers have all ended permanently gives its part of the GPU back."""
+        """Release the share of a pod whose containers have all ended for good."""
         with self._lock:
             if pod.tenant is None or any(not container.done for container in pod.containers):
                 return

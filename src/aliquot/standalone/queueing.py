@@ -32,7 +32,7 @@ class _Waiting:
 
 
 class RunQueue:
-    """The runs that wait. Each is waited for by a thread of its own; whichever looks first serves them all."""
+    """The runs that wait, each with a thread of its own; the thread that checks first serves all of them."""
 
     def __init__(self, engine: Engine, pods: Pods) -> None:
         self._engine = engine

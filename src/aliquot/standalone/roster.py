@@ -1,4 +1,4 @@
-"""Which SharePods an engine has, in a file of its runtime directory, so that the next one knows what a kill ended.
+"""The SharePods of an engine, in a file of its runtime directory, so that the next engine knows which a kill ended.
 
 An engine that is stopped removes the file. One that is killed leaves it, and takes its programs along: the next engine
 names what was there, until it is applied again or deleted.
@@ -31,19 +31,19 @@ class Roster:
         """Those of an engine that was killed, with the phases they were in."""
 
     def keep(self, phases: Mapping[str, str]) -> None:
-        """Write down the SharePods that there are now; one that was lost and is there again is lost no more."""
+        """Save the current SharePods; one that was lost and exists again is no longer lost."""
         self.lost = {name: phase for name, phase in self.lost.items() if name not in phases}
         self._write(self.lost | {name: phase for name, phase in phases.items() if phase in NOT_ENDED})
 
     def forget(self, name: str) -> bool:
-        """Name a lost SharePod no more; whether it was lost."""
+        """Forget a lost SharePod; returns whether it was lost."""
         if self.lost.pop(name, None) is None:
             return False
         self._write({other: phase for other, phase in self._written.items() if other != name})
         return True
 
     def clear(self) -> None:
-        """Nothing is lost by what comes now."""
+        """Forget all: an orderly end follows, in which nothing is lost."""
         self._write({})
 
     def _read(self) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Roster:
 
 
 def told(lost: Mapping[str, str]) -> str:
-    """What a person should know of SharePods that were lost; empty where there are none."""
+    """A message about lost SharePods; empty if there are none."""
     if not lost:
         return ""
     names = ", ".join(f"{name} ({phase})" for name, phase in lost.items())

@@ -1,4 +1,4 @@
-"""One command as a tenant: from the place it gets to the status it ends with."""
+"""Runs one command as a tenant and returns its exit status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aliquot.standalone.broadcast import Broadcasts
 from aliquot.standalone.tools import with_tools
 from aliquot.standalone.wire import RunLease
 
-# What a terminal or a supervisor may send to end, reload or question a program.
+# Signals by which a terminal or a supervisor ends, reloads or queries a program.
 FORWARDED: Final = tuple(
     signal.Signals(number)
     for number in (
@@ -81,7 +81,7 @@ def run_command(
                 folder, argv, environment, mode=mode, verbose=verbose, blocked=[int(n) for n in before], cwd=cwd,
                 death_signal=signal.SIGTERM, container=lease.container,
             )  # fmt: skip
-            # Descriptors that were handed to us on purpose are for the command.
+            # Descriptors that were passed to us on purpose are meant for the command.
             process = subprocess.Popen(ready.argv, env=ready.env, close_fds=False)
             threading.Thread(target=_end_with_engine, args=(process, engine_gone), daemon=True).start()
             status = _attend(process, broadcasts, timeout_s)

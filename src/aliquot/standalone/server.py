@@ -84,7 +84,7 @@ class EngineServer:
             except OSError:
                 if self._closed:
                     return
-                time.sleep(OUT_OF_DESCRIPTORS_S)  # some caller will hang up; who waits is in the backlog
+                time.sleep(OUT_OF_DESCRIPTORS_S)  # another connection will close; waiting callers stay in the backlog
                 continue
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
@@ -151,10 +151,10 @@ class EngineServer:
         )  # fmt: skip
 
     def _hold(self, connection: socket.socket, call: Call) -> None:
-        """Make the caller a tenant until it hangs up."""
+        """Make the caller a tenant until it closes its connection."""
         with self._lock:
             if self._closed:
-                return  # hanging up without a word makes the caller look for the next engine
+                return  # closing without a reply makes the caller look for another engine
             self._leases += 1
         try:
             name = tenant_name(call.name)
@@ -185,7 +185,7 @@ class EngineServer:
     def _admit(
         self, name: TenantName, connection: socket.socket, call: Call, request: GpuRequest
     ) -> EngineTenant | None:
-        """The caller as a tenant; None if it hung up while it waited for room."""
+        """The caller as a tenant; None if it closed its connection while it waited for room."""
         if not call.wait:
             return self._engine.admit(name, request, cpu_bind=call.cpu_bind)
         return self._queue.admit(
@@ -234,7 +234,7 @@ def _send(connection: socket.socket, reply: Reply) -> None:
 
 
 def _wait_for_end(connection: socket.socket) -> bool:
-    """Until the run hangs up; whether it said before that its command has ended."""
+    """Wait until the run closes its connection; returns whether it reported the end of its command first."""
     said = b""
     with contextlib.suppress(OSError):
         while data := connection.recv(4096):

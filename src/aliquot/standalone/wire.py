@@ -1,4 +1,4 @@
-"""What the command line and an engine say to each other: JSON lines on a socket that only its owner may open.
+"""The protocol between the command line and an engine: JSON lines on a socket that only its owner may open.
 
 One connection, one call. The call `lease` keeps its connection: a place lasts as long as the connection of the process
 that holds it, so a runner that dies in whatever way leaves nothing behind. A runner whose command has ended says so,
@@ -101,7 +101,7 @@ class GpuFacts(Device, frozen=True):
 
 
 class ExplanationFacts(msgspec.Struct):
-    """What was found about one request: lines for people, facts for programs."""
+    """The explanation of one request: lines for people, fields for programs."""
 
     name: str
     fits: bool
@@ -110,7 +110,7 @@ class ExplanationFacts(msgspec.Struct):
 
 
 class EngineFacts(msgspec.Struct):
-    """What is up."""
+    """Facts about the running engine."""
 
     pid: int
     runtime_dir: str

@@ -55,7 +55,7 @@ class TopologyFacts(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened; `id` grows."""
+    """An event; `id` increases with time."""
 
     id: int
     at_s: float
@@ -93,7 +93,7 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why a workload waits or stands where it does: the answer first, then place by place.
+    """Why a workload waits or is placed where it is: the answer first, then each place.
 
     `why` are sentences for one that has a place. For one that has none there are `reasons`, `nearest` (the smallest
     change that would help) and `ways` (that one and others, as sentences).

@@ -70,7 +70,7 @@ PACES: Final[Mapping[str, Callable[[Mapping[str, str]], float]]] = {
     "/timeline": timeline.pace_s,
     "/hours": lambda query: 30.0,
 }
-"""Of pages of the past: how often they are drawn again, by the query. All others are whenever the facts change."""
+"""How often pages of the past are redrawn, by their query. All other pages are redrawn when the facts change."""
 
 
 class AccessDenied(Exception):
@@ -193,7 +193,7 @@ def _live(door: Door, draw: Draw, word: str, feeds: Feeds) -> type:
 
 
 def _revision(facts: Facts, live_path: str, query: Mapping[str, str]) -> Callable[[], Hashable]:
-    """What changes whenever the page is to be drawn again."""
+    """A number that changes whenever the page must be redrawn."""
     pace = PACES.get(live_path.removeprefix("/live"))
     if pace is None:
         return lambda: (facts.revision, stale_since(facts))

@@ -28,7 +28,7 @@ AGENT_PORT: Final = 5678
 PAGE: Final = "/node.json"
 TURNS_PAGE: Final = "/turns.json"
 TURNS_KEPT_S: Final = 1.5
-"""So long one answer about turns serves all viewers."""
+"""How long one answer about turns is reused for all viewers."""
 MAX_BYTES: Final = 4 << 20
 _CONNECT_S: Final = 1.0
 _STOP_S: Final = 5.0
@@ -93,7 +93,7 @@ class AskingThread:
         self._thread.start()
 
     def turns(self, node: str) -> Mapping[str, GpuTurns]:
-        """The turns of the last minute on a node's GPUs, asked now; nothing where its agent does not answer."""
+        """The turns of the last minute on a node's GPUs, queried now; nothing if its agent does not answer."""
         address = self.agents.places.get(node)
         if address is None:
             return {}
@@ -106,7 +106,7 @@ class AskingThread:
                 self._pace.answer_s + 1
             )
             found = msgspec.json.decode(body, type=dict[str, GpuTurns])
-        except Exception:  # whatever a node does, its turns are not known
+        except Exception:  # whatever goes wrong at the node, its turns are unknown
             found = {}
         self._turns = {name: each for name, each in self._turns.items() if name in self.agents.places}
         self._turns[node] = (time.monotonic(), found)

@@ -142,7 +142,7 @@ class ClusterFacts(PictureFacts):
         self._show(Picture(gpus, workloads, nodes, quota, self._beside.pool), anew=self._explaining.forget())
 
     def read_past_from(self, past: Past) -> None:
-        """From now on the past is what this says, and not what is recorded here."""
+        """From now on read the past from here instead of what this program records."""
         self._past = past
 
     def turns(self, gpu: str, ask: Callable[[str], Mapping[str, GpuTurns]]) -> Turns | None:

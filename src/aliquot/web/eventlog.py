@@ -65,7 +65,7 @@ class EventLog:
 
 
 class _Facts(dict[str, Any]):
-    """Facts of an event for `format_map`; one that is not there is left out."""
+    """Facts of an event for `format_map`; a missing one is left out."""
 
     def __missing__(self, key: str) -> str:
         return "?"

@@ -27,7 +27,7 @@ MAX_OF_ONE: Final = 64
 MAX_STREAMS: Final = 2000
 CONTAINER: Final = "blocks"
 HERE: Final = b"event: here\ndata:\n\n"
-"""Sent where there is no news, so that a page knows that its facts are still true."""
+"""Sent when nothing has changed, so that a page knows that its facts are current."""
 
 Draw = Callable[[], Sequence[Block]]
 Revision = Callable[[], Hashable]
@@ -39,7 +39,7 @@ async def _always() -> bool:
 
 
 class TooMany(Exception):
-    """No more can be served; the page still works without being live."""
+    """The limit of streams is reached; the page works, but is not live."""
 
 
 class Feed:
@@ -157,7 +157,7 @@ class Feeds:
         try:
             await self._stream(feed, gone, send, still)
         except TimeoutError:
-            return  # stuck: hanging up is all that can be done for it
+            return  # stuck: all that can be done is to close it
         finally:
             gone.cancel()
             self._leave(key, feed)

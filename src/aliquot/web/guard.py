@@ -80,7 +80,7 @@ class Guard:
 
 
 def _address(scope: Scope) -> str | None:
-    """Where the connection came to, as a Host header has it; None where that is not known."""
+    """The address that the connection came to, as in a Host header; None if unknown."""
     try:
         address = ip_address((scope.get("server") or ("",))[0])
     except ValueError:
@@ -91,7 +91,7 @@ def _address(scope: Scope) -> str | None:
 
 
 def _foreign(headers: Headers) -> bool:
-    """Whether a browser says that another site's page asks, and not to go here; other programs say nothing."""
+    """Whether the browser's Sec-Fetch headers show a request by another site's page that is not a link to here."""
     site, mode = headers.get("sec-fetch-site", ""), headers.get("sec-fetch-mode", "")
     return site not in ("", "same-origin", "none") and mode != "navigate"
 

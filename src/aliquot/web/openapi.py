@@ -1,4 +1,4 @@
-"""The description of the API, made from the records that it answers with."""
+"""The OpenAPI description of the API, generated from its response records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Listing(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Why there is no answer, in one sentence."""
+    """The reason for an error, in one sentence."""
 
     error: str
 

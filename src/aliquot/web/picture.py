@@ -1,4 +1,4 @@
-"""The facts of one reading, shown until the next: what a machine and a cluster answer in the same way."""
+"""The facts of one reading, shown until the next; common to a machine and a cluster."""
 
 from __future__ import annotations
 

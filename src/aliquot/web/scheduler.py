@@ -94,7 +94,7 @@ async def dashboard_beside(scheduler: Scheduler, settings: WebSettings) -> Async
 
     Raises:
         PortTaken: another program uses the port.
-        BadCertificate: the files of the certificate are none.
+        BadCertificate: the files are not a certificate and its key.
         BadKubeConfig: tokens are required and the API server's authority cannot be read.
     """
     async with contextlib.AsyncExitStack() as stack:
@@ -260,7 +260,7 @@ def quota_lines(cluster: Cluster, bounds: Iterable[Quota]) -> list[QuotaLine]:
 
 
 def vgpu_facts(vgpu: VGPU) -> Vgpu:
-    """A vGPU as its status says."""
+    """A vGPU from its status."""
     status = vgpu.status
     return Vgpu(
         name=vgpu.metadata.name,

@@ -54,7 +54,7 @@ class Future:
         self._values.clear()
 
     def price(self, slots: Records, model_price: FloatArray, chi: float) -> None:
-        """New prices: `SLOT` [slots], per milli of each model [MODELS], and how far parts of slots count."""
+        """Set the prices of slots (`SLOT` [slots]) and models (per milli-GPU, [MODELS]); chi weighs partial slots."""
         self._slots, self._model_price, self._chi = slots.tolist(), model_price.tolist(), chi
 
     def value(self, model: int, cpu_milli: int, left: IntArray) -> float:
@@ -202,7 +202,7 @@ class Devices:
 
 
 def room(free_milli: int, free_mib: int, size_mib: int) -> int:
-    """Milli that both compute and memory leave."""
+    """Free milli-GPU of a device, as limited by both its compute and its memory."""
     if free_milli <= 0:
         return 0
     if size_mib <= 0 or free_mib >= size_mib:
@@ -211,7 +211,10 @@ def room(free_milli: int, free_mib: int, size_mib: int) -> int:
 
 
 def taken(left: list[int], need_milli: int, whole: int) -> list[int] | None:
-    """Ascending devices after one visit: whole ones from the idle, the rest where least is left; None: no room."""
+    """The devices' free milli, ascending, after one more pod; None if it does not fit.
+
+    Whole GPUs are taken from idle devices, the shared part from the fullest device that has room.
+    """
     kept = len(left) - whole
     if whole and (kept < 0 or left[kept] < IDLE_MILLI):
         return None
@@ -225,7 +228,7 @@ def taken(left: list[int], need_milli: int, whole: int) -> list[int] | None:
 
 
 def slots_of(state: State, gpus: float, cpu_milli: float, memory_mib: float, chi: float) -> float:
-    """Slots of one kind on a node: whole ones, and with chi the cube of the part there is of the next one."""
+    """How many pods of one multi-GPU shape (its slots) fit on a node; a part x of one more counts chi * x ** 3."""
     x = float(state.idle) / gpus
     if x < 1.0 and chi == 0.0:
         return 0.0
@@ -239,7 +242,7 @@ def slots_of(state: State, gpus: float, cpu_milli: float, memory_mib: float, chi
 
 
 def slot_capacity(columns: Columns, slots: Records, chi: float, held: BoolArray | None) -> FloatArray:
-    """Slots of each kind in the cluster, nodes that are held left out."""
+    """The slots of each shape in the cluster, without the nodes in `held`: float64 [slots]."""
     found = np.zeros(len(slots), dtype=np.float64)
     nothing = ShapeRecord()
     for node in range(columns.nodes):
