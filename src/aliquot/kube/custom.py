@@ -47,7 +47,7 @@ class SharePod(Wire):
 
 
 class VGPUSpec(Wire):
-    """Where the vGPU is wanted."""
+    """Where it is wanted."""
 
     node_name: Annotated[str, Described(min_length=1, max_length=253, description="The node whose GPU it is.")]
     model: Annotated[str, Described(max_length=253, description="The model it must be; any when empty.")] = ""
@@ -78,7 +78,7 @@ class VGPUStatus(Wire):
 
 
 class VGPU(Wire):
-    """A GPU with a name, so that SharePods can share it on purpose; the name is the gpuID."""
+    """A GPU that has a name, so that SharePods can meet on it; its name is the gpuID."""
 
     spec: VGPUSpec
     metadata: Meta = msgspec.field(default_factory=Meta)
