@@ -231,7 +231,7 @@ void emu_value_store(const emu_op *op);
 void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns);
 /* memory.c */
 CUresult emu_mem_free(CUdeviceptr p);
-CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdeviceptr *out);
+CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdeviceptr *out); /* after NEED_CTX, but for pools */
 bool emu_mem_remove(CUdeviceptr base); /* from the table only */
 bool emu_oom_fault(void); /* one more allocation: is it one of those that fail? */
 CUresult emu_mem_drop(CUdeviceptr base);

@@ -50,8 +50,7 @@ static void *map_bytes(size_t size, bool low)
 
 CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdeviceptr *out)
 {
-    CUcontext owner = kind == MEM_POOL ? NULL : emu_context(); /* a pool has no context */
-    owner = owner ? emu_root(owner) : NULL;
+    CUcontext owner = kind == MEM_POOL ? NULL : emu_root(emu_current()); /* a pool has no context */
     emu_booking booked = {0};
     bool low = kind == MEM_LOW;
     book |= kind == MEM_POOL;
@@ -69,7 +68,7 @@ CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdevi
     *out = m.base;
     if (!owner || owner->alive)
         return CU_OK;
-    emu_mem_drop(m.base); /* another thread has just destroyed the context, and may not have seen this */
+    emu_mem_drop(m.base); /* another thread has destroyed the context during this call, and may not have seen this */
     return CU_CONTEXT_DESTROYED;
 }
 

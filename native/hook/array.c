@@ -104,11 +104,15 @@ static CUresult end(CUresult result, struct slot *slot, void **array, const stru
 #define CREATE(name, type, how, deep, kind)                                                                            \
     CUresult name(enum aliquot_symbol symbol, void **array, const struct type *desc)                                   \
     {                                                                                                                  \
-        struct slot *slot = desc && !(how) ? charged_slot() : NULL;                                                    \
+        bool pays = desc && !(how);                                                                                    \
+        struct slot *slot = pays ? charged_slot() : NULL;                                                              \
         struct cost cost = {0};                                                                                        \
         ANSWER_WRONG(!array || !desc || looks_wrong(desc->width, desc->format, desc->channels),                        \
                      (REAL_AT(symbol, void **, const struct type *)(array, desc)),                                     \
                      REAL(cuArrayDestroy, void *)(*array));                                                            \
+        if (pays)                                                                                                      \
+            ANSWER_WITHOUT_CONTEXT(slot, (REAL_AT(symbol, void **, const struct type *)(array, desc)),                 \
+                                   REAL(cuArrayDestroy, void *)(*array));                                              \
         if (slot)                                                                                                      \
             add(&cost, bytes_of(desc->width, desc->height, deep, desc->format, desc->channels));                       \
         if (!begin(slot, &cost))                                                                                       \
@@ -133,11 +137,15 @@ static void add_levels(struct cost *cost, const struct array3d_v2 *desc, unsigne
 
 CUresult on_mipmap_create(enum aliquot_symbol symbol, void **array, const struct array3d_v2 *desc, unsigned levels)
 {
-    struct slot *slot = desc && !(desc->flags & (ARRAY_SPARSE | ARRAY_DEFERRED)) ? charged_slot() : NULL;
+    bool pays = desc && !(desc->flags & (ARRAY_SPARSE | ARRAY_DEFERRED));
+    struct slot *slot = pays ? charged_slot() : NULL;
     struct cost cost = {0};
     ANSWER_WRONG(!array || !desc || !levels || looks_wrong(desc->width, desc->format, desc->channels),
                  (REAL_AT(symbol, void **, const struct array3d_v2 *, unsigned)(array, desc, levels)),
                  REAL(cuMipmappedArrayDestroy, void *)(*array));
+    if (pays)
+        ANSWER_WITHOUT_CONTEXT(slot, (REAL_AT(symbol, void **, const struct array3d_v2 *, unsigned)(array, desc, levels)),
+                               REAL(cuMipmappedArrayDestroy, void *)(*array));
     if (slot)
         add_levels(&cost, desc, levels);
     if (!begin(slot, &cost))

@@ -141,6 +141,9 @@ CUresult on_mem_alloc_async(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t
     bool own = symbol == SYM_cuMemAllocAsync_ptsz;
     struct request ask = {own ? SYM_cuMemAllocFromPoolAsync_ptsz : SYM_cuMemAllocFromPoolAsync, ptr, bytes, NULL, stream, 0};
     struct capturing into;
+    if (!slot && ptr && bytes && !captured(stream, own, &into))
+        ANSWER_WITHOUT_CONTEXT(slot, (REAL_AT(symbol, CUdeviceptr *, size_t, void *)(ptr, bytes, stream)),
+                               REAL(cuMemFree_v2, CUdeviceptr)(*ptr));
     bool into_graph = slot && captured(stream, own, &into);
     if (slot && ptr && bytes && !into_graph &&
         REAL(cuDeviceGetMemPool, void **, int)(&ask.pool, slot->device) == CUDA_SUCCESS)

@@ -8,6 +8,18 @@ struct slot *charged_slot(void)
     return conf_load() == MODE_HELD ? thread_slot() : NULL;
 }
 
+bool charge_undecided(struct slot **slot)
+{
+    int device;
+    if (*slot || conf_load() != MODE_HELD)
+        return false;
+    if (REAL(cuCtxGetDevice, int *)(&device) != CUDA_SUCCESS)
+        return true;
+    struct slot *its = slot_of_device(device);
+    *slot = its && slot_attach(its) ? its : NULL;
+    return false;
+}
+
 __thread uint64_t charge_owner __attribute__((tls_model("initial-exec")));
 
 uint64_t owner_new(void)

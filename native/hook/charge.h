@@ -40,6 +40,8 @@ bool context_noticed(struct slot *slot);
 /* charge.c */
 /* The slot that pays for the current context's allocations; NULL: none does (no context, no tenant). */
 struct slot *charged_slot(void);
+/* NULL is looked at again: true while it is because no context is current that lives. */
+bool charge_undecided(struct slot **slot);
 /* The owner that the current context's memory ends with; the primary context, and the green ones that are views of it,
  * are one. For an allocation it is found before the driver is asked, since the context may be gone afterwards. */
 uint64_t owner_now(struct slot *slot);
@@ -67,6 +69,12 @@ CUresult charge_freed(CUresult result, bool known, const struct ledger_entry *en
         if (wrong_)                                                                                                    \
             (undo);                                                                                                    \
     } while (0)
+
+/* Without a context the driver answers. It agrees when another thread has just brought the primary context back: that is
+ * undone, and asked for again of the GPU that pays. */
+#define ANSWER_WITHOUT_CONTEXT(slot, forward, undo)                                                                    \
+    while (charge_undecided(&(slot)))                                                                                  \
+        ANSWER_WRONG(true, forward, undo)
 
 /* There is no room; what the driver refuses in any case is its to answer. */
 #define REFUSE(wrong, forward, undo)                                                                                   \

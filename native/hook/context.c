@@ -137,7 +137,8 @@ bool context_noticed(struct slot *slot)
         REAL(cuCtxGetDevice, int *)(&device) != CUDA_SUCCESS || device != slot->device)
         return true;
     pthread_mutex_lock(&slot->primary_lock);
-    bool seen = slot->contexts, good = seen || context_reserve(slot);
+    bool seen = slot->contexts || REAL(cuCtxGetDevice, int *)(&device) != CUDA_SUCCESS; /* it has ended meanwhile */
+    bool good = seen || context_reserve(slot);
     if (good && !seen && primary_active(device))
         slot->primary_charged = true;
     else if (good && !seen)

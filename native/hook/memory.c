@@ -13,6 +13,8 @@ static _Atomic unsigned later; /* frees of linear memory that wait for a stream 
         struct slot *slot = charged_slot();                                                                            \
         if (!ptr || !bytes)                                                                                            \
             return REAL_AT(symbol, pointer *, size)(ptr, bytes);                                                       \
+        ANSWER_WITHOUT_CONTEXT(slot, (REAL_AT(symbol, pointer *, size)(ptr, bytes)),                                   \
+                               REAL(cuMemFree_v2, CUdeviceptr)(*ptr));                                                 \
         if (!charge_begin(slot, linear_cost(bytes)))                                                                   \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
         CUresult result = REAL_AT(symbol, pointer *, size)(ptr, bytes);                                                \
@@ -46,6 +48,9 @@ static CUresult pitch_end(CUresult result, struct slot *slot, uint64_t guess, ui
         ANSWER_WRONG(wrong,                                                                                            \
                      (REAL_AT(symbol, pointer *, size *, size, size, unsigned)(ptr, pitch, width, height, element)),   \
                      REAL(cuMemFree_v2, CUdeviceptr)(*ptr));                                                           \
+        ANSWER_WITHOUT_CONTEXT(                                                                                        \
+            slot, (REAL_AT(symbol, pointer *, size *, size, size, unsigned)(ptr, pitch, width, height, element)),      \
+            REAL(cuMemFree_v2, CUdeviceptr)(*ptr));                                                                    \
         if (!charge_begin(slot, guess))                                                                                \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
         CUresult result = REAL_AT(symbol, pointer *, size *, size, size, unsigned)(ptr, pitch, width, height, element); \
@@ -61,6 +66,8 @@ CUresult on_mem_alloc_managed(enum aliquot_symbol symbol, CUdeviceptr *ptr, size
     bool wrong = !ptr || !bytes || (flags != MANAGED_GLOBAL && flags != MANAGED_HOST);
     ANSWER_WRONG(wrong, (REAL_AT(symbol, CUdeviceptr *, size_t, unsigned)(ptr, bytes, flags)),
                  REAL(cuMemFree_v2, CUdeviceptr)(*ptr));
+    ANSWER_WITHOUT_CONTEXT(slot, (REAL_AT(symbol, CUdeviceptr *, size_t, unsigned)(ptr, bytes, flags)),
+                           REAL(cuMemFree_v2, CUdeviceptr)(*ptr));
     if (!charge_begin(slot, linear_cost(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, unsigned)(ptr, bytes, flags);

@@ -91,10 +91,11 @@ static bool reserve(struct load *load, struct slot *slot, uint64_t estimate, uin
     return charge_begin(slot, estimate);
 }
 
-static bool begin(struct load *load, uint64_t bytes, bool fat)
+/* A module without a context is refused by the driver, unless another thread has just brought one back. */
+static bool begin(struct load *load, uint64_t bytes, bool fat, bool library)
 {
     load->slot = NULL;
-    bool later = conf_load() == MODE_HELD && (loads_lazily() || !charged_slot());
+    bool later = conf_load() == MODE_HELD && (loads_lazily() || (library && !charged_slot()));
     load->later = later ? 1 + (fat ? 0 : 4 * bytes) : 0;
     struct slot *slot = later && fat ? NULL : paying_slot();
     if (!slot)
@@ -244,7 +245,7 @@ static CUresult load_image(enum aliquot_symbol symbol, void **module, const void
     struct load load = {0};
     bool fat = false;
     uint64_t bytes = image_bytes(image, &fat);
-    if (module && image && !begin(&load, bytes, fat))
+    if (module && image && !begin(&load, bytes, fat, false))
         REFUSE(wrong_image(image), (REAL_AT(symbol, void **, const void *)(module, image)),
                REAL(cuModuleUnload, void *)(*module));
     CUresult result = REAL_AT(symbol, void **, const void *)(module, image);
@@ -262,7 +263,7 @@ CUresult on_module_load(enum aliquot_symbol symbol, void **module, const char *p
     uint64_t bytes = file_bytes(path);
     ANSWER_WRONG(!module || !bytes, (REAL_AT(symbol, void **, const char *)(module, path)),
                  REAL(cuModuleUnload, void *)(*module));
-    if (!begin(&load, bytes, false))
+    if (!begin(&load, bytes, false, false))
         REFUSE(wrong_file(path), (REAL_AT(symbol, void **, const char *)(module, path)),
                REAL(cuModuleUnload, void *)(*module));
     CUresult result = REAL_AT(symbol, void **, const char *)(module, path);
@@ -275,7 +276,7 @@ CUresult on_module_load_ex(enum aliquot_symbol symbol, void **module, const void
     struct load load = {0};
     bool fat = false;
     uint64_t bytes = image_bytes(image, &fat);
-    if (module && image && !begin(&load, bytes, fat))
+    if (module && image && !begin(&load, bytes, fat, false))
         REFUSE(wrong_image(image),
                (REAL_AT(symbol, void **, const void *, unsigned, int *, void **)(module, image, count, options, values)),
                REAL(cuModuleUnload, void *)(*module));
@@ -294,7 +295,7 @@ CUresult on_library_load(enum aliquot_symbol symbol, void **library, const void 
                  (REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned)(
                      library, source, jit, jit_values, jit_count, options, values, count)),
                  REAL(cuLibraryUnload, void *)(*library));
-    if (!begin(&load, bytes, fat || file))
+    if (!begin(&load, bytes, fat || file, true))
         REFUSE(file ? wrong_file(source) : wrong_image(source),
                (REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned)(
                    library, source, jit, jit_values, jit_count, options, values, count)),

@@ -1,8 +1,8 @@
 /* endings.c: contexts that end while other threads allocate and free in them.
  *
  * endings HOW SECONDS THREADS: HOW is `destroy` (contexts of the program's own, made and destroyed) or `reset` (the primary
- * context). One line of JSON when all threads have ended and one after the last context has: how many calls succeeded, how
- * many contexts ended, and what the hook counts.
+ * context). It takes longer than SECONDS where few contexts have ended by then. One line of JSON when all threads have
+ * ended and one after the last context has: how many calls succeeded, how many contexts ended, and what the hook counts.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 typedef uint64_t u64;
+enum { LEAST_ENDED = 20, LEAST_DONE = 1000 };
 enum { ITEMS = 8, STATS = 64, RESERVED = 12, UNBALANCED = 22 };
 struct array2 { size_t width, height; int format; unsigned channels; };
 
@@ -72,6 +73,14 @@ static void say(long ended)
     fflush(stdout);
 }
 
+static void wait_line(void)
+{
+    int read;
+    do
+        read = getchar();
+    while (read != '\n' && read != EOF);
+}
+
 int main(int argc, char **argv)
 {
     bool own = argc > 3 && !strcmp(argv[1], "destroy");
@@ -104,17 +113,18 @@ int main(int argc, char **argv)
         }
         ended++;
         clock_gettime(CLOCK_MONOTONIC, &now);
-    } while ((now.tv_sec - start.tv_sec) * 1e9 + (double)(now.tv_nsec - start.tv_nsec) < end);
+    } while ((now.tv_sec - start.tv_sec) * 1e9 + (double)(now.tv_nsec - start.tv_nsec) < end ||
+             ended <= LEAST_ENDED || atomic_load(&done) <= LEAST_DONE);
     atomic_store(&over, 1);
     for (int i = 0; i < threads; i++)
         pthread_join(thread[i], NULL);
     say(ended);
-    getchar();
+    wait_line();
     if (own)
         F(cuCtxDestroy_v2, void *)(context);
     else
         F(cuDevicePrimaryCtxReset_v2, int)(0);
     say(ended + 1);
-    getchar();
+    wait_line();
     return 0;
 }
