@@ -135,40 +135,49 @@ struct gate_entry *gate_slow(void *stream, bool own)
     return entry;
 }
 
-/* An event behind what was launched, and credit for what is to come. `there`: the stream cannot have ended. */
-static void add_event(struct gate_entry *entry, bool there)
+/* An event behind what was launched; within an own call. */
+static void add_event(struct gate_entry *entry)
 {
+    bool untouchable = capture_running() && (entry->stream == STREAM_LEGACY || stream_captures(entry->stream, false));
+    if (!untouchable && !backlog_add(entry, now_ns()))
+        entry->revision = GATE_CLOSED; /* the next launch waits first */
+}
+
+/* After a launch and still inside it: an event behind it, and credit for those to come. */
+void gate_checkpoint(struct gate_entry *entry)
+{
+    UNCANCELLED();
     struct own_call call;
+    if (entry->own)
+        own_stream_record(entry->context, entry->life, own_stream_key(entry->record));
+    if (entry->credit_ns >= 0)
+        return;
     if (backlog_bound(entry) && own_begin(&call, entry->context, entry->life, true) == OWN_YES) {
-        bool untouchable = capture_running() && (entry->stream == STREAM_LEGACY || stream_captures(entry->stream, false));
-        there = there || entry->epoch == atomic_load(&gate_shared.epoch);
-        if (there && !untouchable && !backlog_add(entry, now_ns()))
-            entry->revision = GATE_CLOSED; /* the next launch waits first */
+        add_event(entry);
         own_end(&call);
     }
     backlog_credit(entry);
 }
 
-/* After a launch and still inside it. */
-void gate_checkpoint(struct gate_entry *entry)
-{
-    UNCANCELLED();
-    if (entry->own)
-        own_stream_record(entry->context, entry->life, own_stream_key(entry->record));
-    if (entry->credit_ns < 0)
-        add_event(entry, true);
-}
-
 /* Now and then before a wait. Without it a program that waits after a few launches would be seen to have ended the last
- * of them only when it launches again, so their length would never be known. */
+ * of them only when it launches again, so their length would never be known. The lock is not waited for: a thread that
+ * holds it while a context ends may be waiting for work that this one is about to let go on. */
 void gate_checkpoint_awaited(struct gate_entry *entry)
 {
-    UNCANCELLED();
+    struct own_call call;
     uint64_t now = now_ns();
     if (now < entry->await_ns || atomic_load(&entry->record->seq) & 1)
         return;
-    entry->await_ns = now + SAMPLE_NS;
-    add_event(entry, false);
+    UNCANCELLED();
+    enum own_answer answer = own_begin(&call, entry->context, entry->life, false);
+    entry->await_ns = answer == OWN_BUSY ? 0 : now + SAMPLE_NS;
+    if (answer != OWN_YES)
+        return;
+    if (backlog_bound(entry) && entry->epoch == atomic_load(&gate_shared.epoch)) { /* no stream has ended since */
+        add_event(entry);
+        backlog_credit(entry);
+    }
+    own_end(&call);
 }
 
 /* A launch on many GPUs: all their tokens, in the order of the list; the arbiter grants a gang at once. */
