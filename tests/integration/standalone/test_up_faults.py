@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from .chaos import children, read
 from .conftest import Aliquot, Cluster, eventually, sharepod
 
 
@@ -24,11 +25,8 @@ def up(engine: Aliquot, tmp_path) -> Cluster:
 
 
 def children_of(pid: int, word: str) -> list[int]:
-    """Children of a process, of whichever thread, with a word in their command line."""
-    children = [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
-    return [child for child in children if word.encode() in Path(f"/proc/{child}/cmdline").read_bytes()]
+    """Children of a process with a word in their command line."""
+    return [child for child in children(pid) if word.encode() in read(f"/proc/{child}/cmdline")]
 
 
 def engine_pid(command: Aliquot) -> int:
