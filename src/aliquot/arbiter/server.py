@@ -104,7 +104,7 @@ class Server:
         self._decide(now)
         self.engine.show_waiters()
         self.engine.show_overlaps()
-        if self._next_round_ns <= now < self._latest_round_ns and self._is_pressed(now):
+        if now >= self._next_round_ns and self.engine.is_awaited() and now < self._latest_round_ns:
             self._next_round_ns = now + PUT_OFF_NS
         elif now >= self._next_round_ns:
             self._regain()
@@ -115,11 +115,6 @@ class Server:
         wake = self.engine.policy.next_wake_ns()
         until = min(self._next_round_ns, self._look_ns)
         self._timer.arm(until if wake is None else min(wake, until))
-
-    def _is_pressed(self, now_ns: int) -> bool:
-        """Whether a GPU changes hands about now."""
-        wake = self.engine.policy.next_wake_ns()
-        return self.engine.is_awaited() or (wake is not None and wake - now_ns < PUT_OFF_NS)
 
     def _decide(self, now_ns: int) -> None:
         """Let the policy decide; from here on the native loop may hand over by what is certain beforehand."""
