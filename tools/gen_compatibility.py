@@ -44,7 +44,7 @@ def cell(line: Mapping[str, Any] | None, way: str, notes: list[str]) -> str:
         if text not in notes:
             notes.append(text)
         return f"no ({notes.index(text) + 1})"
-    if way != "alone" and line["emulator"] != line["gate"]:
+    if way != "alone" and line["emulator"] > line["gate"]:
         return f"yes, {line['gate']} of {line['emulator']} gated"
     return f"yes, {line['emulator']}" if line["emulator"] else "yes"
 

@@ -53,10 +53,10 @@ def test_every_feature_runs(seen: Seen, client: Client, way: str):
 @pytest.mark.parametrize("way", ALL_WAYS[1:])
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_every_launch_passes_the_gate(seen: Seen, client: Client, way: str):
-    """The driver was given as many launches as the gate let through, feature by feature."""
+    """The driver was given no more launches than passed the gate, feature by feature: fills and copies pass it too."""
     counts = {name: (line["emulator"], line["gate"]) for name, line in seen.of(client, way).items()}
 
-    assert {} == {name: both for name, both in counts.items() if both[0] != both[1]}
+    assert {} == {name: both for name, both in counts.items() if both[0] > both[1]}
     assert sum(gate for _, gate in counts.values()) > 10
 
 
