@@ -27,6 +27,10 @@ LEAST_MILLI: Final = 10
 MAX_FAULTS: Final = 16
 FAULT_LENGTH: Final = 500
 """Maximum length of one message; it may quote up to 256 KiB of user input."""
+MAX_CONTAINERS: Final = 256
+"""Containers and init containers of a pod that asks for GPUs, so that what one pod may cost is known before it is read."""
+MAX_ANNOTATION_BYTES: Final = 256 * 1024
+"""Kubernetes' own bound on a pod's annotations, which the API server checks after the webhooks."""
 
 
 class BadPod(UserError):
@@ -43,6 +47,21 @@ class BadPod(UserError):
 def shortened(text: str) -> str:
     """A sentence as long as it may be."""
     return text if len(text) <= FAULT_LENGTH else f"{text[: FAULT_LENGTH - 3]}..."
+
+
+def require_readable(pod: Pod) -> None:
+    """Refuse a pod that would take long to read, before it is read.
+
+    Raises:
+        BadPod: it has too many containers, or annotations that Kubernetes does not allow.
+    """
+    spec = pod.spec
+    if (containers := len(spec.init_containers) + len(spec.containers)) > MAX_CONTAINERS:
+        text = f"spec has {containers} containers and init containers; a pod with GPUs has {MAX_CONTAINERS} at most"
+        raise BadPod(pod.metadata.key, [text])
+    if (size := sum(len(k) + len(v) for k, v in pod.metadata.annotations.items())) > MAX_ANNOTATION_BYTES:
+        text = f"metadata.annotations have {size} characters; Kubernetes allows {MAX_ANNOTATION_BYTES}"
+        raise BadPod(pod.metadata.key, [text])
 
 
 @dataclass(frozen=True)
@@ -124,10 +143,6 @@ class PodAsk:
     dialect: str = "aliquot"
     notes: tuple[str, ...] = ()
 
-    def container(self, name: str) -> ContainerAsk | None:
-        """The request of one container."""
-        return next((c for c in self.containers if c.container == name), None)
-
     def units(self, known: ClusterDevices | None = None) -> tuple[PlacementUnit, ...]:
         """The requests to place on one node, largest first, since small ones fit more easily."""
         found: list[PlacementUnit] = []
@@ -170,10 +185,12 @@ def pod_ask(pod: Pod, containers: Iterable[ContainerAsk], dialect: str, notes: I
     """A pod's ask from those of its containers, with what plain init containers can share worked out.
 
     Raises:
-        BadPod: two containers have one name, which no API server lets through.
+        BadPod: two containers have one name, which no API server lets through, or there are too many parts.
     """
     places = {c.name: number for number, c in enumerate(pod.spec.init_containers, 1)}
     containers = [replace(c, init=places.get(c.container, 0) * (-1 if c.role == "sidecar" else 1)) for c in containers]
+    if (parts := sum(c.parts for c in containers)) > MAX_CONTAINERS:
+        raise BadPod(pod.metadata.key, [f"it asks for {parts} parts of GPUs in all; {MAX_CONTAINERS} is the most"])
     if len({c.container for c in containers}) != len(containers):
         raise BadPod(pod.metadata.key, ["two containers have the same name; each needs one of its own"])
     return PodAsk(

@@ -201,12 +201,12 @@ def pod_plan(
 ) -> PodPlan:
     """The plan for a pod whose units have these places on a node; `others` are the allocations there."""
     found: dict[str, ContainerPlan] = {}
+    by_name = {c.container: c for c in ask.containers}
     booked = [plan for other in others for plan in other.plan.containers.values() if not plan.uses]
     for unit, placement in sorted(placed, key=lambda each: (each[0].container, each[0].part)):
         before = found.get(unit.container)
         slices = (before.slices if before else ()) + placement.slices
-        asked = ask.container(unit.container)
-        assert asked is not None
+        asked = by_name[unit.container]
         found[unit.container] = ContainerPlan(
             slices,
             _cores(cluster, slices[0].gpu, unit.ask.near_cores, chain(booked, found.values())),

@@ -168,7 +168,7 @@ def test_an_init_container_uses_the_gpus_of_a_later_one():
     made = ask(pod(limits("main", gpu(50)), init=[limits("warm", gpu(30) | {})], annotations=notes(gpu_limit="0.5")))
 
     assert ["main"] == [unit.container for unit in made.units()]
-    assert "main" == made.container("warm").uses  # type: ignore[union-attr]
+    assert "main" == {c.container: c.uses for c in made.containers}["warm"]
 
 
 def test_a_larger_init_container_has_its_own_gpus():

@@ -20,7 +20,7 @@ from aliquot.kube.dialects.native import Native
 from aliquot.kube.dialects.nvidia import Nvidia
 from aliquot.kube.dialects.tencent import Tencent
 from aliquot.kube.objects import Pod
-from aliquot.kube.requests import BadPod, PodAsk
+from aliquot.kube.requests import BadPod, PodAsk, require_readable
 
 NATIVE: Final = Native()
 
@@ -49,14 +49,13 @@ def spoken(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
     """The dialect of the pod; None without a GPU request.
 
     Raises:
-        BadPod: it uses two dialects.
+        BadPod: it uses two dialects, or is too large to be read.
     """
     native = NATIVE.speaks(pod)
-    if native and names.DIALECT in pod.metadata.annotations:
-        return NATIVE
-    found = _speaking(pod, others)
-    if native:
-        found.insert(0, NATIVE)
+    converted = native and names.DIALECT in pod.metadata.annotations
+    found = [NATIVE] * native + ([] if converted else _speaking(pod, others))
+    if found:
+        require_readable(pod)
     if len(found) > 1:
         listed = " and ".join(d.name for d in found)
         raise BadPod(pod.metadata.key, [f"it asks for GPUs in the words of {listed}; keep one of them"])

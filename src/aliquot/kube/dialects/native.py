@@ -26,7 +26,7 @@ from aliquot.kube.dialects.annotations import (
 from aliquot.kube.dialects.base import ORDERED, Dialect, Owned, Words, asked, count, names_any
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
-from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
+from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask, shortened
 from aliquot.model.quantities import BadQuantity, Memory, format_milli, parse_milli
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, parse_enforce, parse_label
 from aliquot.model.wake import format_wake, parse_wake
@@ -121,7 +121,8 @@ class _Entry:
 
 def unknown_words(pod: Pod) -> list[str]:
     """Resources and annotations with our prefix that do not exist, or name a container that does not."""
-    known = [c.name for c, _, _ in containers_of(pod)]
+    known = dict.fromkeys(c.name for c, _, _ in containers_of(pod))
+    listed = shortened(", ".join(known))
     faults = [
         f'{path}.resources.limits["{name}"] is not a resource of Aliquot; it knows {", ".join(names.RESOURCES)}'
         for c, _, path in containers_of(pod)
@@ -139,7 +140,7 @@ def unknown_words(pod: Pod) -> list[str]:
             short = ", ".join(name.removeprefix(names.PREFIX) for name in names.ASK_ANNOTATIONS)
             faults.append(f"{path_of(key)} is not an annotation of Aliquot; it knows {short}")
         elif container and container not in known:
-            faults.append(f'{path_of(key)} names a container "{container}"; the pod has {", ".join(known)}')
+            faults.append(f'{path_of(key)} names a container "{container}"; the pod has {listed}')
     return faults
 
 

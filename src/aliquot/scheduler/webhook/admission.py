@@ -147,13 +147,13 @@ class Admission:
 
 def _privileged(document: Document, ask: PodAsk) -> Iterator[str]:
     """Containers that can reach every GPU of their node, whatever their share says."""
+    shared = {c.container for c in ask.containers if c.request.rest_milli}
     for place in ("initContainers", "containers"):
         for c in document["spec"].get(place) or []:
-            context = c.get("securityContext") or {}
-            asking = ask.container(c.get("name", ""))
-            if context.get("privileged") and asking is not None and asking.request.rest_milli:
+            name = c.get("name", "")
+            if (c.get("securityContext") or {}).get("privileged") and name in shared:
                 yield (
-                    f"spec.{place}[{asking.container}].securityContext.privileged: the container reaches every GPU of "
+                    f"spec.{place}[{name}].securityContext.privileged: the container reaches every GPU of "
                     "its node past its share; leave it out where neighbours count on theirs"
                 )
 
