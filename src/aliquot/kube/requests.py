@@ -28,7 +28,7 @@ MAX_FAULTS: Final = 16
 FAULT_LENGTH: Final = 500
 """Maximum length of one message; it may quote up to 256 KiB of user input."""
 MAX_CONTAINERS: Final = 256
-"""Containers and init containers of a pod that asks for GPUs, so that what one pod may cost is known before it is read."""
+"""Containers, init containers among them, of a pod that asks for GPUs: a bound on what one pod costs."""
 MAX_ANNOTATION_BYTES: Final = 256 * 1024
 """Kubernetes' own bound on a pod's annotations, which the API server checks after the webhooks."""
 
