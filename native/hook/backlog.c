@@ -154,19 +154,20 @@ static void reap(struct gate_entry *entry)
 /* What is in the ring is of another stream from now on. The helper may be looking at it. */
 void backlog_forget(struct gate_entry *entry)
 {
-    struct own_call call;
-    bool locked = entry->watched && own_begin(&call, entry->context, entry->life, true) == OWN_YES;
+    bool watched = entry->watched;
+    if (watched)
+        pthread_mutex_lock(&entry->context->slot->driver_lock);
     entry->first = entry->used = 0;
     entry->ended_low_ns = entry->ended_high_ns = entry->ended_shared = 0;
-    if (locked)
-        own_end(&call);
+    if (watched)
+        pthread_mutex_unlock(&entry->context->slot->driver_lock);
 }
 
 /* Takes out what was reached; an own_answer. */
 int backlog_look(struct gate_entry *entry)
 {
     struct own_call call;
-    enum own_answer answer = entry->used ? own_begin(&call, entry->context, entry->life, false) : OWN_BUSY;
+    enum own_answer answer = entry->used ? own_begin(&call, entry->context, entry->life, OWN_LOOK) : OWN_BUSY;
     if (answer == OWN_YES) {
         reap(entry);
         own_end(&call);

@@ -67,7 +67,7 @@ void checkpoint_watch(struct gate_entry *entry)
     entry->context->watched = entry;
 }
 
-/* Within an own call to the context that it was used in. */
+/* With the driver_lock held. */
 void checkpoint_unwatch(struct gate_entry *entry)
 {
     struct gate_entry **at = &entry->context->watched;
@@ -106,7 +106,7 @@ void checkpoints_look(struct slot *slot, bool now_or_never)
         struct own_call call;
         unsigned looks = 0;
         if (context->slot != slot || !__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE) ||
-            own_begin(&call, context, context->life, false) != OWN_YES)
+            own_begin(&call, context, context->life, OWN_LOOK) != OWN_YES)
             continue;
         for (struct gate_entry *entry = context->watched; entry && looks < LOOKS_AT_ONCE; entry = entry->next_watched)
             if (entry->used && ++looks)

@@ -13,12 +13,7 @@ static bool enter(void **context, int device, struct slot **slot)
 /* A context that is not the primary one has been charged. */
 static void entered(void *context, struct slot *slot)
 {
-    struct gpu_context *known = context_of(context, true);
-    if (known) {
-        pthread_mutex_lock(&slot->driver_lock);
-        known->created = true; /* also where it was seen before */
-        pthread_mutex_unlock(&slot->driver_lock);
-    }
+    context_of(context, true);
     ledger_put((struct ledger_entry){.kind = LEDGER_CONTEXT, .key = (uintptr_t)context, .slot = slot,
                                      .other = owner_new(), .refs = 1}, NULL);
 }
@@ -72,13 +67,10 @@ CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *context)
     struct ledger_entry gone; /* found until the driver has ended it: other threads may be allocating in it */
     bool charged = conf_load() == MODE_HELD && ledger_get(LEDGER_CONTEXT, (uintptr_t)context, &gone);
     struct gpu_context *known = context_known(context);
-    if (known)
-        pthread_mutex_lock(&known->slot->driver_lock);
+    uint64_t life = known ? context_ends(known) : 0;
     CUresult result = REAL_AT(symbol, void *)(context);
-    if (known && result == CUDA_SUCCESS)
-        context_ended(known);
     if (known)
-        pthread_mutex_unlock(&known->slot->driver_lock);
+        context_ended(known, life, result == CUDA_SUCCESS);
     thread_forget();
     if (charged && result == CUDA_SUCCESS) {
         ledger_take_of(LEDGER_CONTEXT, (uintptr_t)context, gone.other); /* not a new one's with the same handle */
@@ -147,57 +139,80 @@ bool context_noticed(struct slot *slot)
     return good;
 }
 
-/* With the driver_lock held: the primary context is gone, and the views of green ones with it. */
-static void primary_forget(struct slot *slot)
-{
-    for (struct gpu_context *context = context_at(NULL); context; context = context->next)
-        if (context->slot == slot && context->handle && !context->created)
-            context_ended(context);
-}
-
-/* The primary context may be there again at once, under the same handle. So that each allocation is known to be of before
- * or after its end, none is under way from primary_ends() to primary_ended(). */
+/* The primary context may end, and the views of green ones with it. The driver may wait for their work, so no lock is held
+ * meanwhile but primary_lock, as in a driver: no thread takes a reference until the end is accounted for. */
 static void primary_ends(struct slot *slot)
 {
     pthread_mutex_lock(&slot->primary_lock);
-    pthread_rwlock_wrlock(&slot->books);
     pthread_mutex_lock(&slot->driver_lock);
+    for (struct gpu_context *view = context_at(NULL); view; view = view->next)
+        if (view->slot == slot && view->handle && !view->created && !view->view_ending) {
+            view->view_ending = true;
+            view->ending++;
+        }
+    pthread_mutex_unlock(&slot->driver_lock);
 }
 
-static void primary_ended(struct slot *slot, bool gone)
+/* The driver has answered. `gone`: all of them; else only `green` is, NULL: none. */
+static void views_ended(struct slot *slot, bool gone, const struct gpu_context *green)
 {
+    pthread_mutex_lock(&slot->driver_lock);
+    for (struct gpu_context *view = context_at(NULL); view; view = view->next) {
+        if (view->slot != slot || !view->handle || view->created)
+            continue;
+        view->ending -= view->view_ending;
+        view->view_ending = false;
+        if (gone || view == green)
+            context_forget(view);
+    }
     pthread_mutex_unlock(&slot->driver_lock);
-    if (gone)
-        owner_ended(atomic_exchange(&slot->owner, 0));
+}
+
+/* What is allocated from now on belongs to another; no allocation is under way. */
+static uint64_t owner_taken(struct slot *slot)
+{
+    pthread_rwlock_wrlock(&slot->books);
+    uint64_t owner = atomic_exchange(&slot->owner, 0);
     pthread_rwlock_unlock(&slot->books);
+    return owner;
+}
+
+static void primary_ended(struct slot *slot, uint64_t owner)
+{
+    owner_ended(owner);
     captures_abandoned();
     primary_leave(slot);
     thread_forget();
 }
 
-static CUresult primary_gone(enum aliquot_symbol symbol, int device, bool emptied)
+CUresult on_primary_release(enum aliquot_symbol symbol, int device)
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
     if (!slot)
         return REAL_AT(symbol, int)(device);
     primary_ends(slot);
     CUresult result = REAL_AT(symbol, int)(device);
-    bool active = primary_active(device);
-    if (result == CUDA_SUCCESS && !active)
-        primary_forget(slot);
-    primary_ended(slot, result == CUDA_SUCCESS && (emptied || !active));
+    bool gone = result == CUDA_SUCCESS && !primary_active(device);
+    views_ended(slot, gone, NULL);
+    primary_ended(slot, gone ? owner_taken(slot) : 0);
     return result;
 }
 
-CUresult on_primary_release(enum aliquot_symbol symbol, int device)
-{
-    return primary_gone(symbol, device, false);
-}
-
-/* A reset frees the context's memory but not its references: the next use makes it again. */
+/* A reset frees the context's memory but not its references: the next use makes it again, under the same handle, and that
+ * may be before the driver has answered. So what it held is told from what it will hold before the driver is asked. */
 CUresult on_primary_reset(enum aliquot_symbol symbol, int device)
 {
-    return primary_gone(symbol, device, true);
+    struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
+    if (!slot)
+        return REAL_AT(symbol, int)(device);
+    primary_ends(slot);
+    uint64_t owner = owner_taken(slot), none = 0;
+    CUresult result = REAL_AT(symbol, int)(device);
+    views_ended(slot, result == CUDA_SUCCESS, NULL);
+    if (result != CUDA_SUCCESS && atomic_compare_exchange_strong(&slot->owner, &none, owner))
+        owner = 0;
+    primary_ended(slot, result == CUDA_SUCCESS ? owner : 0);
+    return result;
 }
 
 /* A green context is a view of the primary one, which it holds; what is allocated in it belongs there. */
@@ -230,10 +245,7 @@ CUresult on_green_destroy(enum aliquot_symbol symbol, void *green)
     primary_ends(slot);
     CUresult result = REAL_AT(symbol, void *)(green);
     bool active = primary_active(slot->device);
-    if (result == CUDA_SUCCESS)
-        context_ended(known);
-    if (!active)
-        primary_forget(slot);
-    primary_ended(slot, !active);
+    views_ended(slot, !active, result == CUDA_SUCCESS ? known : NULL);
+    primary_ended(slot, active ? 0 : owner_taken(slot));
     return result;
 }

@@ -152,7 +152,7 @@ void gate_checkpoint(struct gate_entry *entry)
         own_stream_record(entry->context, entry->life, own_stream_key(entry->record));
     if (entry->credit_ns >= 0)
         return;
-    if (backlog_bound(entry) && own_begin(&call, entry->context, entry->life, true) == OWN_YES) {
+    if (backlog_bound(entry) && own_begin(&call, entry->context, entry->life, OWN_LAUNCHED) == OWN_YES) {
         add_event(entry);
         own_end(&call);
     }
@@ -169,7 +169,7 @@ void gate_checkpoint_awaited(struct gate_entry *entry)
     if (now < entry->await_ns || atomic_load(&entry->record->seq) & 1)
         return;
     UNCANCELLED();
-    enum own_answer answer = own_begin(&call, entry->context, entry->life, false);
+    enum own_answer answer = own_begin(&call, entry->context, entry->life, OWN_LOOK);
     entry->await_ns = answer == OWN_BUSY ? 0 : now + SAMPLE_NS;
     if (answer != OWN_YES)
         return;

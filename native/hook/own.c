@@ -49,17 +49,37 @@ static struct gpu_context *take(struct slot *slot)
     return context;
 }
 
-/* The context of this handle, known from now on. NULL: not on a GPU of the tenant. */
+/* With the driver_lock held: its work and its events are gone with it. */
+void context_forget(struct gpu_context *context)
+{
+    gate_object_ends();
+    context->life++;
+    captures_end_with(context->handle);
+    context->spare_count = context->tail_count = context->ending = 0;
+    context->view_ending = false;
+    context->watched = NULL;
+    streams_clear(context);
+    __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
+}
+
+/* The context of this handle, known from now on. `created`: by a call that has just returned it. NULL: not on a GPU of the
+ * tenant. */
 struct gpu_context *context_of(void *handle, bool created)
 {
     struct gpu_context *context = handle ? find(handle) : NULL;
-    struct slot *slot = context || !handle ? NULL : slot_of(handle);
-    if (context || !slot)
+    struct slot *slot = !handle || (context && !created) ? NULL : slot_of(handle);
+    if (!slot)
         return context;
     pthread_mutex_lock(&slot->driver_lock);
     pthread_mutex_lock(&making);
     context = find(handle);
-    if (!context && (context = take(slot))) {
+    if (context && created && context->ending) { /* the one that had the handle before is gone, whose end has not returned */
+        context_forget(context);
+        context = NULL;
+    }
+    if (context && created) {
+        context->created = true; /* also where it was seen before */
+    } else if (!context && (context = take(slot))) {
         context->created = created;
         __atomic_store_n(&context->handle, handle, __ATOMIC_RELEASE);
     }
@@ -73,16 +93,26 @@ struct gpu_context *context_known(const void *handle)
     return handle ? find(handle) : NULL;
 }
 
-/* With the driver_lock held: its work and its events are gone with it. */
-void context_ended(struct gpu_context *context)
+/* The driver is about to be asked to end it; the answer is for context_ended(). */
+uint64_t context_ends(struct gpu_context *context)
 {
-    gate_object_ends();
-    context->life++;
-    captures_end_with(context->handle);
-    context->spare_count = context->tail_count = 0;
-    context->watched = NULL;
-    streams_clear(context);
-    __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
+    pthread_mutex_lock(&context->slot->driver_lock);
+    context->ending++;
+    uint64_t life = context->life;
+    pthread_mutex_unlock(&context->slot->driver_lock);
+    return life;
+}
+
+/* The driver has answered. */
+void context_ended(struct gpu_context *context, uint64_t life, bool gone)
+{
+    pthread_mutex_lock(&context->slot->driver_lock);
+    if (context->life == life) {
+        context->ending--;
+        if (gone)
+            context_forget(context);
+    }
+    pthread_mutex_unlock(&context->slot->driver_lock);
 }
 
 /* With the lock held, so that no capture begins meanwhile: makes the context current, if it is not, and this thread's
@@ -106,18 +136,19 @@ void own_leave(struct own_call *call)
         REAL(cuCtxPopCurrent_v2, void **)(&popped);
 }
 
-/* Everything between begin (YES) and end finds the context alive. BUSY is only answered to the impatient, and to all
- * while the program exits. */
-enum own_answer own_begin(struct own_call *call, struct gpu_context *context, uint64_t life, bool patient)
+/* Everything between begin (YES) and end finds the context alive. BUSY: the lock is taken, or the context is ending, or the
+ * program exits. */
+enum own_answer own_begin(struct own_call *call, struct gpu_context *context, uint64_t life, enum own_how how)
 {
     pthread_mutex_t *lock = &context->slot->driver_lock;
-    if (atomic_load(&own_leaving) || (patient ? pthread_mutex_lock(lock) : pthread_mutex_trylock(lock)) != 0)
+    if (atomic_load(&own_leaving) || (how == OWN_LOOK ? pthread_mutex_trylock(lock) : pthread_mutex_lock(lock)) != 0)
         return OWN_BUSY;
-    bool leaving = atomic_load(&own_leaving);
-    if (!leaving && context->life == life && own_enter(call, context))
+    bool same = context->life == life;
+    bool busy = atomic_load(&own_leaving) || (same && context->ending && how != OWN_LAUNCHED);
+    if (!busy && same && own_enter(call, context))
         return OWN_YES;
     pthread_mutex_unlock(lock);
-    return leaving ? OWN_BUSY : OWN_GONE;
+    return busy ? OWN_BUSY : OWN_GONE;
 }
 
 void own_end(struct own_call *call)

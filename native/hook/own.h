@@ -3,9 +3,11 @@
  * The hook records and queries events of its own, from a helper thread and from the application's threads. Whether what
  * they name still exists is settled by one lock and one number:
  *
- * - The driver_lock of a GPU's slot is held during every own call. The application's calls that end a context or a
- *   stream of that GPU, or begin a capture, hold it too. So an own call finds its context alive or knows that it is
- *   gone, and no stream starts to capture between the question and the event.
+ * - The driver_lock of a GPU's slot is held during every own call. The application's calls that end a stream of that
+ *   GPU, or begin a capture, hold it too, so no stream starts to capture between the question and the event.
+ * - A call that ends a context may wait in the driver for work, which may wait for other threads. So it holds no lock there,
+ *   but the context is `ending` from before the call until after it, and has no own calls but those of a thread that has
+ *   just launched into it, which shows that it lives.
  * - A gpu_context stands for one context and owns every own event created in it, wherever the event is used: in a note,
  *   in a thread's checkpoints, or spare. They end with the context. `life` is raised then; the holder of an event
  *   remembers the life it belongs to and drops it untouched when the number has moved on.
@@ -32,6 +34,8 @@ struct gpu_context {
     _Atomic uint64_t life;
     bool created; /* by cuCtxCreate; else the primary context or a view of it */
     /* with the slot's driver_lock held: */
+    unsigned ending; /* calls of the application's that may end it and have not returned */
+    bool view_ending; /* one of them ends the primary context */
     struct used_stream *streams; /* open addressing, `room` is a power of two */
     unsigned count, room, looked;
     uint64_t looked_at; /* the launch count for which streams before `looked` were found idle */
@@ -42,6 +46,8 @@ struct gpu_context {
     struct gate_entry *watched; /* whose checkpoints are in this context */
 };
 
+/* OWN_LOOK does not wait for the lock; OWN_LAUNCHED: the thread is inside a launch into that context. */
+enum own_how { OWN_LOOK, OWN_WAIT, OWN_LAUNCHED };
 enum own_answer { OWN_YES, OWN_BUSY, OWN_GONE };
 struct own_call {
     struct slot *slot;
@@ -54,8 +60,10 @@ extern HIDDEN _Atomic int own_leaving; /* the program exits: no more own calls *
 struct gpu_context *context_of(void *handle, bool created);
 struct gpu_context *context_known(const void *handle);
 struct gpu_context *context_at(struct gpu_context *after);
-void context_ended(struct gpu_context *context);
-enum own_answer own_begin(struct own_call *call, struct gpu_context *context, uint64_t life, bool patient);
+uint64_t context_ends(struct gpu_context *context);
+void context_ended(struct gpu_context *context, uint64_t life, bool gone);
+void context_forget(struct gpu_context *context);
+enum own_answer own_begin(struct own_call *call, struct gpu_context *context, uint64_t life, enum own_how how);
 void own_end(struct own_call *call);
 bool own_enter(struct own_call *call, struct gpu_context *context);
 void own_leave(struct own_call *call);

@@ -124,7 +124,9 @@ void stream_turns_tail(struct gpu_context *context, void *stream)
 {
     struct own_call call;
     struct used_stream *used = find(context, stream);
-    if (used && own_enter(&call, context)) {
+    if (used && context->ending) {
+        drop(context, used);
+    } else if (used && own_enter(&call, context)) {
         turn(context, used);
         own_leave(&call);
     }
@@ -134,7 +136,7 @@ void stream_turns_tail(struct gpu_context *context, void *stream)
 void own_stream_record(struct gpu_context *context, uint64_t life, void *key)
 {
     struct own_call call;
-    if (own_begin(&call, context, life, true) != OWN_YES)
+    if (own_begin(&call, context, life, OWN_LAUNCHED) != OWN_YES)
         return;
     struct used_stream *used = stream_captures(NULL, true) ? NULL : find(context, key);
     if (used && (used->event || (used->event = event_take(context)))) {
@@ -148,7 +150,7 @@ void own_stream_record(struct gpu_context *context, uint64_t life, void *key)
 void own_stream_ended(struct gpu_context *context, uint64_t life, void *key)
 {
     struct own_call call;
-    if (own_begin(&call, context, life, true) != OWN_YES)
+    if (own_begin(&call, context, life, OWN_WAIT) != OWN_YES)
         return;
     struct used_stream *used = find(context, key);
     if (used)
@@ -198,7 +200,7 @@ bool streams_idle(struct slot *slot, uint64_t launches)
         if (context->slot != slot || !__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE))
             continue;
         for (bool more = true; more;) {
-            enum own_answer answer = own_begin(&call, context, context->life, false);
+            enum own_answer answer = own_begin(&call, context, context->life, OWN_LOOK);
             if (answer == OWN_GONE)
                 break;
             if (answer == OWN_BUSY)
@@ -213,18 +215,14 @@ bool streams_idle(struct slot *slot, uint64_t launches)
     return true;
 }
 
-/* Puts an event behind all noted work, so that later work does not count; then streams_idle() is to be asked. */
+/* Puts an event behind all noted work, so that later work does not count; then streams_idle() is to be asked. What is in a
+ * context that is ending ends with it. */
 void streams_mark(struct slot *slot)
 {
     for (struct gpu_context *context = context_at(NULL); context; context = context->next) {
         struct own_call call;
-        enum own_answer answer = OWN_BUSY;
-        if (context->slot != slot || !__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE))
-            continue;
-        while (!atomic_load(&own_leaving) &&
-               (answer = own_begin(&call, context, context->life, false)) == OWN_BUSY)
-            nanosleep(&(struct timespec){0, 50000}, NULL);
-        if (answer != OWN_YES)
+        if (context->slot != slot || !__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE) ||
+            own_begin(&call, context, context->life, OWN_WAIT) != OWN_YES)
             continue;
         while (context->count)
             for (unsigned i = 0; i < context->room; i++)
@@ -241,7 +239,7 @@ bool streams_marked_idle(struct slot *slot)
         struct own_call call;
         if (context->slot != slot || !__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE))
             continue;
-        enum own_answer answer = own_begin(&call, context, context->life, false);
+        enum own_answer answer = own_begin(&call, context, context->life, OWN_LOOK);
         if (answer == OWN_BUSY)
             return false;
         if (answer == OWN_GONE)
@@ -259,7 +257,7 @@ void streams_forget(struct slot *slot)
 {
     for (struct gpu_context *context = context_at(NULL); context; context = context->next) {
         struct own_call call;
-        if (context->slot != slot || own_begin(&call, context, context->life, false) != OWN_YES)
+        if (context->slot != slot || own_begin(&call, context, context->life, OWN_LOOK) != OWN_YES)
             continue;
         for (unsigned i = 0; i < context->room; i++)
             if (context->streams[i].stream)

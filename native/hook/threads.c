@@ -35,8 +35,12 @@ static void entry_drop_events(struct gate_entry *entry)
     bool any = false;
     for (unsigned i = 0; i < CHECKPOINT_PLACES; i++)
         any |= entry->ring[i].event != NULL;
-    if (any && own_begin(&call, entry->context, entry->life, true) == OWN_YES) {
+    if (entry->watched) {
+        pthread_mutex_lock(&entry->context->slot->driver_lock);
         checkpoint_unwatch(entry);
+        pthread_mutex_unlock(&entry->context->slot->driver_lock);
+    }
+    if (any && own_begin(&call, entry->context, entry->life, OWN_WAIT) == OWN_YES) {
         for (unsigned i = 0; i < CHECKPOINT_PLACES; i++)
             event_give(entry->context, entry->ring[i].event);
         own_end(&call);
