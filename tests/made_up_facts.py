@@ -18,7 +18,7 @@ from aliquot.model.requests import GpuRequest, Slice
 from aliquot.status.gpus import gpu_state, grown
 from aliquot.status.sensors import Sensors
 from aliquot.status.sums import node_sums, vgpu_of
-from aliquot.status.workloads import piece_of, placed
+from aliquot.status.workloads import Standing, piece_of, placed
 from aliquot.topology import Topology
 from aliquot.web.api import (
     Event,
@@ -152,7 +152,7 @@ class MadeUpFacts:
     def workloads(self) -> Sequence[Workload]:
         """See `Facts`; a tenth as many wait as run."""
         shares = [(gpu, share) for gpu in self._gpus for share in gpu.shares]
-        running = [placed(share.tenant, "SharePod", [(gpu, share)], 4000.0) for gpu, share in shares]
+        running = [placed(share.tenant, [(gpu, share)], Standing("SharePod", age_s=4000.0)) for gpu, share in shares]
         waiting = [
             Workload(f"batch/wait-{n}", "Pod", "Pending", 2000, 2000, [], 60.0 * n, message="no node has two idle GPUs")
             for n in range(len(running) // 10)

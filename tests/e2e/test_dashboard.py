@@ -110,7 +110,7 @@ def test_a_pod_that_waits_says_why(pages: Pages, control_plane: ControlPlane, na
     """A pod that asks for more than any node has waits on the page, with its reason by groups of nodes."""
     control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("huge", percent(900)))
     name = f"{namespace}/huge"
-    eventually(lambda: name in [w["name"] for w in pages.facts("workloads?phase=Pending")["items"]], "it is not shown")
+    eventually(lambda: name in [w["name"] for w in pages.facts("workloads?state=Pending")["items"]], "it is not shown")
     why = pages.facts(f"workloads/{name}/explain")
 
     assert [f"{NODES} nodes"] == [reason["where"] for reason in why["reasons"]]
@@ -164,7 +164,7 @@ def test_each_account_sees_what_it_may_list(pages: Pages, control_plane: Control
     assert {namespace} == pages.names(team)
     assert set() == pages.names(nodes)
     assert 8 * NODES == pages.facts("totals", nodes)["gpus"] == pages.facts("totals", team)["gpus"]
-    assert 404 == pages.get(f"/api/v1/workloads/{other}/p/c0/explain", token=team)[0]
+    assert 404 == pages.get(f"/api/v1/workloads/{other}/p/explain", token=team)[0]
     assert 403 == pages.get("/", token=nobody)[0]
     assert [401, 401] == [pages.get("/", token="guess")[0], pages.ask("/")[0]]
     control_plane.remove_namespace(other)

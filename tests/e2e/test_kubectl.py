@@ -203,7 +203,7 @@ def test_sharepods_vgpus_and_quota_are_listed(control_plane: ControlPlane, names
     wait_bound(control_plane, namespace, 1)
     (share,) = facts(control_plane, "get", "sharepods", "-n", namespace)
 
-    assert ("notebook", "0.3", "Pending") == (share["name"], share["request"], share["phase"])
+    assert ("notebook", "0.3", "Pending") == (share["name"], share["request"], share["state"])
     assert namespace in ask(control_plane, "get", "sharepods", "-A")
     (quota,) = facts(control_plane, "get", "quota", "-n", namespace)
     assert (500, 2000, 2048, 20480) == tuple(quota[k] for k in ("held_milli", "most_milli", "held_mib", "most_mib"))

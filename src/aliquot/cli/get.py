@@ -247,7 +247,7 @@ def _visible(fact: Any) -> Any:
 def _deleted(kind: str, fact: Any) -> Any:
     import msgspec
 
-    return msgspec.structs.replace(fact, phase="Deleted", reason="") if kind == "sharepods" else fact
+    return msgspec.structs.replace(fact, phase="Deleted", containers=[]) if kind == "sharepods" else fact
 
 
 class _Lines:

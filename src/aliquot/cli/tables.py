@@ -62,7 +62,7 @@ def _pod_row(pod: PodFacts, *, wide: bool, namespaces: bool) -> list[str]:
     space, _, name = pod.name.rpartition("/")
     row = [
         *([space, name] if namespaces else [short_name(pod.name)]),
-        pod.reason or pod.phase,
+        pod.state,
         ",".join(map(str, pod.gpus)) or "-",
         format_milli(pod.request_milli),
         format_milli(pod.limit_milli),

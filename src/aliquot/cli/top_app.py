@@ -296,7 +296,7 @@ class TopApp(App[int]):
         if self._view == OVERVIEW:
             return overview(look, self.size.width, sort=self._sort, text=self._text)
         if self._view == "workloads":
-            workloads = [each for each in look.workloads if self._text.lower() in f"{each.name} {each.phase}".lower()]
+            workloads = [each for each in look.workloads if self._text.lower() in f"{each.name} {each.state}".lower()]
             return WORKLOADS, {each.name: workload_row(each) for each in workloads}
         if self._view == "gpus":
             gpus = ordered(found(look.gpus, self._text), self._sort)

@@ -42,7 +42,7 @@ def workload_row(workload: Workload) -> Row:
         promised += f"-{format_milli(workload.limit_milli)}"
     usage = Text(f"{workload.usage_milli / 1000:.2f}" if workload.measured else UNKNOWN, style="green")
     memory = Text(memory_text(workload.memory_used_mib, workload.memory_mib, measured=workload.measured), style="blue")
-    return (workload.name, workload.phase, promised, usage, memory, where[:60], workload.kind)
+    return (workload.name, workload.state, promised, usage, memory, where[:60], workload.kind)
 
 
 def workload_lines(workload: Workload) -> list[str]:

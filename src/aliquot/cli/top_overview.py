@@ -35,7 +35,7 @@ def overview(look: Look, width: int, *, sort: str, text: str) -> tuple[tuple[str
     wide = width >= WIDE_FROM
     rows: dict[str, Row] = {}
     for each in look.workloads:
-        if each.phase == "Pending" and text.lower() in f"{each.name} {each.message}".lower():
+        if each.state == "Pending" and text.lower() in f"{each.name} {each.message}".lower():
             rows[f"{WAITS}{each.name}"] = _waiting_row(each)
     several = len({gpu.node for gpu in look.gpus}) > 1
     for gpu in ordered(found(look.gpus, text), sort):

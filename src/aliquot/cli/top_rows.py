@@ -94,7 +94,7 @@ def head(look: Look) -> str:
         used = f"{used} on {measured}" if measured else UNKNOWN
         memory_used = memory_used if measured else UNKNOWN
     memory = f"{memory_used} / {gib(sum(gpu.memory_mib for gpu in gpus))} GiB"
-    waiting = sum(workload.phase == "Pending" for workload in look.workloads)
+    waiting = sum(workload.state == "Pending" for workload in look.workloads)
     waits = f"{waiting} waiting   " if waiting else ""
     return (
         f"{waits}{len(gpus)} GPUs   busy {used}   promised {len(gpus) - free / 1000:.2f}   memory {memory}   "

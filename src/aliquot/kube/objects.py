@@ -16,6 +16,7 @@ import msgspec
 
 from aliquot.kube.quantities import Quantity
 from aliquot.model.validation import sentence
+from aliquot.status.workloads import PENDING, ContainerState, pod_state
 
 T = TypeVar("T", bound=msgspec.Struct)
 Quantities = dict[str, Quantity]
@@ -233,6 +234,45 @@ class Condition(Wire):
     observed_generation: int = 0
 
 
+class StateDetail(Value, frozen=True):
+    """Why a container waits or has ended."""
+
+    reason: str = ""
+    message: str = ""
+    exit_code: int = 0
+
+
+class ContainerStates(Value, frozen=True):
+    """What a container does: the one of the three that is given."""
+
+    waiting: StateDetail | None = None
+    running: StateDetail | None = None
+    terminated: StateDetail | None = None
+
+
+class ContainerStatus(Value, frozen=True):
+    """One container as kubelet reports it."""
+
+    name: str = ""
+    container_id: str = msgspec.field(name="containerID", default="")
+    restart_count: int = 0
+    started: bool = False
+    state: ContainerStates = ContainerStates()
+
+    @property
+    def detail(self) -> StateDetail:
+        """Why it waits or has ended; empty while it runs or nothing is known."""
+        return self.state.waiting or self.state.terminated or StateDetail()
+
+    @property
+    def plain(self) -> ContainerState:
+        """The same in the words of the read model."""
+        if self.state.running is not None:
+            return ContainerState("running")
+        stage: Literal["waiting", "terminated"] = "waiting" if self.state.terminated is None else "terminated"
+        return ContainerState(stage, self.detail.reason, self.detail.exit_code)
+
+
 class PodStatus(Wire):
     """A pod's status."""
 
@@ -241,6 +281,8 @@ class PodStatus(Wire):
     message: str = ""
     conditions: list[Condition] = []
     pod_ip: str = msgspec.field(name="podIP", default="")
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
 
     @property
     def initialized(self) -> bool:
@@ -259,6 +301,26 @@ class Pod(Wire):
     def ended(self) -> bool:
         """True when none of its containers runs again, so that its GPUs are free."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def state(self) -> str:
+        """Its state in one word, as in kubectl's column STATUS; without a node Pending."""
+        status = self.status
+        if not (self.spec.node_name or self.ended):
+            return PENDING
+        sidecars = {c.name for c in self.spec.init_containers if c.restart_policy == "Always"}
+        return pod_state(
+            status.phase,
+            [c.plain for c in status.container_statuses],
+            init=[c.plain for c in status.init_container_statuses if not (c.started and c.name in sidecars)],
+            reason=status.reason,
+            leaving=bool(self.metadata.deletion_timestamp),
+        )
+
+    @property
+    def restarts(self) -> int:
+        """How often its containers were started again."""
+        return sum(c.restart_count for c in self.status.container_statuses)
 
 
 class Taint(Value, frozen=True):

@@ -16,37 +16,12 @@ from aliquot.kube.resources import Resource
 from aliquot.node.checkpoint import PodKey
 
 
-class ContainerStateRunning(Wire):
-    """The state of a container that runs."""
-
-
-class ContainerState(Wire):
-    """The state of a container; at most one is set."""
-
-    running: ContainerStateRunning | None = None
-
-
-class ContainerStatus(Wire):
-    """The outcome of a container."""
-
-    name: str = ""
-    container_id: str = msgspec.field(name="containerID", default="")
-    state: ContainerState = msgspec.field(default_factory=ContainerState)
-
-
-class NodePodStatus(PodStatus):
-    """A pod's status with that of its containers."""
-
-    container_statuses: list[ContainerStatus] = []  # noqa: RUF012 - msgspec copies it for each object
-    init_container_statuses: list[ContainerStatus] = []  # noqa: RUF012
-
-
 class NodePod(Wire):
     """A pod as a node's agent reads it."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
-    status: NodePodStatus = msgspec.field(default_factory=NodePodStatus)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
 
     @property
     def key(self) -> PodKey:

@@ -16,6 +16,7 @@ import msgspec
 
 from aliquot.driver.gpu import Gpu
 from aliquot.model.requests import Device, Enforce, GpuRequest
+from aliquot.status.workloads import PENDING, ContainerState, pod_state
 
 COMMAND_ENDED: Final = b"ended\n"
 
@@ -164,6 +165,12 @@ class PodFacts(msgspec.Struct):
     enforce: Enforce = "all"
     wake_us: int = 0
     labels: dict[str, str] = {}
+
+    @property
+    def state(self) -> str:
+        """What `get` and the pages call it: Pending, Running, Completed, Error or kubelet's word for trouble."""
+        containers = [ContainerState(c["state"].lower(), c["reason"], c["exit_status"] or 0) for c in self.containers]
+        return self.phase if self.phase == PENDING else pod_state(self.phase, containers)
 
 
 class Reply(msgspec.Struct, omit_defaults=True):

@@ -83,7 +83,12 @@ def gpu_state(requests_milli: Sequence[int]) -> GpuState:
 
 def promised(tenant: str, piece: Slice) -> Share:
     """A share as in the ledger, without measured values."""
-    return Share(tenant, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0, tenant)
+    return Share(tenant, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0, workload_of(tenant))
+
+
+def workload_of(tenant: str) -> str:
+    """The workload that a tenant belongs to: of `namespace/pod/container` the pod, else the tenant itself."""
+    return "/".join(tenant.split("/")[:2])
 
 
 def measured(plan: Share, now: TenantStatus | None, kept: tuple[float | None, int]) -> Share:

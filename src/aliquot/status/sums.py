@@ -67,7 +67,10 @@ class QuotaLine(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Totals; of `unmeasured` GPUs the use is not known. `lent_milli` is the use above the users' own requests."""
+    """Totals; of `unmeasured` GPUs the use is not known. `failing` workloads hold shares and do not run.
+
+    `lent_milli` is the use above the users' own requests.
+    """
 
     gpus: int
     whole: int
@@ -84,6 +87,7 @@ class Totals(msgspec.Struct, frozen=True):
     windows: int
     unmeasured: int = 0
     lent_milli: int = 0
+    failing: int = 0
 
 
 def node_sums(gpus: Sequence[Gpu], *, with_topology: frozenset[str] = frozenset()) -> list[Node]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -12,6 +12,71 @@ from aliquot.model.requests import Slice
 from aliquot.status.gpus import Gpu, Share
 
 WorkloadKind = Literal["SharePod", "Pod", "Run"]
+PENDING: Final = "Pending"
+RUNNING: Final = "Running"
+COMPLETED: Final = "Completed"
+SCHEDULED: Final = "Scheduled"
+_STARTING: Final = (SCHEDULED, "ContainerCreating", "PodInitializing")
+_UNDER_WAY: Final = (PENDING, RUNNING, COMPLETED, "Terminating", *_STARTING)
+
+
+class ContainerState(msgspec.Struct, frozen=True):
+    """What one container does; `reason` is kubelet's word for why it waits or has ended, empty if it has none."""
+
+    stage: Literal["waiting", "running", "terminated"]
+    reason: str = ""
+    exit_code: int = 0
+
+    @property
+    def word(self) -> str:
+        """The reason; of one that has ended without one `Completed` or `Error`."""
+        if self.reason or self.stage != "terminated":
+            return self.reason
+        return "Error" if self.exit_code else COMPLETED
+
+
+def pod_state(
+    phase: str,
+    containers: Sequence[ContainerState],
+    *,
+    init: Sequence[ContainerState] = (),
+    reason: str = "",
+    leaving: bool = False,
+) -> str:
+    """The state of a pod that has a place in one word, as in kubectl's column STATUS; Running only where it runs.
+
+    `init` are its init containers but for sidecars that have started, `reason` is that of the pod's status, `leaving`
+    says that it was deleted. Of several containers the first in trouble decides.
+
+    Source: kubectl, pkg/printers/internalversion/printers.go, printPod.
+    """
+    if leaving:
+        return "Terminating"
+    for number, container in enumerate(init):
+        if container.stage == "terminated" and not container.exit_code:
+            continue
+        waits = container.stage == "running" or container.word in ("", "PodInitializing")
+        return f"Init:{number}/{len(init)}" if waits else f"Init:{container.word}"
+    words = [container.word for container in containers if container.stage != "running" and container.word]
+    troubles = [word for word in words if word not in _UNDER_WAY]
+    if troubles:
+        return troubles[0]
+    if any(container.stage == "running" for container in containers):
+        return RUNNING
+    if words:
+        return words[0]
+    plain = {"Succeeded": COMPLETED, "Failed": "Error", "Pending": SCHEDULED}
+    return reason or ("ContainerCreating" if containers else plain.get(phase, phase))
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What is known of a workload with a place besides its shares: `message` says why it does not run."""
+
+    kind: WorkloadKind = "Pod"
+    state: str = RUNNING
+    age_s: float = 0.0
+    restarts: int = 0
+    message: str = ""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -26,14 +91,15 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A SharePod, a pod with a share or a single run: state, place and promise; `message` says why it waits.
+    """A SharePod, a pod with a share or a single run: its state as `pod_state` says it, or Pending; place and promise.
 
-    `measured` is false where it has a place and not all of its GPUs are measured.
+    `message` says why it waits or does not run. `measured` is false where it has a place and not all of its GPUs are
+    measured.
     """
 
     name: str
     kind: WorkloadKind
-    phase: str
+    state: str
     request_milli: int
     limit_milli: int
     pieces: list[Piece]
@@ -50,6 +116,12 @@ class Workload(msgspec.Struct, frozen=True):
     measured: bool = True
 
     @property
+    def failing(self) -> bool:
+        """Whether it neither runs nor is about to, nor has ended well; what it holds is wasted."""
+        initializing = self.state.startswith("Init:") and "/" in self.state
+        return self.state not in _UNDER_WAY and not initializing
+
+    @property
     def namespace(self) -> str:
         """The part before the first slash; empty for a run."""
         return split_key(self.name)[0]
@@ -60,19 +132,21 @@ def piece_of(gpu: Gpu, part: Slice | Share) -> Piece:
     return Piece(gpu.node, gpu.index, gpu.uuid, part.request_milli, part.limit_milli, part.memory_mib)
 
 
-def placed(name: str, kind: WorkloadKind, own: Sequence[tuple[Gpu, Share]], age_s: float) -> Workload:
-    """A tenant with what it has and gets over all its GPUs; promises are kept where they are kept on the worst."""
+def placed(name: str, own: Sequence[tuple[Gpu, Share]], standing: Standing) -> Workload:
+    """A workload with what it has and gets over all its GPUs; promises are kept where they are kept on the worst."""
     judged = [share for _, share in own if share.kept_percent is not None]
     worst = min(judged, key=lambda share: share.kept_percent or 0.0, default=None)
     return Workload(
         name=name,
-        kind=kind,
-        phase="Running",
+        kind=standing.kind,
+        state=standing.state,
         request_milli=sum(share.request_milli for _, share in own),
         limit_milli=sum(share.limit_milli for _, share in own),
         pieces=[piece_of(gpu, share) for gpu, share in own],
-        age_s=age_s,
+        age_s=standing.age_s,
         model=own[0][0].model if own else "",
+        message=standing.message,
+        restarts=standing.restarts,
         usage_milli=sum(share.usage_milli for _, share in own),
         memory_used_mib=sum(share.memory_used_mib for _, share in own),
         memory_mib=sum(share.memory_mib for _, share in own),

@@ -27,7 +27,7 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.ledger import ledger_gpus
 from aliquot.status.gpus import measured
 from aliquot.status.sums import node_sums, quota_of
-from aliquot.status.workloads import placed
+from aliquot.status.workloads import Standing, placed
 from aliquot.topology import Topology
 from aliquot.web.agents import NodeMeasure, tenant_key
 from aliquot.web.api import Event, Explanation, Gpu, Pool, QuotaLine, Share, TopologyFacts, Trial, Workload
@@ -61,7 +61,7 @@ class Beside:
     events: Sequence[Event] = ()
     quota: Sequence[QuotaLine] | None = None
     pool: Pool = field(default_factory=lambda: Pool("on-demand", []))
-    age_s: Callable[[str], float] = lambda tenant: 0.0
+    standing: Callable[[str], Standing] = lambda pod: Standing()
     owner_of: OwnerOf = lambda tenant: f"Pod/{tenant.split('/')[1]}" if "/" in tenant else "Run"
 
 
@@ -124,7 +124,7 @@ class ClusterFacts(PictureFacts):
         self.window_s = next((node.window_s for node in heard.values() if node.window_s), WINDOW_S)
         gpus = [_with_measures(gpu, heard.get(name)) for name, own in taken.gpus.items() for gpu in own]
         workloads = [workload for workload, _ in self._beside.waiting]
-        workloads += _placed(gpus, self._beside.age_s)
+        workloads += _placed(gpus, self._beside.standing)
         nodes = [
             msgspec.structs.replace(
                 node,
@@ -233,10 +233,10 @@ def _counts(nodes: Mapping[str, NodeMeasure], gpu: Gpu, share: Share) -> Counts 
     return counts_of(status) if status is not None else None
 
 
-def _placed(gpus: Iterable[Gpu], age_s: Callable[[str], float]) -> list[Workload]:
-    """Every tenant of the ledger with its pieces, by name."""
+def _placed(gpus: Iterable[Gpu], standing: Callable[[str], Standing]) -> list[Workload]:
+    """Every pod of the ledger with the pieces of its containers, by name."""
     owns: dict[str, list[tuple[Gpu, Share]]] = {}
     for gpu in gpus:
         for share in gpu.shares:
-            owns.setdefault(share.tenant, []).append((gpu, share))
-    return [placed(name, "Pod", own, age_s(name)) for name, own in sorted(owns.items())]
+            owns.setdefault(share.workload, []).append((gpu, share))
+    return [placed(name, own, standing(name)) for name, own in sorted(owns.items())]

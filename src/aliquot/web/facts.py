@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aliquot.model.requests import GpuRequest
+from aliquot.status.workloads import PENDING, RUNNING
 from aliquot.web.api import (
     Event,
     Explanation,
@@ -109,8 +110,9 @@ def totals(facts: Facts) -> Totals:
         memory_mib=sum(gpu.memory_mib for gpu in gpus),
         memory_promised_mib=sum(gpu.memory_mib - gpu.free_mib for gpu in gpus),
         memory_used_mib=sum(gpu.memory_used_mib for gpu in gpus),
-        running=sum(workload.phase == "Running" for workload in workloads),
-        waiting=sum(workload.phase == "Pending" for workload in workloads),
+        running=sum(workload.state == RUNNING for workload in workloads),
+        failing=sum(workload.failing and bool(workload.pieces) for workload in workloads),
+        waiting=sum(workload.state == PENDING for workload in workloads),
         kept_percent=kept / windows if windows else None,
         windows=windows,
         unmeasured=sum(not gpu.measured for gpu in gpus),

@@ -13,7 +13,7 @@ from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Slice
 from aliquot.standalone.wire import PodFacts
 from aliquot.status.gpus import Gpu, Share, gpu_state, measured, promised
-from aliquot.status.workloads import Workload, placed
+from aliquot.status.workloads import PENDING, Standing, Workload, placed
 
 Kept = Callable[[str, str], tuple[float | None, int]]
 """(gpu, tenant) -> percent of windows kept and how many there were."""
@@ -82,19 +82,16 @@ def workloads_of(gpus: Sequence[Gpu], pods: Sequence[PodFacts], tenants: Sequenc
     known = {pod.name for pod in pods}
     found = [_pod(pod, owns.get(pod.name, [])) for pod in pods]
     runs = [tenant for tenant in tenants if tenant.name not in known]
-    found += [placed(run.name, "Run", owns[run.name], run.age_s) for run in runs]
-    return sorted(found, key=lambda workload: (workload.phase != "Pending", workload.name))
+    found += [placed(run.name, owns[run.name], Standing("Run", age_s=run.age_s)) for run in runs]
+    return sorted(found, key=lambda workload: (workload.state != PENDING, workload.name))
 
 
 def _pod(pod: PodFacts, own: Sequence[tuple[Gpu, Share]]) -> Workload:
-    made = placed(pod.name, "SharePod", own, pod.age_s)
+    made = placed(pod.name, own, Standing("SharePod", pod.state, pod.age_s, pod.restarts, pod.message))
     return msgspec.structs.replace(
         made,
-        phase=pod.phase,
         request_milli=pod.request_milli,
         limit_milli=pod.limit_milli,
-        message=pod.message,
-        restarts=pod.restarts,
         memory_mib=pod.memory_mib,
         events=pod.events,
     )

@@ -59,7 +59,7 @@ OPERATIONS = (
     Operation("/gpus/{uuid}/timeline", "Who used a GPU over a longer time", Timeline, ("range",), "uuid"),
     Operation("/gpus/{uuid}/turns", "The turns on a GPU in the last minute", Turns, (), "uuid"),
     Operation("/hours", "GPU-hours by namespace, controller and model; as CSV: hours.csv", Hours, ("range", "by")),
-    Operation("/workloads", "SharePods, pods and runs", Listing[Workload], ("namespace", "phase", *_PAGING)),
+    Operation("/workloads", "SharePods, pods and runs", Listing[Workload], ("namespace", "state", *_PAGING)),
     Operation("/workloads/{name}/explain", "Why a workload waits or stands where it does", Explanation, (), "name"),
     Operation("/nodes", "Nodes with GPUs", Listing[Node], _PAGING),
     Operation("/nodes/{name}/topology", "The links of a node", TopologyFacts, (), "name"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -21,9 +21,9 @@ from aliquot.web.history.table import as_csv, dimensions
 from aliquot.web.openapi import Listing, Problem
 from aliquot.web.pages import NotHere, hours, trying
 from aliquot.web.pages.gpu import find
+from aliquot.web.pages.workloads import STATES
 
 T = TypeVar("T")
-PHASES: Final = ("Pending", "Running", "Succeeded", "Failed")
 Read = Callable[[Facts, Request], Any]
 
 
@@ -115,9 +115,9 @@ def _gpus(facts: Facts, request: Request) -> Listing[Any]:
 
 def _workloads(facts: Facts, request: Request) -> Listing[Any]:
     query = request.query_params
-    wanted = {name: query[name] for name in ("namespace", "phase") if query.get(name)}
+    wanted = {name: query[name] for name in ("namespace", "state") if query.get(name)}
     workloads = facts.workloads()
-    _require_word("phase", wanted.get("phase"), dict.fromkeys([*PHASES, *(each.phase for each in workloads)]))
+    _require_word("state", wanted.get("state"), dict.fromkeys([*STATES, *(each.state for each in workloads)]))
     found = [each for each in workloads if all(getattr(each, name) == value for name, value in wanted.items())]
     return _listing(facts, request, found)
 

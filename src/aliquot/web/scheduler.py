@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from aliquot.kube.custom import VGPU
+from aliquot.kube.custom import SHAREPODS, VGPU
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.objects import Pod
@@ -31,6 +31,7 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.quota import Quota
 from aliquot.scheduler.ledger import CLOSED
 from aliquot.scheduler.operator.quotas import quotas_of
+from aliquot.status.workloads import PENDING, SCHEDULED, Standing, WorkloadKind
 from aliquot.web.access import TokenDoor
 from aliquot.web.api import Pool, QuotaLine, Vgpu, Workload
 from aliquot.web.app import everyone
@@ -166,7 +167,7 @@ def facts_of(scheduler: Scheduler, title: str, history: LongHistory | None = Non
         finally:
             hop.cancel()  # no work is left behind if the loop did not get to it
 
-    beside.age_s, beside.owner_of = ages(scheduler.pods), owners(scheduler.pods)
+    beside.standing, beside.owner_of = standings(scheduler.pods), owners(scheduler.pods)
     facts = ClusterFacts(
         scheduler.ledger.decider, beside, title=title, calmly=calmly, hidden=lambda name: name.startswith(CLOSED),
         history=history,
@@ -208,7 +209,7 @@ def waiting_pods(
         limit = sum(unit.ask.ceiling_milli for unit in units)
         said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled"), "")
         yield (
-            Workload(asked.key, "Pod", "Pending", request, limit, [], pod.metadata.age_s(now_s), message=said),
+            Workload(asked.key, _kind_of(pod), PENDING, request, limit, [], pod.metadata.age_s(now_s), message=said),
             units[0].ask,
         )
 
@@ -217,14 +218,23 @@ def _waits(pod: Pod) -> bool:
     return not (pod.spec.node_name or pod.ended)
 
 
-def ages(pods: Reflector[Pod]) -> Callable[[str], float]:
-    """Seconds by tenant since its pod was made, in steps, so that a page is not new every second."""
+def standings(pods: Reflector[Pod]) -> Callable[[str], Standing]:
+    """How each pod with a place stands, by its key; its age in steps, so that a page is not new every second."""
 
-    def age_s(tenant: str) -> float:
-        pod = pods.get(tenant.rpartition("/")[0])
-        return pod.metadata.age_s(time.time()) // AGE_STEP_S * AGE_STEP_S if pod is not None else 0.0
+    def standing(key: str) -> Standing:
+        pod = pods.get(key)
+        if pod is None or not pod.spec.node_name:  # its binding is under way
+            return Standing(state=SCHEDULED)
+        age_s = pod.metadata.age_s(time.time()) // AGE_STEP_S * AGE_STEP_S
+        statuses = [*pod.status.init_container_statuses, *pod.status.container_statuses]
+        message = next((why for status in statuses if (why := status.detail.message)), pod.status.message)
+        return Standing(_kind_of(pod), pod.state, age_s, pod.restarts, message)
 
-    return age_s
+    return standing
+
+
+def _kind_of(pod: Pod) -> WorkloadKind:
+    return "SharePod" if any(owner.kind == SHAREPODS.kind for owner in pod.metadata.owner_references) else "Pod"
 
 
 def owners(pods: Reflector[Pod]) -> Callable[[str], str]:

@@ -25,6 +25,7 @@ from aliquot.placement.machine import MachineLedger
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.pods import Pods
 from aliquot.status.sums import node_sums, pool_of, quota_of
+from aliquot.status.workloads import PENDING
 from aliquot.web import trial
 from aliquot.web.api import Event, Explanation, Gpu, TopologyFacts, Trial
 from aliquot.web.eventlog import EventLog
@@ -112,8 +113,8 @@ class StandaloneFacts(PictureFacts):
         if workload is None:
             return None
         request = self._pods.request_of(name)
-        if request is None or workload.phase != "Pending":
-            return Explanation(name, f"{name} has ended ({workload.phase}); it holds no GPU.")
+        if request is None or workload.state != PENDING:
+            return Explanation(name, f"{name} has ended ({workload.state}); it holds no GPU.")
         return self._engine.look(lambda ledger: trial.explain_request(ledger, name, request))
 
     def try_request(self, request: GpuRequest) -> Trial:

@@ -16,7 +16,7 @@ def test_top_sees_processes_queues_and_sensors(engine: Aliquot, tmp_path):
     with EngineSource(RuntimeDir(engine.runtime)) as source:
         eventually(lambda: any(p.command == "sleep 311" for p in source().processes.get("first", [])), "first is seen")
         late = engine.start("run", "--wait", "--name", "late", "--", "true")
-        eventually(lambda: [w.name for w in source().workloads if w.phase == "Pending"] == ["late"], "late waits")
+        eventually(lambda: [w.name for w in source().workloads if w.state == "Pending"] == ["late"], "late waits")
         reason = next(w.message for w in source().workloads if w.name == "late")
         eventually(lambda: all("°C" in text and " W" in text for text in source().sensors.values()), "sensors answer")
         eventually(lambda: len(source().sensors) == 2, "both GPUs have sensors")

@@ -107,5 +107,5 @@ def test_a_watch_begins_with_one_table(monkeypatch: pytest.MonkeyPatch):
 
     assert ["NAME", "a", "a-long-name", "a"] == [line.split()[0] for line in lines]
     assert 1 == len(
-        {line.index(word) for line, word in zip(lines, ("STATUS", "Running", "Running", "Failed"), strict=True)}
+        {line.index(word) for line, word in zip(lines, ("STATUS", "Running", "Running", "Error"), strict=True)}
     )

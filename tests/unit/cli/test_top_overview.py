@@ -76,7 +76,7 @@ def test_waiting_comes_first(size):
 
     async def scene(app: TopApp, pilot: Pilot[int]) -> None:
         await until(pilot, lambda: "waiting" in screen(app)[0])
-        waiting = [each.name for each in app._source().workloads if each.phase == "Pending"]
+        waiting = [each.name for each in app._source().workloads if each.state == "Pending"]
         assert screen(app)[0].strip().startswith(f"{len(waiting)} waiting")
         assert [f"{WAITS}{name}" for name in waiting] == app.shown[: len(waiting)]
 

@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.errors import Forbidden
-from aliquot.kube.objects import Meta
+from aliquot.kube.objects import Meta, PodStatus
 from aliquot.node.holders import Holders, held_gpus
 from aliquot.node.identity import Held
 from aliquot.node.machine import Machine
-from aliquot.node.pods import NodePod, NodePodStatus
+from aliquot.node.pods import NodePod
 
 HOME = "kube-system"
 GPUS = ("GPU-a", "GPU-b", "GPU-c")
@@ -25,7 +25,7 @@ def holder(name: str, namespace: str = HOME, *, phase: str = "Running", label: b
     """A pod as the scheduler's pool makes it."""
     labels = {"aliquot.dev/vgpu": name} if label else {}
     meta = Meta(name=name, namespace=namespace, uid=f"uid-{name}", labels=labels)
-    return NodePod(metadata=meta, status=NodePodStatus(phase=phase))
+    return NodePod(metadata=meta, status=PodStatus(phase=phase))
 
 
 def row(name: str, *ids: str, namespace: str = HOME) -> Held:

@@ -29,7 +29,7 @@ def test_filters_leave_what_was_asked_for(visitor: TestClient, facts: MadeUpFact
     answer = read(visitor, "/gpus?state=idle&limit=1&offset=1", Listing[Gpu])
 
     assert (idle[1:2], len(idle)) == ([gpu.uuid for gpu in answer.items], answer.total)
-    assert all(w.phase == "Pending" for w in read(visitor, "/workloads?phase=Pending", Listing[Workload]).items)
+    assert all(w.state == "Pending" for w in read(visitor, "/workloads?state=Pending", Listing[Workload]).items)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_filters_leave_what_was_asked_for(visitor: TestClient, facts: MadeUpFact
         ("/gpus?stat=idle", '/api/v1/gpus has no parameter "stat"; it takes node, model, state, limit, offset'),
         ("/totals?node=a", '/api/v1/totals has no parameter "node"; it takes none'),
         ("/gpus?state=busy", 'state "busy" is not one of whole, shared, idle'),
-        ("/workloads?phase=pending", 'phase "pending" is not one of Pending, Running, Succeeded, Failed'),
+        ("/workloads?state=pending", 'state "pending" is not one of Pending, Running, Completed'),
     ],
 )
 def test_a_misspelt_filter_is_refused(visitor: TestClient, path, sentence):

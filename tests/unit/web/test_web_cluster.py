@@ -90,8 +90,8 @@ def test_workloads_have_their_pieces(scene: Scene):
     """A pod on several GPUs is one workload with a piece on each."""
     found = {workload.name: workload for workload in scene.facts.workloads()}
 
-    assert {"x/big": 2, "y/small/main": 1} == {name: len(workload.pieces) for name, workload in found.items()}
-    assert (1500, 300) == (found["x/big"].request_milli, found["y/small/main"].request_milli)
+    assert {"x/big": 2, "y/small": 1} == {name: len(workload.pieces) for name, workload in found.items()}
+    assert (1500, 300) == (found["x/big"].request_milli, found["y/small"].request_milli)
 
 
 def test_measures_are_laid_over_the_books(scene: Scene):
@@ -101,7 +101,7 @@ def test_measures_are_laid_over_the_books(scene: Scene):
     now = NodeGpu(uuid=gpu.uuid, busy=0.25, uses=(Use(Owner("y", "small", "main"), status),))
     scene.beside.measured = {gpu.node: NodeMeasure({gpu.uuid: now}, kept={(gpu.uuid, "y/small/main"): (99.0, 7)})}
     scene.facts.refresh(time.monotonic())
-    workload = next(workload for workload in scene.facts.workloads() if workload.name == "y/small/main")
+    workload = next(workload for workload in scene.facts.workloads() if workload.name == "y/small")
 
     assert (250, 512, 300, 99.0) == (
         workload.usage_milli, workload.memory_used_mib, workload.request_milli, workload.kept_percent

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from aliquot.cli.main import cli
 from aliquot.model.sharepod import GpuSpec
+from aliquot.status.workloads import Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages import commands
 
@@ -47,9 +48,29 @@ def test_every_page_names_a_command_that_exists(program: str, path: str):
     found = named(TestClient(dashboard(everyone(facts)), base_url="http://localhost").get(path).text)
 
     assert found or (program, path) == ("kubectl aliquot", "/try?request=0.3")
-    assert all(line.startswith(f"{program} ") for line in found)
-    for line in found:
+    own = [line for line in found if not line.startswith(("kubectl logs ", "kubectl describe "))]
+    assert all(line.startswith(f"{program} ") for line in own)
+    for line in own:
         parsed(group, line)
+
+
+@pytest.mark.parametrize(
+    ("program", "state", "command"),
+    [
+        ("aliquot", "CrashLoopBackOff", "aliquot logs it -n lab"),
+        ("kubectl aliquot", "CrashLoopBackOff", "kubectl logs it -n lab --all-containers"),
+        ("kubectl aliquot", "ImagePullBackOff", "kubectl describe pod it -n lab"),
+        ("aliquot", "Pending", "aliquot explain lab/it"),
+    ],
+)
+def test_the_first_command_of_a_workload_tells_most_of_its_state(program: str, state: str, command: str):
+    """What does not run is told by its logs, or where nothing of it ever ran by its pod; what waits is explained."""
+    facts = MadeUpFacts(nodes=1)
+    facts.program = program
+    facts.add(Workload("lab/it", "SharePod", state, 500, 500, [], 9.0))
+    page = TestClient(dashboard(everyone(facts)), base_url="http://localhost").get("/workloads/lab/it").text
+
+    assert command == named(page)[0]
 
 
 def test_a_tried_request_is_the_same_on_the_command_line():

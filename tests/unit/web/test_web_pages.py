@@ -113,7 +113,7 @@ def test_what_is_not_there_is_told(visitor: TestClient, path: str):
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
-        ("/workloads?phase=zzz", 'phase "zzz" is not one of Pending, Running, Succeeded, Failed.'),
+        ("/workloads?state=zzz", 'state "zzz" is not one of Pending, Running, Completed.'),
         ("/hours?since=abc", 'There is no parameter "since" here; the page takes range, by, sort.'),
         ("/hours?by=model,abc", 'by "model,abc" is not one of namespace, controller, model.'),
         ("/gpus?state=zzz", 'state "zzz" is not one of idle, shared, whole, unhealthy, unmeasured.'),
@@ -129,7 +129,7 @@ def test_a_wrong_parameter_is_named_with_what_is_allowed(visitor: TestClient, pa
 
 
 @pytest.mark.parametrize(
-    "path", ["/workloads?phase=", "/hours?by=namespace,controller", "/gpus?sort=&group=&state=idle"]
+    "path", ["/workloads?state=", "/hours?by=namespace,controller", "/gpus?sort=&group=&state=idle"]
 )
 def test_what_a_form_sends_is_understood(visitor: TestClient, path: str):
     """Empty fields of a form and combinations that the page offers bring up no such sentence."""
@@ -140,7 +140,7 @@ def test_a_waiting_workload_says_why(visitor: TestClient):
     """The list shows the message, the workload's page the reasons one by one, and all that would let it in."""
     page = visitor.get("/workloads/batch/wait-0").text
 
-    assert "no node has two idle GPUs" in visitor.get("/workloads?phase=Pending").text
+    assert "no node has two idle GPUs" in visitor.get("/workloads?state=Pending").text
     assert "have no V100" in page
     assert "Nearest: ask 0.10 GPU less, and it fits on n." in page
     assert "Or: after batch/one has ended it fits on n." in page

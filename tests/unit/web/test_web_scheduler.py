@@ -31,6 +31,8 @@ from aliquot.placement.cluster import Placement
 from aliquot.placement.policy import policy
 from aliquot.scheduler.ledger import Ledger
 from aliquot.web import scheduler as web
+from aliquot.web.facts import totals
+from aliquot.web.pages.overview import alerts
 from aliquot.web.scheduler import WebSettings, dashboard_beside, facts_of, gather, waiting_pods
 from aliquot.web.scheduler import owners as owners_of
 
@@ -122,12 +124,45 @@ def test_gpus_and_workloads_are_those_of_the_books():
 
     assert ["node-a", "node-a", "node-b", "node-b"] == [gpu.node for gpu in facts.gpus()]
     assert [500] == [share.request_milli for gpu in facts.gpus() for share in gpu.shares]
-    assert ["Running"] == [w.phase for w in facts.workloads() if w.name.startswith("web/on")]
+    assert [("web/on", "Scheduled")] == [(w.name, w.state) for w in facts.workloads() if w.pieces]
+
+
+def bound(name: str, phase: str, *containers: dict[str, Any]) -> Pod:
+    """A pod on `node-a` whose containers kubelet reports so."""
+    document = msgspec.to_builtins(pod(name, "50"))
+    document["spec"]["nodeName"] = "node-a"
+    document["status"] = {"phase": phase, "containerStatuses": list(containers)}
+    document["metadata"]["ownerReferences"] = [{"kind": "SharePod", "name": name, "controller": True}]
+    return msgspec.convert(document, Pod)
+
+
+@pytest.mark.parametrize(
+    ("state", "phase", "container"),
+    [
+        ("CrashLoopBackOff", "Running", {"restartCount": 7, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}),
+        ("ImagePullBackOff", "Pending", {"state": {"waiting": {"reason": "ImagePullBackOff"}}}),
+        ("Error", "Running", {"state": {"terminated": {"reason": "Error", "exitCode": 1}}}),
+        ("Running", "Running", {"state": {"running": {}}}),
+    ],
+)
+def test_a_pod_that_does_not_run_is_not_called_running(state: str, phase: str, container: dict[str, Any]):
+    """A pod with a place is in the state that kubectl prints, in the list, in the sums and first on the overview."""
+    scheduler = program()
+    allocate(scheduler, "on", "50", "node-a")
+    scheduler.pods.append(bound("on", phase, container))
+    facts = looked(scheduler)
+
+    (found,) = (w for w in facts.workloads() if w.pieces)
+    runs = state == "Running"
+    assert (state, "SharePod", container.get("restartCount", 0)) == (found.state, found.kind, found.restarts)
+    assert (int(runs), int(not runs)) == (totals(facts).running, totals(facts).failing)
+    first = next(alerts(facts.gpus(), facts.nodes(), facts.workloads()))
+    assert runs or ("web/on", True) == (first.subject, first.text.startswith(f"holds 0.50 GPU, does not run: {state}"))
 
 
 def test_pods_without_a_node_wait():
     """A pod that asks for a GPU and has no node waits, with what kube-scheduler said of it."""
-    waiting = {w.name: w for w in looked(program()).workloads() if w.phase == "Pending"}
+    waiting = {w.name: w for w in looked(program()).workloads() if w.state == "Pending"}
 
     assert {"web/waits": 300, "web/huge": 9000} == {name: w.request_milli for name, w in waiting.items()}
     assert "0/2 nodes are available" == waiting["web/waits"].message

@@ -9,6 +9,7 @@ from aliquot.cli.kubectl.scene import ClusterScene, age
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.placement.ledger import ledger_facts, ledger_gpus
 from aliquot.scheduler.operator.quotas import quotas_of
+from aliquot.status.workloads import PENDING
 
 
 def gpus(scene: ClusterScene) -> list[dict[str, Any]]:
@@ -24,7 +25,8 @@ def gpus(scene: ClusterScene) -> list[dict[str, Any]]:
 
 
 def sharepods(scene: ClusterScene) -> list[dict[str, Any]]:
-    """The SharePods of the namespace."""
+    """The SharePods of the namespace; the state of one that has a pod is the pod's."""
+    states = {pod.metadata.key: pod.state for pod in scene.pods}
     return [
         {
             "namespace": pod.metadata.namespace,
@@ -32,7 +34,7 @@ def sharepods(scene: ClusterScene) -> list[dict[str, Any]]:
             "request": _amount(pod.spec.gpu.request),
             "limit": _amount(pod.spec.gpu.limit),
             "memory": _amount(pod.spec.gpu.memory),
-            "phase": pod.status.phase or "Pending",
+            "state": states.get(f"{pod.metadata.namespace}/{pod.status.pod_name}", pod.status.phase or PENDING),
             "node": pod.status.node_name,
             "vgpu": pod.status.gpu_id,
             "uuid": pod.status.gpu_uuid,

@@ -101,10 +101,10 @@ def _gpu_rows(told: list[dict[str, Any]], *, wide: bool) -> Iterable[str]:
 
 
 def _sharepod_rows(told: list[dict[str, Any]], scene: ClusterScene, *, wide: bool) -> Iterable[str]:
-    head = ["NAME", "REQUEST", "LIMIT", "MEMORY", "PHASE", "NODE", "GPU", "AGE"]
+    head = ["NAME", "REQUEST", "LIMIT", "MEMORY", "STATUS", "NODE", "GPU", "AGE"]
     index = scene.index
     rows = [
-        [p["name"], p["request"] or "-", p["limit"] or "-", p["memory"] or "-", p["phase"], p["node"] or "-"]
+        [p["name"], p["request"] or "-", p["limit"] or "-", p["memory"] or "-", p["state"], p["node"] or "-"]
         + [str(index[p["uuid"]][1]) if p["uuid"] in index else "-", p["age"]]
         + ([p["vgpu"] or "-", p["uuid"] or "-"] if wide else [])
         for p in told

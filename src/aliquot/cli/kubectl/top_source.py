@@ -29,7 +29,7 @@ from aliquot.web.asking import is_agent
 from aliquot.web.cluster import Beside, ClusterFacts, Taken
 from aliquot.web.facts import Facts
 from aliquot.web.rights import NamespacedView
-from aliquot.web.scheduler import ages, waiting_pods
+from aliquot.web.scheduler import standings, waiting_pods
 
 T = TypeVar("T")
 FIRST_S: Final = 30.0
@@ -96,7 +96,7 @@ class ClusterSource:
     async def _begin(self) -> None:
         self._nodes: Reflector[Node] = Reflector(self._api, NODES, self._ledger.node_changed)
         self._pods: Reflector[Pod] = Reflector(self._api, PODS, self._ledger.pod_changed)
-        self._beside.age_s = ages(self._pods)
+        self._beside.standing = standings(self._pods)
         self._agents = Agents(self._fetch, pace=PACE)
         works = (self._nodes.run(), self._pods.run(), keep_asking(self._agents))
         self._tasks = [asyncio.create_task(work) for work in works]

@@ -6,9 +6,13 @@ import shlex
 
 from aliquot.model.ids import split_key
 from aliquot.model.sharepod import GpuSpec
+from aliquot.status.workloads import COMPLETED, PENDING, RUNNING
+from aliquot.web.api import Workload
 from aliquot.web.facts import Facts
 
 KUBECTL = "kubectl aliquot"
+RAN = (RUNNING, COMPLETED, "Error", "CrashLoopBackOff", "OOMKilled")
+"""States of pods that have logs."""
 
 
 def in_cluster(facts: Facts) -> bool:
@@ -33,6 +37,22 @@ def explain(facts: Facts, name: str) -> str:
     namespace, rest = split_key(name)
     pod = rest.partition("/")[0]
     return f"{KUBECTL} explain pod {shlex.quote(pod)}" + (f" -n {shlex.quote(namespace)}" if namespace else "")
+
+
+def of_workload(facts: Facts, workload: Workload) -> list[str]:
+    """What tells most of a workload: its logs once a program of it has run, then why it waits or is where it is."""
+    if workload.kind == "Run":
+        return [explain(facts, workload.name)]
+    namespace, rest = split_key(workload.name)
+    name = f"{shlex.quote(rest)} -n {shlex.quote(namespace)}" if namespace else shlex.quote(workload.name)
+    if not in_cluster(facts):
+        logs = f"aliquot logs {name}"
+    elif workload.state in RAN or workload.restarts:
+        logs = f"kubectl logs {name} --all-containers"
+    else:
+        logs = f"kubectl describe pod {name}"
+    own = [] if workload.state == PENDING else [logs]
+    return [*own, explain(facts, workload.name)]
 
 
 def topology(facts: Facts, node: str) -> str:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
+from aliquot.model.quantities import format_milli
+from aliquot.status.workloads import PENDING
 from aliquot.web.api import Gpu, Node, Workload
 from aliquot.web.facts import Facts, totals
 from aliquot.web.pages import NO_GPU, Drawn, Query, commands
@@ -55,7 +58,11 @@ def draw(facts: Facts, query: Query) -> Drawn:
 
 
 def alerts(gpus: Sequence[Gpu], nodes: Sequence[Node], workloads: Sequence[Workload]) -> Iterator[Alert]:
-    """Nodes that do not answer, unhealthy GPUs, programs without a share, and promises that were not kept."""
+    """What needs attention, what wastes most first: workloads that hold shares and do not run, nodes that do not
+    answer, unhealthy GPUs, programs without a share, and promises that were not kept.
+    """
+    failing = sorted((w for w in workloads if w.failing and w.pieces), key=lambda w: (-w.request_milli, w.name))
+    yield from _named([_waste(each) for each in failing], "/workloads", "more workloads hold GPUs and do not run")
     silent = [_silence(node) for node in nodes if node.silent]
     yield from _named(silent, "/gpus?state=unmeasured", "more nodes do not answer")
     sick = [
@@ -90,6 +97,12 @@ def _named(found: list[Alert], href: str, rest: str) -> Iterator[Alert]:
         yield Alert(href, f"{len(found) - NAMED:,}", rest)
 
 
+def _waste(workload: Workload) -> Alert:
+    restarts = f", {workload.restarts} restarts" if workload.restarts else ""
+    holds = f"holds {format_milli(workload.request_milli)} GPU, does not run"
+    return Alert(f"/workloads/{quote(workload.name)}", workload.name, f"{holds}: {workload.state}{restarts}")
+
+
 def _silence(node: Node) -> Alert:
     since = f"since {clock_time(node.silent_since_s)}" if node.silent_since_s else "so far"
     return Alert(address("/gpus", node=node.name), node.name, f"no news {since}: {node.silent}")
@@ -101,7 +114,7 @@ def _place(gpu: Gpu) -> str:
 
 def _waiting(facts: Facts, workloads: Sequence[Workload]) -> Block:
     """The workloads that have waited longest, each with what its scheduler says; its own page has the explanation."""
-    found = sorted((each for each in workloads if each.phase == "Pending"), key=lambda each: (-each.age_s, each.name))
+    found = sorted((each for each in workloads if each.state == PENDING), key=lambda each: (-each.age_s, each.name))
     shown = [Waiting(each, _said(each), commands.explain(facts, each.name)) for each in found[:WAITING_SHOWN]]
     return block("waiting", "blocks/waiting.html", shown=shown, total=len(found))
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from aliquot.status.workloads import COMPLETED, PENDING, RUNNING
 from aliquot.web.api import Workload
 from aliquot.web.facts import Facts
 from aliquot.web.pages import Drawn, NotHere, Query, commands, misread, one_page
 from aliquot.web.render import block
 
 PER_PAGE: Final = 50
-PHASES: Final = ("Pending", "Running", "Succeeded", "Failed")
+STATES: Final = (PENDING, RUNNING, COMPLETED)
+"""The states that the page offers also where nothing is in them."""
 
 
 def draw(facts: Facts, query: Query) -> Drawn:
@@ -19,10 +22,9 @@ def draw(facts: Facts, query: Query) -> Drawn:
     everything = facts.workloads()
     found = matching(everything, query)
     shown, pager = one_page(query, "/workloads", found, PER_PAGE, "workloads")
-    counts = {phase: sum(workload.phase == phase for workload in everything) for phase in PHASES}
-    phases = dict.fromkeys([*PHASES, *(workload.phase for workload in everything)])
+    counts = dict.fromkeys(STATES, 0) | Counter(workload.state for workload in everything)
     blocks = [
-        *misread(query, {"q": None, "phase": phases, "namespace": None, "page": None}),
+        *misread(query, {"q": None, "state": counts, "namespace": None, "page": None}),
         block("counts", "blocks/counts.html", counts=counts),
         block("workloads", "blocks/workloads.html", workloads=shown, window_s=facts.window_s)
         if shown
@@ -31,7 +33,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     ]
     namespaces = sorted({workload.namespace for workload in everything if workload.namespace})
     return Drawn(
-        "Workloads", blocks, {"phases": PHASES, "namespaces": namespaces, "command": commands.workloads(facts)}
+        "Workloads", blocks, {"states": list(counts), "namespaces": namespaces, "command": commands.workloads(facts)}
     )
 
 
@@ -46,16 +48,16 @@ def draw_one(facts: Facts, query: Query) -> Drawn:
         block("why", "blocks/why.html", why=facts.explain(name)),
         block("events", "blocks/notes.html", notes=list(reversed(workload.events))),
     ]
-    return Drawn(workload.name, blocks, {"command": commands.explain(facts, name)})
+    return Drawn(workload.name, blocks, {"command": commands.of_workload(facts, workload)})
 
 
 def matching(workloads: Sequence[Workload], query: Query) -> list[Workload]:
-    """The workloads whose name, model or node contains the text, of the given phase and namespace."""
-    text, phase, namespace = query.get("q", "").strip().lower(), query.get("phase", ""), query.get("namespace", "")
+    """The workloads whose name, model or node contains the text, of the given state and namespace."""
+    text, state, namespace = query.get("q", "").strip().lower(), query.get("state", ""), query.get("namespace", "")
     return [
         workload
         for workload in workloads
-        if (not phase or workload.phase == phase)
+        if (not state or workload.state == state)
         and (not namespace or workload.namespace == namespace)
         and (not text or _mentions(workload, text))
     ]
