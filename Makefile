@@ -15,6 +15,7 @@ help:
 	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
 	@echo "make check   lint, unit and property tests"
 	@echo "make test    lint and all tests"
+	@echo "make prepare fetch and build what the tests need, once"
 	@echo "make conformance   the published FGD benchmark, every run, every column"
 	@echo "make test-slow  the long forms of some tests"
 	@echo "make test-sanitizers  hook and emulated driver under ThreadSanitizer and AddressSanitizer"
@@ -53,34 +54,33 @@ lint: dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# Tests marked real_time measure time: they run one after the other, before other programs where this user may ask for
-# that. Lint and all other tests run beside them, except those of tests/e2e: every file there has a cluster of its own,
-# and two of them run beside what is left as soon as nothing is measured any more. What clusters are made of is built
-# before that where it is missing. What fails ends the whole after what runs then.
-#
-# A test that measures time and failed is run again once; a second such test fails the whole, and the summary says which
-# were run again, and why. No other test is: one that passes the second time has a defect, or its program has.
-AGAIN := --reruns 1 -rR
+# First what tests fetch and build, beside lint and the tests of pure code. Then the tests marked real_time, which assert
+# on time: one after the other, with nothing else beside them, before other programs where this user may ask for that.
+# Then all others: each file of tests/e2e has a cluster of its own. No test is run again.
 AHEAD := $(if $(filter -10,$(shell nice -n -10 nice 2> /dev/null)),nice -n -10)
-BEHIND := $(if $(AHEAD),,nice -n 10)
 test: dev
 	@mkdir -p build
-	@PYTHONPATH=tests/e2e $(BIN)/python -m cluster.prepare > build/cluster-parts.log 2>&1 &
-	$(MAKE) -j2 test-clusters test-untimed
+	$(MAKE) -j2 prepare test-pure
+	$(MAKE) test-measured
+	$(MAKE) -j2 test-clusters test-programs
 
-.PHONY: test-timed test-clusters test-untimed
-test-timed:
-	$(AHEAD) $(BIN)/pytest $(AGAIN) -m "real_time and not slow" tests/integration tests/e2e_web $(PYTEST_ARGS)
+.PHONY: prepare test-pure test-measured test-clusters test-programs
+prepare: dev
+	@PYTHONPATH=tests/e2e:tests/e2e/node $(BIN)/python -m cluster.prepare
 
-test-clusters: test-timed
-	$(BIN)/pytest -n 2 --dist loadfile tests/e2e $(PYTEST_ARGS)
+test-pure: lint
+	$(BIN)/pytest -q -n auto tests/unit tests/property $(PYTEST_ARGS)
+
+test-measured:
+	$(AHEAD) $(BIN)/pytest -v -m "real_time and not slow" tests/integration tests/e2e_web $(PYTEST_ARGS)
+
+test-clusters:
+	$(BIN)/pytest -q -n 2 --dist loadfile tests/e2e $(PYTEST_ARGS)
 
 # Its words come in one piece, at its end.
-test-untimed: lint
-	@($(BEHIND) $(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS) && \
-	  $(BEHIND) $(BIN)/pytest -n 2 --dist loadfile -m "not real_time and not slow" \
-	    tests/integration tests/e2e_web $(PYTEST_ARGS)) > build/untimed.log 2>&1; \
-	  status=$$?; cat build/untimed.log; exit $$status
+test-programs:
+	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not real_time and not slow" tests/integration tests/e2e_web $(PYTEST_ARGS) \
+	  > build/programs.log 2>&1; status=$$?; cat build/programs.log; exit $$status
 
 # What a change of the pure parts has to pass, in a few minutes.
 check: lint

@@ -9,8 +9,7 @@ from hypothesis import settings
 
 from aliquot.lib.log import set_up_log
 
-MAX_REASON = 500
-MAX_RERUNS = 1
+MAX_MEASURED = 60
 
 # The same examples in every run, so that what passes here passes there; `make test-slow` draws others each time. No
 # deadline for one example: a busy machine is no defect, and pytest's own time limit ends what hangs.
@@ -33,30 +32,9 @@ def pytest_configure() -> None:
     set_up_log()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why a test was run again: what passes the second time has still failed once."""
-    for line in run_again(terminalreporter):
-        terminalreporter.write_line(line)
-
-
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fail where too many tests were run again: a flaky test is a defect."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    again = run_again(reporter) if reporter else []
-    if len(again) > MAX_RERUNS and exitstatus == pytest.ExitCode.OK:
-        reporter.write_line(f"\n{len(again)} tests were run again, and at most {MAX_RERUNS} may be")
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def run_again(reporter: pytest.TerminalReporter) -> list[str]:
-    """A line for each repeated run of a test."""
-    return [
-        f"run again: {report.nodeid} ({report.when}) {reason(report)[:MAX_REASON]}".replace("\n", " ")
-        for report in reporter.stats.get("rerun", [])
-    ]
-
-
-def reason(report: pytest.TestReport) -> str:
-    """Where and why a run of a test failed."""
-    return str(getattr(report.longrepr, "reprcrash", None) or report.longrepr)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bound what is measured: such a test holds up all others, so each has to be worth its time."""
+    measured = [item.nodeid for item in items if item.get_closest_marker("real_time")]
+    if len(measured) > MAX_MEASURED:
+        raise pytest.UsageError(f"{len(measured)} tests have the marker real_time, at most {MAX_MEASURED} may")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,10 @@ from cluster import programs
 from cluster.cache import Unavailable
 from cluster.control_plane import ControlPlane
 from cluster.kubelet_node import KubeletNode
-from cluster.prepare import Parts, prepare, why_not
+from cluster.prepare import EXTRAS, Parts, prepare, why_not
 
 HERE = Path(__file__).resolve().parent
 PARTS = pytest.StashKey[Parts]()
-HELM = pytest.StashKey[str]()
 REASON = pytest.StashKey[str]()
 
 
@@ -30,15 +29,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Builds what is missing before the first test, where no time limit of a test counts."""
-    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    if used & {"cluster_parts", "helm"} and not session.config.option.collectonly:
-        prepare_for(session.config, helm="helm" in used)
+    items = [item for item in session.items if HERE in item.path.parents]
+    fixtures = {name for item in items for name in getattr(item, "fixturenames", ())}
+    imports = {name for item in items for name in vars(getattr(item, "module", None) or object)}
+    if "cluster_parts" in fixtures and not session.config.option.collectonly:
+        prepare_for(session.config, EXTRAS.keys() & (fixtures | imports))
 
 
-def prepare_for(config: pytest.Config, *, helm: bool = False) -> None:
-    """Leaves the parts in the run's stash, or the reason why there are none; the second time it does nothing."""
-    if REASON in config.stash:
-        return
+def prepare_for(config: pytest.Config, extras: Iterable[str]) -> None:
+    """Leaves the parts in the run's stash, or the reason why there are none."""
     config.stash[REASON] = "ALIQUOT_E2E=skip" if os.environ.get("ALIQUOT_E2E") == "skip" else why_not()
     if config.stash[REASON]:
         return
@@ -46,8 +45,8 @@ def prepare_for(config: pytest.Config, *, helm: bool = False) -> None:
     with capture.global_and_fixture_disabled():
         try:
             config.stash[PARTS] = prepare()
-            if helm:
-                config.stash[HELM] = programs.helm()
+            for name in extras:
+                EXTRAS[name]()
         except Unavailable as error:
             config.stash[REASON] = f"it could not be prepared: {error}"
 
@@ -72,7 +71,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="session")
 def cluster_parts(pytestconfig: pytest.Config) -> Parts:
     """The programs that a cluster is started from, for tests that start one of their own."""
-    prepare_for(pytestconfig)
     if parts := pytestconfig.stash.get(PARTS, None):
         return parts
     reason = f"no test cluster: {pytestconfig.stash[REASON]}"
@@ -83,9 +81,9 @@ def cluster_parts(pytestconfig: pytest.Config) -> Parts:
 
 
 @pytest.fixture(scope="session")
-def helm(cluster_parts: Parts, pytestconfig: pytest.Config) -> str:
+def helm(cluster_parts: Parts) -> str:
     """The path of the real helm."""
-    return pytestconfig.stash[HELM]
+    return programs.helm()
 
 
 @pytest.fixture(scope="module")

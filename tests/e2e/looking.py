@@ -54,7 +54,7 @@ def browser() -> Iterator[Any]:
     """A Chromium; the test is skipped where there is none."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no test in a browser")
     tool = ROOT / "tools" / "chromium.py"
-    found = subprocess.run([sys.executable, tool], capture_output=True, text=True)
+    found = subprocess.run([sys.executable, tool, "--no-fetch"], capture_output=True, text=True)
     if found.returncode != 0:
         pytest.skip(f"no test in a browser: {found.stderr.strip()}")
     where = json.loads(found.stdout)

@@ -53,11 +53,19 @@ class Visit:
         expect(self.page.locator("#live-state")).to_have_text("live", timeout=10_000)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetches a browser before the first test, where no time limit of a test counts."""
+    if not session.config.option.collectonly and any(
+        "visit" in getattr(item, "fixturenames", ()) for item in session.items
+    ):
+        subprocess.run([sys.executable, TOOL], capture_output=True)
+
+
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """The browser; without one every test here is skipped and says so."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no test in a browser")
-    found = subprocess.run([sys.executable, TOOL], capture_output=True, text=True)
+    found = subprocess.run([sys.executable, TOOL, "--no-fetch"], capture_output=True, text=True)
     if found.returncode != 0:
         pytest.skip(f"no test in a browser: {found.stderr.strip()}")
     where = json.loads(found.stdout)

@@ -62,7 +62,6 @@ def room() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.real_time
 def test_a_thousand_streams_get_the_news(sockets: list[socket.socket], room: None):
     """A thousand open pages all hear of a change, and the server still answers others meanwhile."""
     facts = MadeUpFacts(nodes=1, gpus=2)
@@ -71,15 +70,11 @@ def test_a_thousand_streams_get_the_news(sockets: list[socket.socket], room: Non
         for sock in sockets:
             read_until(sock, b"\n\n")
         facts.pass_time()
-        began_s = time.monotonic()
         with socket.create_connection(("127.0.0.1", server.port), timeout=5.0) as other:
             other.sendall(b"GET /api/v1/totals HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert b"200 OK" in other.recv(1 << 16)
         for sock in sockets:
-            read_until(sock, b"id: 2\n")
-        took_s = time.monotonic() - began_s
-
-    assert took_s < 10.0
+            assert read_until(sock, b"id: 2\n")
 
 
 def test_a_reader_that_takes_nothing_is_dropped(sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch):
@@ -102,15 +97,12 @@ def test_a_reader_that_takes_nothing_is_dropped(sockets: list[socket.socket], mo
         assert 1 == feeds.streams
 
 
-@pytest.mark.real_time
 def test_closing_does_not_wait_for_readers(sockets: list[socket.socket]):
-    """A server with open pages, read and unread, closes within seconds and leaves no thread behind."""
+    """A server with open pages, read and unread, closes and leaves no thread behind."""
     facts = MadeUpFacts(nodes=12, gpus=8)
     server = WebServer(everyone(facts))
     sockets += [stream(server.port, buffer_bytes=4096) for _ in range(10)]
     read_until(sockets[0], b"\n\n")
-    began_s = time.monotonic()
     server.close()
 
-    assert time.monotonic() - began_s < 6.0
     assert [] == [thread for thread in threading.enumerate() if thread.name == "web"]

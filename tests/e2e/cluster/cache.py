@@ -33,7 +33,7 @@ def key(*parts: bytes) -> str:
 
 def say(text: str) -> None:
     """One line of progress."""
-    print(f"test cluster: {text}", file=sys.stderr, flush=True)
+    print(f"prepare: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -54,10 +54,15 @@ def kept(name: str, make: Callable[[Path], None]) -> Path:
 
     It appears whole or not at all: `make` fills a folder beside it that is renamed when `make` returns. Older
     folders of the same kind (the text before the last dash) stay, since another checkout may use them.
+
+    Raises:
+        Unavailable: it is not there, and a test is running, whose time limit is not for this.
     """
     final = root() / name
     if final.is_dir():
         return final
+    if test := os.environ.get("PYTEST_CURRENT_TEST"):
+        raise Unavailable(f"{name} could not be used in {test}: it is made before the first test, by `make prepare`")
     with locked(name.rpartition("-")[0]):
         if final.is_dir():
             return final

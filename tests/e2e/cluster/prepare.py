@@ -1,6 +1,6 @@
-"""Everything a cluster is started from, in one value.
+"""Everything that tests fetch or build, made before the first of them.
 
-`python -m cluster.prepare` builds and fetches what is missing, helm too, so that a test run finds it there.
+`python -m cluster.prepare` leaves all of it in the cache; a run of single tests makes what they use before the first.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import cgroups, packages, programs
-from .cache import Unavailable
+from . import cgroups, images, packages, programs, prometheus
+from .cache import Unavailable, say
 from .namespaces import ROOMS
+
+CHROMIUM = Path(__file__).resolve().parents[3] / "tools" / "chromium.py"
 
 
 @dataclass(frozen=True)
@@ -61,26 +65,74 @@ def why_not() -> str:
 
 
 def prepare() -> Parts:
-    """Builds and fetches what is missing.
+    """What every cluster is started from; builds and fetches what is missing.
 
     Raises:
         Unavailable: not root on Linux, or something cannot be built or fetched.
     """
     if reason := why_not():
         raise Unavailable(reason)
-    return Parts(built=programs.folder(), unpacked=packages.folder())
+    parts = Parts(built=programs.folder(), unpacked=packages.folder())
+    busybox = Path(parts.program("busybox"))
+    images.archives(busybox)
+    images.example(busybox)
+    return parts
+
+
+def roots() -> None:
+    """The images of tests/e2e/node whose root file systems differ."""
+    import container_roots
+
+    container_roots.archives(Path(prepare().program("busybox")))
+
+
+def release() -> None:
+    """The native parts as a release has them."""
+    import release_parts
+
+    release_parts.release_parts()
+
+
+def chromium() -> None:
+    """A browser; tests that need one are skipped where there is none, and say so."""
+    done = subprocess.run([sys.executable, CHROMIUM], capture_output=True, text=True)
+    if done.returncode:
+        say(done.stderr.strip())
+
+
+EXTRAS: Mapping[str, Callable[[], object]] = {
+    "helm": programs.helm,
+    "program": lambda: prometheus.program("prometheus"),
+    "with_images": roots,
+    "release_parts": release,
+    "browser": chromium,
+}
+"""What only some tests need, by the name of a fixture that they use or a function that their module imports."""
 
 
 def main() -> None:
-    """Leaves everything in the cache."""
+    """Leave everything that `make test` uses in the cache, a line for each step."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores Ctrl-C
-    if os.environ.get("ALIQUOT_E2E") == "skip":
-        return
-    try:
-        prepare()
-        programs.helm()
-    except Unavailable as error:
-        sys.exit(f"test cluster: {error}")
+    steps: dict[str, Callable[[], object]] = {"a browser": chromium}
+    reason = "ALIQUOT_E2E=skip" if os.environ.get("ALIQUOT_E2E") == "skip" else why_not()
+    if reason:
+        say(f"no test cluster, {reason}; tests that need one are skipped")
+    else:
+        steps |= {
+            "the cluster's programs and images": prepare,
+            "Prometheus": EXTRAS["program"],
+            "images of several kinds": roots,
+            "helm": programs.helm,
+        }
+    for number, (what, make) in enumerate(steps.items(), 1):
+        began_s = time.monotonic()
+        say(f"{number}/{len(steps)} {what}")
+        try:
+            make()
+        except Unavailable as error:
+            sys.exit(f"prepare: {what} could not be prepared: {error}")
+        if (took_s := time.monotonic() - began_s) > 1:
+            say(f"{number}/{len(steps)} {what}: made in {took_s:.0f} s")
 
 
 if __name__ == "__main__":

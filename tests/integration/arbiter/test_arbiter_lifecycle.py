@@ -12,18 +12,13 @@ from aliquot.arbiter.abi import ReserveFlag
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, TenantGpu, TenantRecord, Unanswered
 
 
-@pytest.mark.real_time
-def test_thousand_processes_register_in_five_seconds(arbiter):
-    """A thousand processes of four tenants connect, say hello and attach within five seconds."""
+def test_thousand_processes_register(arbiter):
+    """A thousand processes of four tenants connect, say hello and attach."""
     for index in range(4):
         arbiter.tenant(f"t{index}", 200)
-    began = time.monotonic()
     for count in range(1000):
         arbiter.process(f"t{count % 4}")
-    took = time.monotonic() - began
-    print(f"1000 registrations: {took:.2f} s")
 
-    assert took < 5
     assert arbiter.client.status().connections == 1000
 
 
@@ -224,11 +219,10 @@ def test_a_tenant_that_can_not_be_written_down_is_not_taken(arbiter):
     assert arbiter.tenant("a", request=500).name == "a"
 
 
-@pytest.mark.real_time
 def test_a_client_goes_on_after_an_arbiter_that_did_not_answer(arbiter):
     """A request that an arbiter did not answer in time is an error; the next one is answered by its own answer."""
     arbiter.tenant("a")
-    client = ArbiterClient(arbiter.directory, timeout_s=0.3)
+    client = ArbiterClient(arbiter.directory, timeout_s=1)
     assert 1 == len(client.status().gpus)
     arbiter.child.send_signal(signal.SIGSTOP)
     with pytest.raises(Unanswered, match="does not answer"):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -13,17 +12,17 @@ from waiting import eventually
 
 from aliquot.arbiter.abi import AttachFlag, Feature, MessageType
 
-pytestmark = pytest.mark.real_time
+# A tenant that has not drained is waited for, however slowly a busy machine runs the test.
+PATIENT = ("--drain-timeout-ms", "60000")
 
 
 def test_first_want_opens_the_gate(arbiter):
-    """A tenant alone that wants the GPU is granted within milliseconds."""
+    """A tenant alone that wants the GPU is granted."""
     arbiter.tenant("a")
     process = arbiter.process("a")
     process.want()
 
     assert process.wait_valid() == 1
-    assert process.pages[0].u64("deadline_ns") > time.monotonic_ns()
 
 
 def test_the_first_grant_has_its_time_in_the_status(arbiter):
@@ -50,11 +49,9 @@ def test_lone_holder_is_renewed_without_a_message(arbiter):
     process.want()
     epoch = process.wait_valid()
     deadline = process.pages[0].u64("deadline_ns")
-    time.sleep(0.35)
+    eventually(lambda: process.pages[0].u64("deadline_ns") > deadline + 300_000_000, "the deadline moves")
 
-    assert process.pages[0].valid
-    assert process.pages[0].epoch == epoch
-    assert process.pages[0].u64("deadline_ns") > max(deadline, time.monotonic_ns())
+    assert (epoch, True) == (process.pages[0].epoch, process.pages[0].valid)
 
 
 def test_whole_gpus_that_are_not_enforced_have_an_open_gate(arbiter):
@@ -74,8 +71,9 @@ def test_whole_gpus_that_are_not_enforced_have_an_open_gate(arbiter):
     assert not page.valid
 
 
-def test_waiter_has_the_holder_revoked_and_follows_its_drain(arbiter):
+def test_waiter_has_the_holder_revoked_and_follows_its_drain(start_arbiter):
     """A waiter is granted after the holder was revoked and has drained, not before."""
+    arbiter = start_arbiter(*PATIENT)
     arbiter.tenant("a")
     arbiter.tenant("b")
     first, second = arbiter.process("a"), arbiter.process("b")
@@ -87,7 +85,7 @@ def test_waiter_has_the_holder_revoked_and_follows_its_drain(arbiter):
     assert not second.pages[0].valid
     first.drained()
 
-    assert second.wait_valid(timeout_s=0.5) == 1
+    assert second.wait_valid() == 1
 
 
 def test_waiters_are_shown_in_the_holders_page(arbiter):
@@ -113,7 +111,7 @@ def test_idle_return_hands_over_at_once(arbiter):
     second.want()
     first.give_back()
 
-    second.wait_valid(timeout_s=0.2)
+    second.wait_valid()
     assert not first.pages[0].valid
 
 
@@ -132,7 +130,7 @@ def test_two_processes_of_a_tenant_share_one_grant(arbiter):
     two.give_back()
     other.want()
 
-    other.wait_valid(timeout_s=0.5)
+    other.wait_valid()
 
 
 def test_process_that_returned_is_let_in_again_by_a_higher_epoch(arbiter):
@@ -148,8 +146,9 @@ def test_process_that_returned_is_let_in_again_by_a_higher_epoch(arbiter):
     assert one.wait_valid(above=epoch) > epoch
 
 
-def test_tenant_is_drained_when_all_its_processes_have_answered(arbiter):
+def test_tenant_is_drained_when_all_its_processes_have_answered(start_arbiter):
     """One process that has not drained keeps the next tenant waiting."""
+    arbiter = start_arbiter(*PATIENT)
     arbiter.tenant("a")
     arbiter.tenant("b")
     one, two, other = arbiter.process("a"), arbiter.process("a"), arbiter.process("b")
@@ -162,9 +161,10 @@ def test_tenant_is_drained_when_all_its_processes_have_answered(arbiter):
         other.wait_valid(timeout_s=0.02)
     two.drained()
 
-    other.wait_valid(timeout_s=0.02)
+    other.wait_valid()
 
 
+@pytest.mark.real_time
 def test_dead_holder_is_followed_within_fifty_milliseconds(arbiter):
     """A holder killed with -9 is charged and the waiter is granted within 50 ms."""
     arbiter.tenant("a")
@@ -198,8 +198,9 @@ def test_dead_holder_is_followed_within_fifty_milliseconds(arbiter):
     assert arbiter.seen("a").charged_ns > 0
 
 
-def test_gang_is_granted_on_both_gpus_at_once(arbiter):
+def test_gang_is_granted_on_both_gpus_at_once(start_arbiter):
     """A tenant with two GPUs gets both gates opened by one grant, after whoever held one has drained."""
+    arbiter = start_arbiter(*PATIENT)
     arbiter.tenant("solo")
     arbiter.tenant("gang", gpus=[arbiter.gpu, arbiter.other_gpu])
     solo = arbiter.process("solo")
@@ -211,10 +212,11 @@ def test_gang_is_granted_on_both_gpus_at_once(arbiter):
     assert not gang.pages[1].valid
     solo.drained()
 
-    gang.wait_valid(slot=0, timeout_s=1)
-    gang.wait_valid(slot=1, timeout_s=1)
+    gang.wait_valid(slot=0)
+    gang.wait_valid(slot=1)
 
 
+@pytest.mark.real_time
 def test_limit_holds_a_lone_tenant(start_arbiter):
     """A tenant alone at a limit of 0.5 that always wants more is charged half of the time."""
     arbiter = start_arbiter("--window-ms", "1000")
@@ -243,38 +245,10 @@ def test_undrained_tenant_hurts_only_itself(start_arbiter):
     honest.want()
     liar.wait_closed()
 
-    honest.wait_valid(timeout_s=2)
+    honest.wait_valid()
     before = arbiter.seen("liar").charged_ns
-    time.sleep(0.1)
-    assert arbiter.seen("liar").charged_ns > before
+    eventually(lambda: arbiter.seen("liar").charged_ns > before, "the liar is charged")
     assert not liar.pages[0].valid
-
-
-def test_hand_over_takes_a_tenth_of_a_millisecond(arbiter, record_property):
-    """From RETURN sent to the next page valid: median and 99th percentile, on an otherwise idle machine."""
-    arbiter.tenant("a")
-    arbiter.tenant("b")
-    holder, waiter = arbiter.process("a"), arbiter.process("b")
-    holder.want()
-    holder.wait_valid()
-    took = []
-    for _ in range(300):
-        epoch = waiter.pages[0].epoch
-        waiter.want()
-        time.sleep(0.001)
-        page = waiter.pages[0]
-        began = time.perf_counter_ns()
-        holder.give_back()
-        while not (page.valid and page.epoch > epoch):
-            pass
-        took.append((time.perf_counter_ns() - began) / 1000)
-        holder, waiter = waiter, holder
-    took.sort()
-    record_property("handover_us_p50", statistics.median(took))
-    record_property("handover_us_p99", took[int(len(took) * 0.99)])
-    print(f"hand-over us: p50 {statistics.median(took):.0f} p99 {took[int(len(took) * 0.99)]:.0f}")
-
-    assert statistics.median(took) < 1000
 
 
 def test_a_viewer_is_not_waited_for(arbiter):
@@ -289,7 +263,7 @@ def test_a_viewer_is_not_waited_for(arbiter):
 
     worker.give_back()
     other.want()
-    other.wait_valid(timeout_s=1)
+    other.wait_valid()
 
     worker.want()
     other.wait_closed()
@@ -299,12 +273,13 @@ def test_a_viewer_is_not_waited_for(arbiter):
     other.want()
     worker.wait_closed()
     worker.drained()
-    other.wait_valid(timeout_s=1)
+    other.wait_valid()
     assert epoch == worker.pages[0].epoch
 
 
-def test_a_viewer_that_attaches_again_without_the_flag_is_waited_for(arbiter):
+def test_a_viewer_that_attaches_again_without_the_flag_is_waited_for(start_arbiter):
     """From its second ATTACH on a process takes part: its tenant has drained when it has answered too."""
+    arbiter = start_arbiter(*PATIENT)
     arbiter.tenant("a")
     arbiter.tenant("b")
     viewer, other = arbiter.process("a", gpus=[]), arbiter.process("b")
@@ -318,7 +293,7 @@ def test_a_viewer_that_attaches_again_without_the_flag_is_waited_for(arbiter):
         other.wait_valid(timeout_s=0.01)
 
     viewer.drained()
-    other.wait_valid(timeout_s=1)
+    other.wait_valid()
 
 
 def test_reports_of_processes_add_up(arbiter):
@@ -351,8 +326,9 @@ def test_the_page_carries_a_sign_of_life(arbiter):
     eventually(lambda: page.u64("beat_ns") > stopped)
 
 
-def test_a_late_answer_for_an_old_grant_ends_a_resumption(arbiter):
+def test_a_late_answer_for_an_old_grant_ends_a_resumption(start_arbiter):
     """A tenant whose parts were caught at different steps is let go on, and revoked when the one ahead has drained."""
+    arbiter = start_arbiter(*PATIENT)
     arbiter.tenant("a")
     arbiter.tenant("b")
     ahead, behind, other = arbiter.process("a"), arbiter.process("a"), arbiter.process("b")
@@ -363,12 +339,12 @@ def test_a_late_answer_for_an_old_grant_ends_a_resumption(arbiter):
     behind.drained()
     behind.want()
 
-    resumed = behind.wait_valid(above=first, timeout_s=0.2)
+    resumed = behind.wait_valid(above=first)
     ahead.send(MessageType.DRAINED, a=old, b=time.monotonic_ns())
-    behind.wait_closed(timeout_s=0.2)
+    behind.wait_closed()
     behind.drained()
     ahead.drained()
 
-    other.wait_valid(timeout_s=0.2)
+    other.wait_valid()
     assert old == first
     assert resumed > first

@@ -78,7 +78,6 @@ answer(states)
     assert states == [0, NOT_READY]
 
 
-@pytest.mark.real_time
 def test_captured_work_runs_at_every_launch_of_its_graph(clients):
     """A fork and join captured over two streams becomes a graph that takes its kernels' time at each launch."""
     nodes, ms, first_word = clients().run("""
@@ -103,7 +102,7 @@ answer([ck(d.cuGraphGetNodes(graph))[1], (time.monotonic() - t) * 1e3, out[0]])
 """)
 
     assert nodes == 3
-    assert 20 <= ms < 30
+    assert ms >= 20
     assert first_word == 7
 
 
@@ -263,7 +262,8 @@ k.sync()
 answer([seen[0] - t, time.monotonic() - t])
 """)
 
-    assert 0.02 <= ran_after <= done_after
+    assert ran_after >= 0.02
+    assert [ran_after, done_after] == sorted([ran_after, done_after])
 
 
 def test_host_functions_run_while_other_threads_ask_for_their_stream(clients):

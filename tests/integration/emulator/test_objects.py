@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 
 def test_levels_halve_and_are_paid_for_together(clients):
     """A mipmapped array of 64 x 32 floats has levels down to 1 x 1, and gives all their memory back."""
@@ -113,7 +111,6 @@ answer([whole.sm.smCount, [g.sm.smCount for g in groups[:count]], rest.sm.smCoun
     assert (ran, active) == (600, [1, 0])
 
 
-@pytest.mark.real_time
 def test_the_first_interface_still_works(clients):
     """Programs of CUDA 3 allocate below 4 GiB, set a kernel's block and parameters, and launch it."""
     low, same, took, freed = clients().run("""
@@ -127,7 +124,7 @@ answer([low, bytes(out) == b"abcd", took, L.cuMemFree(p)])
 """)
 
     assert (low, same, freed) == (True, True, 0)
-    assert 0.05 <= took < 0.09
+    assert took >= 0.05
 
 
 def test_graph_memory_stays_until_it_is_trimmed(clients):

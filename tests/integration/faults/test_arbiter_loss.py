@@ -30,10 +30,9 @@ def until_launched(client: Client, since_ns: int) -> int:
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("switch", ["--native-handover", "--no-native-handover"])
-def test_an_arbiter_killed_under_load_costs_no_error_and_one_window(stage, switch):
+def test_an_arbiter_killed_under_load_costs_no_error_and_one_window(stage):
     """After kill -9 and a restart no program saw an error, and within one window each has its share again."""
-    scene = stage(arbiter_options=(switch,))
+    scene = stage()
     clients = [scene.client(name, request) for name, request in (("a", 300), ("b", 400), ("c", 300))]
     for client in clients:
         client.wait_ready()

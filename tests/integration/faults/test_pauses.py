@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.real_time
 
 
-@pytest.mark.parametrize(("work_ms", "pause_ms"), [(5, 5), (2, 1), (1, 0.5), (0.5, 3)])
+@pytest.mark.parametrize(("work_ms", "pause_ms"), [(5, 5), (0.5, 3)])
 def test_no_pattern_of_pauses_gains_anything(stage, work_ms, pause_ms):
     """A half that pauses between bursts gets no more than its half, and takes nothing from the other half's program."""
     scene = stage()

@@ -72,13 +72,11 @@ def report(mode: str, beside: Steps, its_turns: Sequence[Span]) -> str:
 @pytest.mark.parametrize(
     ("mode", "kernels"),
     [
-        ("ranks", ()),
         ("streams", ()),
         ("deep", ()),
-        ("streams", ("--kernel-ms", "20", "--depth", "3")),
         ("ranks", ("--kernel-ms", "20", "--depth", "3")),
     ],
-    ids=["ranks", "streams", "deep", "streams-long-kernels", "ranks-long-kernels"],
+    ids=["streams", "deep", "ranks-long-kernels"],
 )
 def test_steps_that_wait_for_each_other_go_on_beside_a_neighbour(stage, mode, kernels):
     """Ranks of a collective, two streams, and ranks that launch ahead keep a part of the GPU, beside a neighbour.

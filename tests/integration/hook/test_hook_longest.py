@@ -43,14 +43,12 @@ def reported(scene: Any) -> list[int]:
     return [one.c for one in scene.arbiter.heard if one.type == MessageType.REPORT and one.c]
 
 
-@pytest.mark.parametrize("revoked", [False, True])
-def test_a_kernel_in_flight_counts_as_what_it_has_run_so_far(tenant, revoked: bool):
+def test_a_kernel_in_flight_counts_as_what_it_has_run_so_far(tenant):
     """A kernel of 3 s is reported while it runs, also after its turn has ended, and never as longer than it is."""
     scene = tenant(auto_grant=True)
     program = scene.run(ONE_KERNEL.format(ns=3000 * MS_NS))
     program.read()
-    if revoked:
-        scene.arbiter.revoke()
+    scene.arbiter.revoke()
     eventually(lambda: max(reported(scene), default=0) > 1000 * MS_NS, "it has run for a second")
     assert not any(one.type in (MessageType.DRAINED, MessageType.RETURN) for one in scene.arbiter.heard)
     program.read()
@@ -58,15 +56,14 @@ def test_a_kernel_in_flight_counts_as_what_it_has_run_so_far(tenant, revoked: bo
     assert 3000 * MS_NS >= max(reported(scene))
 
 
-@pytest.mark.parametrize("company", [False, True])
 @pytest.mark.parametrize(
-    ("code", "ns"),
+    ("code", "ns", "company"),
     [
-        (SYNCHRONOUS.format(ns=5 * MS_NS, pause_s=0), 5 * MS_NS),
-        (SYNCHRONOUS.format(ns=5 * MS_NS, pause_s=0.011), 5 * MS_NS),
-        (AHEAD.format(ns=5 * MS_NS), 5 * MS_NS),
-        (AHEAD.format(ns=MS_NS), MS_NS),
-        (MIXED.format(ns=5 * MS_NS), 5 * MS_NS),
+        (SYNCHRONOUS.format(ns=5 * MS_NS, pause_s=0), 5 * MS_NS, False),
+        (SYNCHRONOUS.format(ns=5 * MS_NS, pause_s=0.011), 5 * MS_NS, True),
+        (AHEAD.format(ns=5 * MS_NS), 5 * MS_NS, False),
+        (AHEAD.format(ns=MS_NS), MS_NS, True),
+        (MIXED.format(ns=5 * MS_NS), 5 * MS_NS, True),
     ],
     ids=["synchronous", "with pauses", "ahead", "short ahead", "mixed"],
 )
@@ -82,12 +79,10 @@ def test_a_length_holds_no_wait(tenant, code: str, ns: int, company: bool):
     assert ns + EVENTS_NS >= max(reported(scene))
 
 
-@pytest.mark.parametrize("company", [False, True])
-def test_a_short_kernel_whose_end_is_seen_late_is_no_longer_for_it(tenant, company: bool):
+def test_a_short_kernel_whose_end_is_seen_late_is_no_longer_for_it(tenant):
     """Kernels of half a millisecond, each seen to have ended 31 ms later, are reported as no longer, if at all."""
     scene = tenant(auto_grant=True)
-    if company:
-        scene.arbiter.crowd()
+    scene.arbiter.crowd()
     code = SYNCHRONOUS.format(ns=MS_NS // 2, pause_s=0.031).replace("while True", "for _ in range(60)")
     program = scene.run(code + "say(); wait_line()")
     program.read()

@@ -98,6 +98,7 @@ def test_arrays_of_packed_formats_are_charged_by_their_blocks(tenant, format_, c
     assert program.read() == {"over": 2, "denied": [1, 1]}
 
 
+@pytest.mark.real_time
 def test_a_completion_call_does_not_depend_on_what_is_held(tenant):
     """cuEventQuery with 10,000 allocations held adds less than a microsecond to what it costs with none."""
     scene = tenant(memory_mib=2048, auto_grant=True)

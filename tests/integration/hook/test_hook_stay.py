@@ -32,14 +32,13 @@ def run(scene: Any, *, times: int, work_us: int, pause_us: int) -> dict[str, lis
     return program.read()
 
 
-@pytest.mark.parametrize("pause_us", [1500, 5000])
 @pytest.mark.real_time
-def test_the_token_goes_back_at_once_in_a_usually_long_pause(tenant, pause_us):
+def test_the_token_goes_back_at_once_in_a_usually_long_pause(tenant):
     """A program whose pauses are longer than a hand-over there and back has returned the token within half a ms."""
     scene = tenant(auto_grant=True, auto_close=True)
     scene.arbiter.crowd()
 
-    ends = run(scene, times=60, work_us=2000, pause_us=pause_us)["ends"]
+    ends = run(scene, times=60, work_us=2000, pause_us=1500)["ends"]
 
     late = [min(back - end for back in returns(scene) if back > end) / 1e6 for end in ends[10:-1]]
     assert statistics.median(late) < 0.5
@@ -74,5 +73,5 @@ def test_a_change_of_pauses_is_learned(tenant):
 
     ends = program.read()["ends"]
 
-    assert sum(ends[0] < at < ends[29] for at in returns(scene)) > 10
-    assert sum(ends[60] < at < ends[-1] for at in returns(scene)) < 100
+    assert len([at for at in returns(scene) if ends[0] < at < ends[29]]) > 10
+    assert len([at for at in returns(scene) if ends[60] < at < ends[-1]]) < 100

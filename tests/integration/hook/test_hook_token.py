@@ -215,6 +215,7 @@ def test_without_an_arbiter_the_policy_decides(tenant, policy, goes):
         assert program.read()["result"] == 0
 
 
+@pytest.mark.real_time
 def test_pace_runs_the_share_of_the_request(tenant):
     """Left alone with `pace`, a tenant with a request of 0.3 launches during about 0.3 of the time."""
     scene = tenant(fail_policy=FailPolicy.PACE, request_milli=300)

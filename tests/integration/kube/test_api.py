@@ -112,7 +112,7 @@ def test_too_many_requests_is_waited_out_even_for_a_create():
             await api.create(PODS, POD)
 
             assert 2 == len(server.requests)
-            assert 0.05 <= time.monotonic() - began < 1
+            assert time.monotonic() - began >= 0.05
 
     run(body)
 

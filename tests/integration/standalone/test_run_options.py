@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -64,10 +63,9 @@ def test_what_never_fits_does_not_wait(up: Cluster):
 
 def test_a_run_is_ended_after_its_time(lasting: Aliquot):
     """--timeout ends the command and what it started, with status 124."""
-    began_s = time.monotonic()
     done = lasting.run("--timeout", "1s", "--", "sh", "-c", "sleep 300 & echo $!; wait")
 
-    assert (124, True) == (done.returncode, time.monotonic() - began_s < 60)
+    assert 124 == done.returncode
     assert "has run for its --timeout and was sent SIGTERM" in done.stderr
     eventually(lambda: not Path(f"/proc/{done.stdout.strip()}").exists(), "the child has ended")
 

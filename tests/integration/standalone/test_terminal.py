@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,16 +81,13 @@ def test_the_chart_of_fig6_refreshes_in_place_and_ctrl_c_ends_it(terminal, tmp_p
     demo.watch(every_tenant_once, 10)  # a screen may be read in the middle of a frame
     widest = demo.screen.widest
     programs = descendants(demo.process.pid)
-    began_s = time.monotonic()
     demo.press(b"\x03")
     status = demo.wait(20)
-    took_s = time.monotonic() - began_s
 
     assert widest <= COLUMNS
     assert demo.screen.strange == []
     assert "Traceback" not in demo.screen.text()
     assert (status, restored(demo)) == (130, True)
-    assert took_s < 10
     assert len(programs) >= 2
     eventually(lambda: not alive(programs), "every program of the demonstration has ended")
 

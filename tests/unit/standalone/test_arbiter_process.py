@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from aliquot.standalone import arbiter_process
 from aliquot.standalone.arbiter_process import ArbiterFailed, ArbiterProcess
@@ -26,10 +26,7 @@ def test_an_arbiter_that_cannot_be_started_for_long_is_tried_again(tmp_path: Pat
     argv = ["sh", "-c", ARBITER.format(comes_back=FAILS + 2), str(starts)]
     process = ArbiterProcess(argv, tmp_path, tmp_path / "log", lambda status: None)
     try:
-        until_s = time.monotonic() + 20
-        while len(starts.read_text().split()) < FAILS + 2:
-            assert time.monotonic() < until_s, starts.read_text()
-            time.sleep(0.05)
+        eventually(lambda: len(starts.read_text().split()) >= FAILS + 2, "the last start")
     finally:
         process.stop()
 
