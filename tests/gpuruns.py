@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from waiting import engine_lives, eventually
 
 import aliquot
 from aliquot.driver.emulation import EmulatedMachine, prepare
@@ -46,16 +46,6 @@ class Run:
         out, _ = self.process.communicate(timeout=timeout_s)
         assert 0 == self.process.returncode, f"status {self.process.returncode}\n{out[-2000:]}{self.errors[-4000:]}"
         return dict(json.loads(out.splitlines()[-1]))
-
-
-def _locked(path: Path) -> bool:
-    """Whether the engine lives, which writes what it has learned after its socket has gone."""
-    with contextlib.suppress(FileNotFoundError), path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 class Room:
@@ -119,7 +109,5 @@ class Room:
             if run.process.poll() is None:
                 run.process.kill()
                 run.process.communicate()
-        until_s = time.monotonic() + 15
-        while _locked(self.runtime / "engine.lock") and time.monotonic() < until_s:
-            time.sleep(0.05)
+        eventually(lambda: not engine_lives(self.runtime), "the engine has ended")
         shutil.rmtree(self.folder, ignore_errors=True)

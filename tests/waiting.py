@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 def eventually(holds: Callable[[], object], what: str = "what was waited for", timeout_s: float = 20.0) -> None:
@@ -12,3 +16,16 @@ def eventually(holds: Callable[[], object], what: str = "what was waited for", t
     while not holds():
         assert time.monotonic() < until_s, f"not in {timeout_s} s: {what}"
         time.sleep(0.01)
+
+
+def engine_lives(runtime: Path) -> bool:
+    """Whether an engine has the directory: it lets go of its socket first, of its lock last."""
+    with contextlib.suppress(FileNotFoundError):
+        directory = os.open(runtime, os.O_RDONLY)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(directory)
+    return False

@@ -19,6 +19,7 @@ from aliquot.model.quantities import format_mib
 
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
+    from aliquot.standalone.lock import EngineLock
     from aliquot.standalone.pods import Pods
     from aliquot.standalone.server import EngineServer
 
@@ -111,10 +112,10 @@ def _serve(text: str, options: dict[str, Any]) -> None:
             **{name: options[name] for name in named},
         )  # fmt: skip
         with engine:
-            _attend(engine, text, options, stopping)
+            _attend(engine, lock, text, options, stopping)
 
 
-def _attend(engine: Engine, text: str, options: dict[str, Any], stopping: threading.Event) -> None:
+def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any], stopping: threading.Event) -> None:
     from aliquot.standalone.documents import read_documents
     from aliquot.standalone.paths import state_dir
     from aliquot.standalone.pods import Pods
@@ -132,7 +133,7 @@ def _attend(engine: Engine, text: str, options: dict[str, Any], stopping: thread
             _announce(engine, url, options["metrics_port"], lost)
             for line in pods.apply(text) if text else []:
                 click.echo(line)
-            while not stopping.wait(1.0):
+            while not stopping.wait(1.0) and (lock.watch_directory() or engine.tenants):
                 pods.place_waiting()
                 engine.rest()
     finally:

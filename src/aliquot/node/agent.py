@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.sensors import SensorReader
 from aliquot.http.listening import PortTaken
 from aliquot.kube.api import Api
@@ -46,6 +47,7 @@ from aliquot.node.tasks import Tasks, every
 from aliquot.node.telling.server import application, serving
 from aliquot.node.telling.wiring import arbiter_status, tell_pods, telling_of
 from aliquot.node.volume.following import NodeDriver
+from aliquot.node.volume.names import SUBSTITUTED
 from aliquot.tracing.spans import Spans, tracing
 
 _LOG: Final = Logger("node")
@@ -116,6 +118,8 @@ class Agent:
 
     async def _find_driver(self) -> str:
         self.machine, self.driver = await asyncio.to_thread(open_driver, self.settings)
+        gpu_lock = GpuLock(self.driver.source.library(SUBSTITUTED[1]).file, self.machine.gpus)
+        self._opened.callback(gpu_lock.close)
         for silent in self.machine.silent:
             _LOG.warning("gpu-silent", why=silent)
         for uuid, why in self.machine.left_out.items():

@@ -59,14 +59,14 @@ def main() -> int:
                 _say(Reply())
                 return 0
             with Engine.start(options.emulate, runtime_dir=runtime.root, state_dir=options.state_dir) as engine:
-                _serve(engine)
+                _serve(engine, lock)
     except AliquotError as error:
         _say(Reply(error=str(error), code=error.exit_code))
         return error.exit_code
     return 0
 
 
-def _serve(engine: Engine) -> None:
+def _serve(engine: Engine, lock: EngineLock) -> None:
     idle = threading.Event()
     server = EngineServer(engine, Pods(engine), on_idle=idle.set)
     try:
@@ -78,6 +78,7 @@ def _serve(engine: Engine) -> None:
             idle.clear()
             if (told or time.monotonic() > first_s) and server.close_if_idle():
                 return
+            lock.watch_directory()
             engine.rest()
     finally:
         server.close()

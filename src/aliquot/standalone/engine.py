@@ -27,6 +27,7 @@ from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
 from aliquot.arbiter.records import TenantRecord
 from aliquot.driver.cores import nearest_cores, read_core_list
 from aliquot.driver.gpu import Gpu, cuda_variables
+from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder
 from aliquot.driver.native import HOOK, native_part
 from aliquot.model.errors import AliquotError, in_words
@@ -96,11 +97,12 @@ class Engine:
     """One machine's GPUs being shared. Made by `Engine.start`; safe to use from several threads."""
 
     def __init__(
-        self, runtime: RuntimeDir, machine: Machine, options: ArbiterOptions, *, injection: Mode, policy: str,
-        state_dir: Path | None = None,
+        self, runtime: RuntimeDir, machine: Machine, gpu_lock: GpuLock, options: ArbiterOptions, *, injection: Mode,
+        policy: str, state_dir: Path | None = None,
     ) -> None:  # fmt: skip
         self.runtime = runtime
         self.machine = machine
+        self._gpu_lock = gpu_lock
         self.ledger = machine.ledger(policy)
         self._learned = LearnedFile(state_dir, self.ledger.decider.policy, emulated=machine.emulated)
         self._learned.recall()
@@ -141,19 +143,24 @@ class Engine:
         the name of a placement policy, `options` are the fields of `ArbiterOptions`.
 
         Raises:
+            GpuTaken: another engine of the machine shares one of the GPUs.
             AliquotError: no GPU, unknown profile, or a part of the engine did not come up.
         """
         private = runtime_dir is None
         runtime = RuntimeDir(runtime_dir or Path(tempfile.mkdtemp(prefix="aliquot-")))
+        gpu_lock = None
         try:
             runtime.create()
             end_orphans(runtime.tenants.glob("*"), grace_s=ORPHAN_GRACE_S)  # of an engine that was killed
             shutil.rmtree(runtime.tenants, ignore_errors=True)
             runtime.tenants.mkdir(mode=0o700)
             machine = find_machine(emulate, runtime.emulated, only=only_gpus, excluded=not_gpus)
+            gpu_lock = GpuLock(machine.libnvml, machine.gpus)
             arbiter = ArbiterOptions(**options)
-            engine = cls(runtime, machine, arbiter, injection=injection, policy=policy, state_dir=state_dir)
+            engine = cls(runtime, machine, gpu_lock, arbiter, injection=injection, policy=policy, state_dir=state_dir)
         except BaseException as error:
+            if gpu_lock is not None:
+                gpu_lock.close()
             if private:
                 shutil.rmtree(runtime.root, ignore_errors=True)
             if isinstance(error, OSError):  # a native part is missing, or a file cannot be written
@@ -308,6 +315,7 @@ class Engine:
         shutil.rmtree(self.runtime.emulated, ignore_errors=True)
         if self._own_directory:
             shutil.rmtree(self.runtime.root, ignore_errors=True)
+        self._gpu_lock.close()
 
     def _place(self, name: TenantName, plan: Plan, cpu_bind: int, enforce: Enforce, wake_us: int) -> EngineTenant:
         """A tenant as it will be, in a folder of its own."""

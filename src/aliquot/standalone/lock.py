@@ -1,4 +1,8 @@
-"""At most one engine per runtime directory, by a lock that the kernel drops when the engine dies."""
+"""At most one engine per runtime directory, by a lock that the kernel drops when the engine dies.
+
+The lock is on the directory itself, which systemd-tmpfiles does not clean while it is locked: an engine in /tmp may run
+for longer than files there are kept.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,11 @@ import socket
 import time
 from typing import Final
 
+from aliquot.lib.log import Logger
 from aliquot.standalone.paths import RuntimeDir
 
 _POLL_S: Final = 0.05
+log = Logger("standalone")
 
 
 class EngineLock:
@@ -20,10 +26,11 @@ class EngineLock:
         self._runtime = runtime
         self._wait_s = wait_s
         self._descriptor = -1
+        self._lost = False
 
     def __enter__(self) -> EngineLock | None:
         self._runtime.create()
-        self._descriptor = os.open(self._runtime.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(self._runtime.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         until_s = time.monotonic() + self._wait_s
         while True:
             try:
@@ -34,6 +41,23 @@ class EngineLock:
                 if _answers(self._runtime) or time.monotonic() > until_s:
                     return None
                 time.sleep(_POLL_S)
+
+    def watch_directory(self) -> bool:
+        """Whether the directory is still there; the first time that it is not, the log says so.
+
+        Without it no caller reaches the engine, which goes on for the programs that run, and ends with the last.
+        """
+        try:
+            there = os.path.samestat(self._runtime.root.stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            there = False
+        if not there and not self._lost:
+            self._lost = True
+            log.warning(
+                "%s was removed: no command reaches this engine (pid %d), which ends with its last program; end it "
+                "with them: kill %d", self._runtime.root, os.getpid(), os.getpid(),
+            )  # fmt: skip
+        return there
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)

@@ -19,14 +19,17 @@ class RuntimeDirError(AliquotError):
 
 
 def runtime_dir() -> Path:
-    """ALIQUOT_RUNTIME_DIR, else /run/aliquot for root, else a folder of the user's own."""
+    """ALIQUOT_RUNTIME_DIR, else /run/aliquot for root, else a folder of the user's own, one for all logins.
+
+    XDG_RUNTIME_DIR would be another one for logins without it, as by su or cron, and is removed when the last login
+    ends, while programs run on.
+    """
     named = os.environ.get("ALIQUOT_RUNTIME_DIR")
     if named:
         return Path(named).absolute()
     if os.geteuid() == 0:
         return Path("/run/aliquot")
-    session = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(session) / "aliquot" if session else Path(f"/tmp/aliquot-{os.geteuid()}")
+    return Path(f"/tmp/aliquot-{os.geteuid()}")
 
 
 def state_dir() -> Path:
@@ -73,7 +76,7 @@ class RuntimeDir:
             raise RuntimeDirError(f"{self.root} belongs to another user; set ALIQUOT_RUNTIME_DIR to a folder of yours")
         self.root.chmod(0o700)
         of_arbiter = (self.root / name for name in ("arbiter.lock", "journal", "tenants.json"))
-        for file in (self.lock, self.engine_log, self.sharepods, *of_arbiter):
+        for file in (self.engine_log, self.sharepods, *of_arbiter):
             if file.exists() and not file.is_file():
                 raise RuntimeDirError(f"{file} is not a plain file; remove it, or set ALIQUOT_RUNTIME_DIR")
         for folder in (self.emulated, self.tenants, self.logs):
@@ -84,11 +87,6 @@ class RuntimeDir:
     def engine_socket(self) -> Path:
         """Where the engine answers."""
         return self.root / "engine.sock"
-
-    @property
-    def lock(self) -> Path:
-        """The lock file of the running engine; the kernel releases it when the engine dies."""
-        return self.root / "engine.lock"
 
     @property
     def emulated(self) -> Path:

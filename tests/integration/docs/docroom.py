@@ -6,7 +6,6 @@ no profile: one V100 for a run, two for an engine. An engine that a page starts 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shlex
@@ -22,6 +21,7 @@ from pathlib import Path
 import click
 import dockube
 from docpages import ROOT, Block, Step
+from waiting import engine_lives, eventually
 
 from aliquot.cli.kubectl import cli as kubectl_cli
 from aliquot.cli.main import cli as aliquot_cli
@@ -86,10 +86,7 @@ class Room:
         if self._engine is not None:
             self._engine.send_signal(signal.SIGTERM)
             self._engine.communicate(timeout=30)
-        lock = self.home / "run" / "engine.lock"
-        if lock.exists():
-            with lock.open() as held:
-                fcntl.flock(held, fcntl.LOCK_EX)  # an engine writes what it has learned last of all
+        eventually(lambda: not engine_lives(self.home / "run"), "the engine has written what it has learned")
         shutil.rmtree(self.home, ignore_errors=True)
 
     def keep(self, block: Block) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import engine_lives
 from waiting import eventually as eventually
 
 import aliquot
@@ -106,18 +106,6 @@ class Cluster:
         return self.pod(name)
 
 
-def _held(lock: Path) -> bool:
-    """Whether an engine lives: it lets go of its socket first, of its lock last."""
-    if not lock.exists():
-        return False
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 @pytest.fixture
 def aliquot_cli() -> Iterator[Aliquot]:
     """The command in a runtime directory of this test's own; whatever engine it started is gone afterwards."""
@@ -125,7 +113,7 @@ def aliquot_cli() -> Iterator[Aliquot]:
     command = Aliquot(runtime)
     yield command
     eventually(lambda: not command.engine_is_up, "no engine is left")
-    eventually(lambda: not _held(runtime / "engine.lock"), "the engine has written its last")
+    eventually(lambda: not engine_lives(runtime), "the engine has written its last")
     shutil.rmtree(runtime, ignore_errors=True)
 
 
@@ -159,5 +147,5 @@ def lasting() -> Iterator[Aliquot]:
     runtime = Path(tempfile.mkdtemp(prefix="alq-"))
     with engine_of(Aliquot(runtime), "v100", "--no-web") as command:
         yield command
-    eventually(lambda: not _held(runtime / "engine.lock"), "the engine has written its last")
+    eventually(lambda: not engine_lives(runtime), "the engine has written its last")
     shutil.rmtree(runtime, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -168,7 +169,7 @@ def test_a_program_left_behind_by_a_run_ends_with_it(up: Cluster, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["engine.log", "engine.lock", "arbiter.lock", "journal", "tenants.json", "emulated", "tenants", "logs"],
+    ["engine.log", "arbiter.lock", "journal", "tenants.json", "emulated", "tenants", "logs"],
 )
 def test_an_engine_says_what_stands_in_its_way(aliquot_cli: Aliquot, name: str):
     """A pipe under the name of a file or folder of the engine is named in one sentence, and nothing waits for it."""
@@ -208,3 +209,21 @@ def test_an_arbiter_that_missed_who_left_takes_the_next_of_that_name(up: Cluster
 
     assert "Running" == up.pod("a")["phase"]
     eventually(lambda: "0.50" in up.command("top").stdout, "the arbiter knows the new one")
+
+
+def test_an_engine_whose_directory_was_removed_ends_with_its_last_program(aliquot_cli: Aliquot, tmp_path: Path):
+    """It says so, lets what runs run to its end, and then ends, because no command reaches it any more."""
+    began, end, done = tmp_path / "began", tmp_path / "end", tmp_path / "done"
+    manifest = tmp_path / "pod.yaml"
+    script = f"touch {began}; until test -e {end}; do sleep 0.1; done; touch {done}"
+    manifest.write_text(sharepod("a", script, policy="OnFailure"))
+    up = aliquot_cli.start("up", "--emulate", "v100", "--no-web", "-f", str(manifest))
+    eventually(began.exists, "the program runs")
+    shutil.rmtree(aliquot_cli.runtime)
+    assert up.stderr is not None
+    said = up.stderr.readline()
+    end.touch()
+    up.communicate(timeout=30)
+
+    assert (0, True) == (up.returncode, done.exists())
+    assert f"{aliquot_cli.runtime} was removed: no command reaches this engine (pid {up.pid})" in said

@@ -1,0 +1,153 @@
+"""One engine for each GPU of a machine, whatever account, login or container it runs in.
+
+The lock is on the file of the driver's libnvidia-ml, through which an engine finds the GPUs. All accounts and logins
+have that one file, and containers have it bind-mounted from the machine, which is the same file to the kernel. So the
+lock needs no folder that every account can write, leaves nothing behind, outlasts logins, and the kernel releases it
+when its owner dies, however that happens. Not seen are a container with a libnvidia-ml of its own, and an engine that
+started before the driver's files were replaced.
+
+A GPU is a range of bytes, by its UUID, far beyond the end of the file. A descriptor that may only read can only have
+read locks, which do not exclude one another: a GPU is taken, while the whole file is held by flock, if no lock is in
+its range. The length of the lock is the process id of its owner, because the kernel reports none for a lock of an open
+file. POSIX locks have one, but end when the process closes any descriptor of the file, as dlopen does.
+
+What an account can do that does not play by these rules is in docs/security.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import pwd
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from aliquot.driver.gpu import Gpu
+from aliquot.lib.log import Logger
+from aliquot.model.errors import AliquotError, in_words
+
+TAKING_S: Final = 5.0
+"""Longer than any owner holds the file while it takes its GPUs."""
+_POLL_S: Final = 0.02
+_RANGE: Final = 1 << 22
+"""Bytes of a GPU's range: Linux has no larger process id (PID_MAX_LIMIT)."""
+_FLOCK: Final = struct.Struct("hhqqi4x")
+"""`struct flock`: l_type, l_whence, l_start, l_len, l_pid."""
+_PROC: Final = Path("/proc")
+_LOG: Final = Logger("driver")
+
+
+class GpuTaken(AliquotError):
+    """Another engine of this machine shares the GPU."""
+
+
+class GpuLock:
+    """The sole right among engines to share some GPUs of a machine, until it is closed or its process dies."""
+
+    def __init__(self, libnvml: Path, gpus: Sequence[Gpu]) -> None:
+        """Take all of these GPUs or none.
+
+        Raises:
+            GpuTaken: another engine has one of them.
+        """
+        self._descriptor = os.open(libnvml, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._take(gpus)
+        except OSError as error:  # a file system without locks
+            _LOG.warning("%s cannot be locked, so other engines are not seen: %s", libnvml, in_words(error))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give the GPUs back."""
+        os.close(self._descriptor)
+
+    def _take(self, gpus: Sequence[Gpu]) -> None:
+        with _alone(self._descriptor):
+            owners = {gpu.uuid: self._owner(gpu) for gpu in gpus}
+            taken = [gpu for gpu in gpus if owners[gpu.uuid]]
+            if taken:
+                free = [str(gpu.index) for gpu in gpus if not owners[gpu.uuid]]
+                raise GpuTaken(_sentence(taken[0], owners[taken[0].uuid], free))
+            for gpu in gpus:
+                self._control(fcntl.F_OFD_SETLK, fcntl.F_RDLCK, gpu, os.getpid())
+
+    def _owner(self, gpu: Gpu) -> int:
+        """The process id of the owner, as the owner knows itself; 0 if there is none."""
+        kind, length = self._control(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, gpu, _RANGE)
+        return 0 if kind == fcntl.F_UNLCK else length
+
+    def _control(self, command: int, kind: int, gpu: Gpu, length: int) -> tuple[int, int]:
+        number = int.from_bytes(hashlib.sha256(gpu.uuid.encode()).digest()[:5])
+        asked = _FLOCK.pack(kind, os.SEEK_SET, number * _RANGE, length, 0)
+        kind, _, _, length, _ = _FLOCK.unpack(fcntl.fcntl(self._descriptor, command, asked))
+        return kind, length
+
+
+@contextlib.contextmanager
+def _alone(descriptor: int) -> Iterator[None]:
+    """Hold the whole file, for as long as GPUs are being taken.
+
+    Raises:
+        GpuTaken: another process does not let go of it.
+    """
+    until_s = time.monotonic() + TAKING_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                file = Path(f"/proc/self/fd/{descriptor}").readlink()
+                raise GpuTaken(f"{file} is locked by another program; see which: lslocks") from None
+            time.sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
+    """Who shares a GPU, and what a person can do who wanted to."""
+    where = f"GPU {gpu.index} ({gpu.uuid}) is shared by"
+    others = f", or share the other GPUs: aliquot up --only-gpus {','.join(free)}" if free else ""
+    try:
+        uid = (_PROC / str(pid)).stat().st_uid
+        words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        words = []
+    if not any("aliquot" in word for word in words):  # of another process namespace, or hidden by one's mount options
+        return f"{where} an engine in a container, or of an account whose processes are hidden; end it first{others}"
+    if "node" in words[:4]:
+        return f"{where} this node's agent, pid {pid}; leave GPUs to you with its --not-gpus{others}"
+    folder = _runtime_dir(pid)
+    at = f" ({folder})" if folder else ""
+    if uid == os.geteuid():
+        use = f"use that one: export ALIQUOT_RUNTIME_DIR={folder}" if folder else "use that one"
+        return f"{where} your own engine, pid {pid}{at}; {use}, or end it{others}"
+    owner = _account(uid)
+    return f"{where} {owner}'s engine, pid {pid}{at}; ask {owner} to end it (aliquot down){others}"
+
+
+def _account(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def _runtime_dir(engine: int) -> str:
+    """The folder of an engine, from the command line of its arbiter; empty where it has none yet."""
+    for process in _PROC.iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == engine and "aliquot.arbiter" in words:
+                return words[words.index("--runtime-dir") + 1]
+    return ""

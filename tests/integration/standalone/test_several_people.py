@@ -1,0 +1,93 @@
+"""Engines of several accounts or logins on one machine; an emulated machine is the machine's driver here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waiting import engine_lives, eventually
+
+from aliquot.driver.emulation import prepare
+from aliquot.driver.injection import probe_substitution
+from aliquot.driver.mounts import linker_cache
+
+from .conftest import Aliquot
+
+pytestmark = pytest.mark.skipif(bool(probe_substitution()), reason="the kernel refuses mount namespaces")
+SHOWN = "mount --bind {cache} /etc/ld.so.cache && exec {aliquot}"
+UP = "aliquot.cli", "up", "--no-web"
+
+
+class Login(Aliquot):
+    """A login with a runtime directory of its own, on a machine whose driver is in `drivers`."""
+
+    def __init__(self, drivers: Path, name: str) -> None:
+        super().__init__(Path(tempfile.mkdtemp(prefix=f"alq-{name}-")))
+        self._drivers = drivers
+
+    def up(self, *words: str) -> subprocess.Popen[str]:
+        """`aliquot up` that has said that it is ready, or has ended."""
+        line = " ".join([sys.executable, "-m", *UP, *words])
+        shown = SHOWN.format(cache=self._drivers / "cache", aliquot=line)
+        how = ["--user", "--map-root-user"] if os.geteuid() else []
+        process = subprocess.Popen(
+            ["unshare", "--mount", *how, "sh", "-c", shown], env=self.env, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        while (said := process.stdout.readline()) and not said.startswith("ready"):
+            pass
+        return process
+
+
+@pytest.fixture
+def drivers(tmp_path: Path) -> Path:
+    """The driver of a machine with two H100, and a cache of the loader that knows it."""
+    prepare(tmp_path, "h100x2")
+    linker_cache(tmp_path / "cache", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def logins(drivers: Path) -> Iterator[tuple[Login, Login]]:
+    """Two logins."""
+    both = Login(drivers, "a"), Login(drivers, "b")
+    yield both
+    for login in both:
+        eventually(lambda login=login: not engine_lives(login.runtime), "no engine is left")
+        shutil.rmtree(login.runtime)
+
+
+def test_a_second_engine_does_not_give_out_the_same_gpus(logins: tuple[Login, Login]):
+    """It is refused in one sentence that names the first one's process and folder; when that has ended, it starts."""
+    one, other = logins
+    first = one.up()
+    refused = other.up()
+    _, said = refused.communicate()
+    first.terminate()
+    first.communicate()
+    second = other.up()
+    second.terminate()
+    second.communicate()
+
+    assert (1, 0, 0) == (refused.returncode, first.returncode, second.returncode)
+    assert 1 == said.count("\n")
+    assert f"is shared by your own engine, pid {first.pid} ({one.runtime}); use that one" in said
+    assert f"export ALIQUOT_RUNTIME_DIR={one.runtime}" in said
+
+
+def test_two_engines_divide_the_gpus_of_a_machine(logins: tuple[Login, Login]):
+    """Engines that share different GPUs of one machine do not stand in each other's way."""
+    one, other = logins
+    first, second = one.up("--only-gpus", "0"), other.up("--only-gpus", "1")
+    for process in (first, second):
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+    assert (0, 0) == (first.returncode, second.returncode)
