@@ -226,7 +226,8 @@ static void take_back(struct ledger_entry *object, void *slot)
     object->page = 0;
 }
 
-/* After a reconnect, with slot->lock held: the new arbiter learns what we hold. */
+/* After a reconnect, with slot->lock held: the arbiter learns what we hold. It charges us what we held before until the
+ * last message, which is sent for nothing too. */
 void memory_restore(struct slot *slot)
 {
     aliquot_message ask;
@@ -238,8 +239,6 @@ void memory_restore(struct slot *slot)
     }
     slot->demand_answered = 0;
     ledger_each(LEDGER_OBJECT, take_back, slot);
-    if (slot->leased == 0)
-        return;
     ask = (aliquot_message){.type = ALIQUOT_MSG_RESERVE,
                             .flags = ALIQUOT_RESERVE_RESTORE,
                             .gpu = slot->number,

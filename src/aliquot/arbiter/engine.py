@@ -7,12 +7,14 @@ ignored; what a process reports can only shorten its own time.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from typing import Final
 
 from aliquot.tokens import Grant, Renew, Revoke, Share, TokenPolicy
 
 from .grants import GrantState, Process, Seen, Tenant
+from .leases import Leases
 from .linux import is_stopped
 from .records import TenantRecord
 from .turns import TurnLog
@@ -27,12 +29,13 @@ Emit = Callable[..., None]
 class Dispatcher:
     """All tenants under the policy; `emit(kind, now_ns, **facts)` receives the events."""
 
-    def __init__(self, policy: TokenPolicy, emit: Emit) -> None:
+    def __init__(self, policy: TokenPolicy, emit: Emit, leases: Leases | None = None) -> None:
         self.policy = policy
         self.tenants: dict[str, Tenant] = {}
         self.turns = TurnLog()
         self.seen: Seen | None = None
         self.context_bytes: dict[str, int] = {}  # by GPU: the least that one context was seen to take
+        self.leases = leases or Leases(None, mmap.PAGESIZE)
         self.closing: list[GrantState] = []  # revoked, and the gates are still open
         self._emit = emit
 
@@ -114,7 +117,7 @@ class Dispatcher:
         grant.kernels_us[process] = min(longest_ns // 1000, LONGEST_KERNEL_US)
 
     def leave(self, process: Process, now_ns: int) -> None:
-        """A process has ended, in order or not: its memory is free, and its answers are no longer waited for."""
+        """A connection has ended, in order or not: its answers are no longer waited for. See `GrantState.forget`."""
         tenant = process.tenant
         tenant.processes.discard(process)
         slots = list(process.leases)

@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from .leases import Record
 from .pages import GrantPage
 from .records import TenantGpu, TenantRecord
 from .shares import Descriptor, SharedMemory
@@ -36,6 +37,7 @@ class MemoryLease:
     `asked` is the number of the demand that asked it to return unused memory, 0 if none did. `max_bytes` is the maximum
     of `leased_bytes` since the last call of `take_max_bytes`, `earlier_max_bytes` that between the two last calls.
     `unsettled` is the number of coming measurements that may show memory that has left this ledger or is not in it yet.
+    `shared_bytes` is what it holds alone or with others, and `record` where all of it is kept for the next arbiter.
     """
 
     leased_bytes: int = 0
@@ -46,6 +48,18 @@ class MemoryLease:
     max_bytes: int = 0
     earlier_max_bytes: int = 0
     unsettled: int = 0
+    shared_bytes: int = 0
+    record: Record | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """All that the process holds, whatever is held by others too."""
+        return self.leased_bytes + self.context_bytes + self.shared_bytes
+
+    def write(self) -> None:
+        """Store it for the next arbiter."""
+        if self.record is not None:
+            self.record.store(self.held_bytes)
 
     def take_max_bytes(self) -> int:
         """Return the maximum leased since before the current measurement began, and start a new period.
@@ -98,7 +112,8 @@ class GrantState:
     returned: set[Process] = field(default_factory=set)  # whose work under it has ended
     pending: set[Process] = field(default_factory=set)  # that have yet to answer its revocation
     behind: set[Process] = field(default_factory=set)  # whose work of an earlier grant runs on into this one
-    leased_bytes: int = 0  # by all leases, and what is shared
+    absent: dict[int, MemoryLease] = field(default_factory=dict)  # by pid: see `Tenant.absent`
+    leased_bytes: int = 0  # by all leases, those of absent processes too, and what is shared
     context_bytes: int = 0
     shared: SharedMemory = field(default_factory=SharedMemory)
     handovers: int = 0
@@ -177,6 +192,7 @@ class GrantState:
         """Change what a process holds, and show it in the page."""
         lease.leased_bytes += leased
         lease.context_bytes += context
+        lease.write()
         lease.max_bytes = max(lease.leased_bytes, lease.max_bytes)
         self.leased_bytes += leased
         self.context_bytes += context
@@ -191,6 +207,7 @@ class GrantState:
             if self.shared.find(found):
                 return 0
             number = self.shared.make(size_bytes)
+            process.leases[self.slot].shared_bytes += size_bytes
             self.add(process.leases[self.slot], -size_bytes)
             self._add_shared(size_bytes)
         self.shared.hold(number, process, found)
@@ -207,6 +224,7 @@ class GrantState:
             return 0, True
         self.shared.hold(number, process, found).bytes += more
         self._add_shared(more)
+        self._write_shared(process)
         return number, False
 
     def unshare(self, process: Process, number: int) -> None:
@@ -214,14 +232,22 @@ class GrantState:
         if self.shared.get(number, process):
             process.leases[self.slot].unsettled = 2
             self._add_shared(-self.shared.leave(number, process))
+            self._write_shared(process)
+
+    def _write_shared(self, process: Process) -> None:
+        lease = process.leases[self.slot]
+        lease.shared_bytes = self.shared.held_bytes(process)
+        lease.write()
 
     def _add_shared(self, size_bytes: int) -> None:
         self.leased_bytes += size_bytes
         self.page.set_memory(self.leased_bytes, self.context_bytes)
 
     def forget(self, process: Process) -> None:
-        """The process is gone with all it held."""
+        """The connection of a process has ended; what it holds stays charged until `release`."""
         lease = process.leases.pop(self.slot)
+        held_bytes, record, lease.record = lease.held_bytes, lease.record, None
+        self.hold(process.pid, held_bytes, record)
         self.add(lease, -lease.leased_bytes, -lease.context_bytes)
         self._add_shared(-self.shared.leave_all(process))
         turns = (self.launching, self.wanting, self.users, self.returned, self.pending, self.behind)
@@ -230,6 +256,27 @@ class GrantState:
         self.kernels_us.pop(process, None)
         self.show_processes()
 
+    def hold(self, pid: int, held_bytes: int, record: Record | None) -> None:
+        """Charge what a process that is not connected holds; as by a new arbiter, what others hold too is charged."""
+        lease = self.absent.setdefault(pid, MemoryLease(unsettled=2))
+        spare, lease.record = (record, lease.record) if lease.record else (None, record)
+        self.add(lease, held_bytes)
+        if spare is not None:
+            spare.clear()
+
+    def take_over(self, pid: int, restored_bytes: int) -> None:
+        """A process that is connected again has restored this much of what it held."""
+        if lease := self.absent.get(pid):
+            self.add(lease, -min(restored_bytes, lease.leased_bytes))
+
+    def release(self, pid: int) -> None:
+        """A process that is not connected is gone, or has reported for itself on a new connection."""
+        lease = self.absent.pop(pid, None)
+        if lease is not None:
+            self.add(lease, -lease.leased_bytes)
+            if lease.record is not None:
+                lease.record.clear()
+
     def show_processes(self) -> None:
         """Name the tenant's processes in the page, for its own view of NVML."""
         self.page.set_processes(sorted(process.pid for process in self.attached))
@@ -237,12 +284,17 @@ class GrantState:
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """One tenant with its listening socket, grant states by slot, and processes."""
+    """One tenant with its listening socket, grant states by slot, and processes.
+
+    `absent` are pid and pidfd of living processes that hold memory and are not connected: known by an earlier arbiter
+    and not heard of since, or those whose connection has ended.
+    """
 
     record: TenantRecord
     listener: socket.socket
     grants: list[GrantState]
     processes: set[Process] = field(default_factory=set)
+    absent: dict[int, int] = field(default_factory=dict)
     wanted_at_ns: int = 0
     stopping: bool = False  # idle as a whole, to be revoked at this turn's end
     unrouted: int = 0  # driver functions that its processes got unhooked, since it came

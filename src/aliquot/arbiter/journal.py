@@ -13,7 +13,6 @@ import io
 import os
 import zlib
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -21,8 +20,7 @@ from aliquot.lib.files import open_plain, read_plain, write_whole
 from aliquot.tokens import TokenPolicy
 
 from .engine import Dispatcher
-
-_MACHINE_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+from .linux import machine_boot
 
 
 class Entry(msgspec.Struct, array_like=True):
@@ -35,14 +33,6 @@ class Entry(msgspec.Struct, array_like=True):
     used_ns: int
     debt_ns: int
     total_ns: int
-
-
-def machine_boot() -> str:
-    """Names this boot of the machine."""
-    try:
-        return _MACHINE_BOOT.read_text().strip()[:8]
-    except OSError:
-        return "unknown"
 
 
 class Journal:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import select
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ _KCMP_FILE: Final = 0
 _TFD_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME: Final = 1
 _CLOCK_MONOTONIC: Final = 1
+_MACHINE_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _ALL_WAITERS: Final = 0x7FFFFFFF
 F_SEAL_FUTURE_WRITE: Final = 0x10
 
@@ -53,11 +55,35 @@ def compare_open_files(pid: int, number: int, other_pid: int, other_number: int)
 
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped by a signal or a debugger; False where it is not to be seen."""
+    return _stat(pid)[:1] in ([b"T"], [b"t"])
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since the machine's boot; 0 where it is not to be seen."""
+    return int((_stat(pid)[19:20] or [b"0"])[0])
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat from the third on."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state in (b"T", b"t")
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of a pidfd has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def machine_boot() -> str:
+    """Names this boot of the machine."""
+    try:
+        return _MACHINE_BOOT.read_text().strip()[:8]
+    except OSError:
+        return "unknown"
 
 
 class Timer:

@@ -23,6 +23,10 @@ from aliquot.driver.nvml import load_nvml
 from .engine import Dispatcher
 from .events import EventRing
 from .grants import GrantState, Seen
+from .leases import Earlier
+from .linux import start_ticks
+from .pages import memfd_name
+from .server import Server
 
 _PERIOD_S: Final = 1.0
 _WORTH_TELLING_BYTES: Final = 32 << 20
@@ -68,6 +72,7 @@ class MemoryMeasure:
                 before = grant.context_bytes
                 note_contexts(engine, grant, used)
                 correct(grant, used)
+                correct_absent(grant, used)
                 if abs(grant.context_bytes - before) >= _WORTH_TELLING_BYTES:
                     mib = grant.context_bytes >> 20
                     events.emit("context-measured", now_ns, tenant=tenant.name, gpu=grant.gpu.uuid, mib=mib)
@@ -103,6 +108,23 @@ def correct(grant: GrantState, used: Used) -> None:
             grant.add(lease, context=measured - lease.context_bytes)
 
 
+def correct_absent(grant: GrantState, used: Used) -> None:
+    """Correct what is charged for processes that are not connected.
+
+    One that NVML does not show holds nothing, as after exec; where it shows none of those that are connected and have a
+    context, its numbers are of another pid namespace and say nothing.
+    """
+    told = any((grant.gpu.uuid, p.pid) in used for p in grant.attached if p.leases[grant.slot].contexts)
+    for pid, lease in list(grant.absent.items()):
+        key = (grant.gpu.uuid, pid)
+        if lease.unsettled:
+            lease.unsettled -= 1
+        elif key in used:
+            grant.add(lease, max(0, (used[key] or 0) - lease.leased_bytes))
+        elif told:
+            grant.release(pid)
+
+
 def note_contexts(engine: Dispatcher, grant: GrantState, used: Used) -> None:
     """Learn what one context takes from a tenant's processes on a GPU that have one and nothing else."""
     for process in grant.attached:
@@ -110,6 +132,38 @@ def note_contexts(engine: Dispatcher, grant: GrantState, used: Used) -> None:
         held = max(lease.max_bytes, lease.earlier_max_bytes) or grant.shared.held_bytes(process)
         if total and lease.contexts == 1 and not lease.unsettled and not held:
             engine.context_bytes[grant.gpu.uuid] = min(total, engine.context_bytes.get(grant.gpu.uuid, total))
+
+
+def hold_unreported(server: Server, libnvml: Path) -> int:
+    """Charge tenants what NVML shows for processes that are not connected and have a tenant's grant page; in bytes.
+
+    For a start after an arbiter whose records are lost. NVML does not know tenants, but every process that was attached
+    still maps its tenant's page, whose name says whose it is.
+
+    Raises:
+        OSError: NVML cannot be loaded.
+        pynvml.NVMLError: it does not answer.
+    """
+    used, _ = _nvml_sampler(libnvml)()
+    held_bytes = 0
+    for tenant in server.engine.tenants.values():
+        name = memfd_name(tenant.name).encode()
+        for grant in tenant.grants:
+            for pid, size in ((pid, size) for (uuid, pid), size in used.items() if uuid == grant.gpu.uuid and size):
+                if pid not in grant.absent and name in _mappings(pid):
+                    uuid = grant.gpu.uuid_bytes()
+                    record = server.engine.leases.take(tenant.name, uuid, pid)
+                    if record and server.hold(tenant, grant, Earlier(b"", uuid, pid, start_ticks(pid), size, record)):
+                        held_bytes += size
+    return held_bytes
+
+
+def _mappings(pid: int) -> bytes:
+    """/proc/PID/maps, empty for a process that is not to be seen."""
+    try:
+        return Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return b""
 
 
 def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:

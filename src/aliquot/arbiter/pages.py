@@ -17,6 +17,7 @@ from typing import Final
 from aliquot.model.wake import in_flight_us
 
 from .abi import ABI_VERSION, GRANT_PAGE, PAGE_MAGIC, PAGE_SIZE_BYTES, FailPolicy, Feature, WordState, word
+from .leases import digest
 from .linux import F_SEAL_FUTURE_WRITE, futex_wake
 from .records import TenantGpu
 
@@ -42,13 +43,26 @@ ALONE_IN_FLIGHT_US: Final = 100_000
 """Microseconds of work that a tenant alone on a GPU may queue: enough to keep it busy while the program pauses."""
 
 
+def memfd_name(tenant: str) -> str:
+    """The name under which a process that has the page of a tenant shows it in /proc/PID/maps."""
+    return f"aliquot-grant-{digest(tenant).hex()}"
+
+
 class GrantPage:
     """One page for one (tenant, GPU); `fd` is what goes to the tenant's processes."""
 
     def __init__(
-        self, gpu: TenantGpu, *, boot_id: int, fail_policy: FailPolicy, window_ms: int, gap_us: int, in_flight_us: int
+        self,
+        gpu: TenantGpu,
+        *,
+        boot_id: int,
+        fail_policy: FailPolicy,
+        window_ms: int,
+        gap_us: int,
+        in_flight_us: int,
+        tenant: str = "",
     ) -> None:
-        self.fd = os.memfd_create("aliquot-grant", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.fd = os.memfd_create(memfd_name(tenant), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, PAGE_SIZE_BYTES)
         self._map = mmap.mmap(self.fd, PAGE_SIZE_BYTES)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL

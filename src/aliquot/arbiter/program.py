@@ -12,6 +12,7 @@ from aliquot.lib.files import read_plain, write_whole
 
 from .channels import Channels
 from .journal import Journal
+from .leases import Leases
 from .records import TenantRecord
 from .report import status_of
 from .server import Server
@@ -42,7 +43,13 @@ class Program:
         if fresh:
             self._tenants_file.unlink(missing_ok=True)
             self._journal.forget()
-        self.server = Server(settings)
+        leases_file = settings.runtime_dir / "leases"
+        if fresh:
+            leases_file.unlink(missing_ok=True)
+        self._leases = Leases(leases_file, settings.leases_bytes)
+        self.server = Server(settings, self._leases)
+        if self._leases.fault:
+            self.server.events.emit("leases-not-written", time.monotonic_ns(), why=self._leases.fault)
         self._restore()
         self._channels = Channels(self.server, self._save_tenants)
         self.server.housekeepers.append(self._write_journal)
@@ -63,6 +70,7 @@ class Program:
             thread.close()
         self._write_journal(time.monotonic_ns())
         self._journal.close()
+        self._leases.close()
         self._channels.close()
         self.server.close()
         self._lock.close()
@@ -95,7 +103,22 @@ class Program:
                 self.server.add_tenant(record)
             except (OSError, ValueError) as error:
                 self.server.events.emit("tenant-lost", now, tenant=record.name, why=str(error))
+        self.server.restore_leases()
+        if not self._leases.whole and records:
+            self._hold_by_nvml(now)
         self._journal.restore(self.server.engine.policy, self.server.settings.tokens.window_ns, now)
+
+    def _hold_by_nvml(self, now_ns: int) -> None:
+        """Charge by NVML's view what the file of leases may not say of the processes of an earlier arbiter."""
+        from .measure import hold_unreported
+
+        libnvml = self.server.settings.libnvml
+        try:
+            held_bytes = hold_unreported(self.server, libnvml) if libnvml is not None else 0
+        except Exception as error:  # a driver that fails to answer does not keep the arbiter from its tenants
+            self.server.events.emit("leases-lost", now_ns, why=str(error))
+            return
+        self.server.events.emit("leases-damaged", now_ns, held_mib=held_bytes >> 20)
 
     def _write_journal(self, now_ns: int) -> None:
         """With a full disk debts are lost at a restart; running tenants keep their grants."""

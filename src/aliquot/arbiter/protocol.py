@@ -40,6 +40,10 @@ TURN_TAKING: Final = frozenset((_WANT, _RETURN, _DRAINED))
 """First bytes of the messages after which the policy may have something to give."""
 
 
+MAX_CLAIM_BYTES: Final = 1 << 50
+"""What a tenant may claim to have held on one GPU: far more than any has, and few enough to be added up."""
+
+
 class Misbehaved(Exception):
     """The connection broke the protocol; `refusal` says how."""
 
@@ -83,7 +87,7 @@ class Protocol:
         elif kind == _DRAINED:
             self._engine.drained(process, self._grant(process, gpu), a, c, now_ns)
         elif kind == _RESERVE:
-            self._reserve(process, self._grant(process, gpu), seq, a, b, flags)
+            self._reserve(process, self._grant(process, gpu, restores=flags & _RESTORE), seq, a, b, flags)
         elif kind == _RELEASE:
             self._release(process, self._grant(process, gpu), a, b, flags)
         elif kind == _SHARE:
@@ -106,10 +110,14 @@ class Protocol:
             return False
         return True
 
-    def _grant(self, process: Process, slot: int) -> GrantState:
+    def _grant(self, process: Process, slot: int, *, restores: int = 0) -> GrantState:
+        """A grant state of the process, which has restored what it held before if this message does not."""
         if slot not in process.leases:
             raise Misbehaved(Refusal.MALFORMED)
-        return process.tenant.grants[slot]
+        grant = process.tenant.grants[slot]
+        if grant.absent and not restores:
+            grant.release(process.pid)
+        return grant
 
     def _hello(self, process: Process, seq: int, version: int) -> None:
         if version != ABI_VERSION:
@@ -124,7 +132,8 @@ class Protocol:
             answer(process, MessageType.REFUSED, seq, a=Refusal.NOT_YOURS)
             return
         if grant.slot not in process.leases:
-            process.leases[grant.slot] = MemoryLease(unsettled=1)  # what it held under an earlier arbiter comes next
+            record = self._engine.leases.take(process.tenant.name, uuid, process.pid)
+            process.leases[grant.slot] = MemoryLease(unsettled=1, record=record)  # what it held before comes next
             grant.attached.add(process)
             grant.show_processes()
         if not flags & _VIEW:
@@ -135,11 +144,12 @@ class Protocol:
     def _reserve(self, process: Process, grant: GrantState, seq: int, needed: int, liked: int, flags: int) -> None:
         lease = process.leases[grant.slot]
         if flags & _CONTEXT:
-            given = self._reserve_context(grant, lease, restore=bool(flags & _RESTORE))
+            given = self._reserve_context(process, grant, restore=bool(flags & _RESTORE))
         elif flags & _RESTORE:
-            if needed >= 1 << 50:
+            if grant.leased_bytes + needed > MAX_CLAIM_BYTES:
                 raise Misbehaved(Refusal.MALFORMED)
             grant.add(lease, needed)
+            grant.release(process.pid)  # it is the last message of a process that restores
             lease.spare, given = True, needed
         else:
             given = grant.reserve(lease, needed, liked)
@@ -149,7 +159,7 @@ class Protocol:
         grant.memory_refusals += bool(flags & _CONTEXT) and not given and not open_yet
         answer(process, MessageType.LEASE, seq, gpu=grant.slot, a=given, b=open_yet)
 
-    def _reserve_context(self, grant: GrantState, lease: MemoryLease, *, restore: bool) -> int:
+    def _reserve_context(self, process: Process, grant: GrantState, *, restore: bool) -> int:
         """Charge one context's allowance; an allowance of 0 is answered with one byte that is not charged.
 
         The allowance is the smallest context measured on this GPU, and until there is one the record's value. The
@@ -157,14 +167,18 @@ class Protocol:
         value and at most half of the tenant's memory, until this context itself is measured. What a process is charged
         already, for a context that was made past the hook, is part of the first one's.
         """
+        lease = process.leases[grant.slot]
         guess = grant.gpu.context_mib << 20
         seen = self._engine.context_bytes.get(grant.gpu.uuid, 0)
         allowance = min(seen, max(guess, min(2 * guess, grant.limit_bytes // 2))) or guess
         more = max(0, allowance - (0 if lease.contexts else lease.context_bytes))
         if not restore and (more > grant.free_bytes() or not grant.limit_bytes):
             return 0
+        if grant.context_bytes + more > MAX_CLAIM_BYTES:
+            raise Misbehaved(Refusal.MALFORMED)
         lease.contexts += 1
         grant.add(lease, context=more)
+        grant.take_over(process.pid, more)
         return max(1, allowance)
 
     def _share(

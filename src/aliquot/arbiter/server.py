@@ -30,7 +30,8 @@ from .engine import Dispatcher, shares_of
 from .events import EventRing
 from .grants import GrantState, Process, Tenant
 from .handover import Done, native_loop, prepared
-from .linux import Timer
+from .leases import Earlier, Leases, digest
+from .linux import Timer, has_ended, start_ticks
 from .pages import GrantPage
 from .protocol import TURN_TAKING, Misbehaved, Protocol, answer
 from .records import TenantRecord
@@ -53,11 +54,11 @@ _KEPT_DESCRIPTORS: Final = 80
 class Server:
     """Owns every descriptor. `run` returns after `stop`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, leases: Leases | None = None) -> None:
         self.settings = settings
         self.boot_id = int.from_bytes(os.urandom(8), "little") | 1
         self.events = EventRing(settings.events_kept)
-        self.engine = Dispatcher(token_policy(settings.tokens), self.events.emit)
+        self.engine = Dispatcher(token_policy(settings.tokens), self.events.emit, leases)
         self.selector = selectors.EpollSelector()
         self.housekeepers: list[Callable[[int], None]] = []
         self._protocol = Protocol(self.engine, self.boot_id)
@@ -153,6 +154,9 @@ class Server:
             if self.engine.tenants.get(tenant.name) is tenant:
                 self._hear(tenant)
         self._unheard.clear()
+        for tenant in self.engine.tenants.values():
+            for pid in [pid for pid in tenant.absent if not any(pid in grant.absent for grant in tenant.grants)]:
+                self._release(tenant, pid)
         self.engine.policy.judge(now_ns)
         self.engine.show_life(now_ns)
         self.engine.note_stopped(now_ns)
@@ -184,7 +188,7 @@ class Server:
         for gpu in record.gpus:
             gpu.uuid_bytes()
         listener = listen(Path(record.socket), socket.SOCK_SEQPACKET, 0o666)
-        grants = [GrantState(slot, gpu, self._page(gpu)) for slot, gpu in enumerate(record.gates())]
+        grants = [GrantState(slot, gpu, self._page(record.name, gpu)) for slot, gpu in enumerate(record.gates())]
         tenant = Tenant(record, listener, grants)
         now = time.monotonic_ns()
         for grant in grants:
@@ -202,17 +206,23 @@ class Server:
         tenant = self.engine.tenants.get(name)
         if tenant is None:
             raise ValueError(f"there is no tenant {name!r}")
+        pidfds = [process.pidfd for process in tenant.processes if process.pidfd >= 0]
+        for pidfd in (*pidfds, *tenant.absent.values()) if end else ():
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for process in list(tenant.processes):
-            if end and process.pidfd >= 0:
-                with contextlib.suppress(OSError):
-                    signal.pidfd_send_signal(process.pidfd, signal.SIGKILL)
             self.drop(process, Refusal.GONE)
+        for pid in list(tenant.absent):
+            self._release(tenant, pid)
         self.engine.remove(tenant, time.monotonic_ns())
         self._close_tenant(tenant)
         self.events.emit("tenant-removed", time.monotonic_ns(), tenant=name)
 
     def drop(self, process: Process, refusal: Refusal | None = None) -> None:
-        """End one connection and free what it held; sends the reason if the process may still read it."""
+        """End one connection; sends the reason if the process may still read it.
+
+        What it held is free once the process has ended: a living one may hold it still, and may connect again.
+        """
         if process.closed:
             return
         process.closed = True
@@ -221,11 +231,59 @@ class Server:
                 answer(process, MessageType.REFUSED, 0, a=refusal)
         if self._paused.pop(process, None) is None:
             self.selector.unregister(process.sock)
-        if process.pidfd >= 0:
-            self.selector.unregister(process.pidfd)
-            os.close(process.pidfd)
         process.sock.close()
         self.engine.leave(process, time.monotonic_ns())
+        if process.pidfd < 0:
+            self._release(process.tenant, process.pid)
+            return
+        self.selector.unregister(process.pidfd)
+        self._watch_absent(process.tenant, process.pid, process.pidfd)
+
+    def restore_leases(self) -> None:
+        """Charge the tenants what living processes held under an earlier arbiter, until they end or report it."""
+        grants = {
+            (digest(tenant.name), grant.gpu.uuid_bytes()): (tenant, grant)
+            for tenant in self.engine.tenants.values()
+            for grant in tenant.grants
+        }
+        for earlier in self.engine.leases.earlier:
+            tenant, grant = grants.get((earlier.tenant, earlier.gpu), (None, None))
+            if tenant is None or grant is None or not self.hold(tenant, grant, earlier):
+                earlier.record.clear()
+        self.engine.leases.earlier.clear()
+
+    def hold(self, tenant: Tenant, grant: GrantState, earlier: Earlier) -> bool:
+        """Charge a tenant what one of its processes held, unless that has ended."""
+        try:
+            pidfd = os.pidfd_open(earlier.pid)
+        except OSError:
+            return False
+        if start_ticks(earlier.pid) != earlier.start:  # asked once the pidfd holds the pid
+            os.close(pidfd)
+            return False
+        grant.hold(earlier.pid, earlier.held_bytes, earlier.record)
+        self._watch_absent(tenant, earlier.pid, pidfd)
+        return True
+
+    def _watch_absent(self, tenant: Tenant, pid: int, pidfd: int) -> None:
+        """Take over the pidfd of a process that may hold memory and is not connected."""
+        held = any(grant.absent[pid].leased_bytes for grant in tenant.grants if pid in grant.absent)
+        if pid in tenant.absent or not held or has_ended(pidfd):
+            os.close(pidfd)
+            if pid not in tenant.absent:
+                self._release(tenant, pid)
+            return
+        tenant.absent[pid] = pidfd
+        self.selector.register(pidfd, selectors.EVENT_READ, lambda: self._release(tenant, pid))
+
+    def _release(self, tenant: Tenant, pid: int) -> None:
+        """A process that is not connected has ended, or holds nothing."""
+        pidfd = tenant.absent.pop(pid, None)
+        if pidfd is not None:
+            self.selector.unregister(pidfd)
+            os.close(pidfd)
+        for grant in tenant.grants:
+            grant.release(pid)
 
     def close(self) -> None:
         """Close and unlink everything; running grants end now only under the `closed` policy."""
@@ -238,14 +296,17 @@ class Server:
                 process.sock.close()
                 if process.pidfd >= 0:
                     os.close(process.pidfd)
+            for pidfd in tenant.absent.values():
+                os.close(pidfd)
             self._close_tenant(tenant)
         self._timer.close()
         self.selector.close()
 
-    def _page(self, gpu: Any) -> GrantPage:
+    def _page(self, tenant: str, gpu: Any) -> GrantPage:
         settings = self.settings
         return GrantPage(
             gpu,
+            tenant=tenant,
             boot_id=self.boot_id,
             fail_policy=settings.fail_policy,
             window_ms=settings.tokens.window_ns // 1_000_000,
@@ -294,7 +355,10 @@ class Server:
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid = _CREDENTIALS.unpack(credentials)[0]
         process = Process(sock, tenant, pid, -1, float(self.settings.message_burst), now)
-        if len(tenant.processes) >= self.settings.max_processes_per_tenant:
+        if pid in tenant.absent and has_ended(tenant.absent[pid]):
+            self._release(tenant, pid)  # the pid is used again
+        others = len(tenant.processes) + len(tenant.absent) - (pid in tenant.absent)
+        if others >= self.settings.max_processes_per_tenant:
             with contextlib.suppress(OSError):
                 answer(process, MessageType.REFUSED, 0, a=Refusal.TOO_MANY)
             sock.close()

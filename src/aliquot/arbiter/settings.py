@@ -28,6 +28,7 @@ class Settings:
     max_in_flight_us: int = 2000
     events_kept: int = 1000
     journal_bytes: int = 1 << 20
+    leases_bytes: int = 1 << 20  # 64 for each process on each GPU
     housekeeping_ns: int = 250_000_000
 
     @property

@@ -27,6 +27,7 @@ class Arbiter:
         self.gpu = f"GPU-{uuid.uuid4()}"
         self.other_gpu = f"GPU-{uuid.uuid4()}"
         self._open: list[FakeProcess] = []
+        self._children: list[subprocess.Popen] = []
         self.child: subprocess.Popen | None = None
         self.start()
 
@@ -44,6 +45,10 @@ class Arbiter:
         self.child.stdout.close()
 
     def stop(self) -> int:
+        for child in self._children:
+            child.kill()
+            child.wait()
+            child.stdout.close()
         for process in self._open:
             with contextlib.suppress(OSError, ValueError):
                 process.close()
@@ -72,6 +77,17 @@ class Arbiter:
             for gpu in [self.gpu] if gpus is None else gpus:
                 process.attach(gpu)
         return process
+
+    def holder(self, mib: int, name="a", code="") -> subprocess.Popen:
+        """A process of its own that leases memory, does `code` with its connection `p`, and lives until it is ended."""
+        attach = f"p = FakeProcess({str(self.directory / name)!r} + '.sock'); p.attach({self.gpu!r})"
+        lines = ["import os, time", "from tenant import FakeProcess", attach, f"assert p.reserve({mib << 20})", code]
+        script = "\n".join([*lines, "print('holds', flush=True)", "time.sleep(1000)"])
+        environment = {**os.environ, "PYTHONPATH": f"{SOURCES}:{Path(__file__).parent}"}
+        child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
+        self._children.append(child)
+        assert child.stdout.readline() == "holds\n"
+        return child
 
     def seen(self, name="a", gpu=None):
         """The tenant's status on one GPU."""

@@ -1,7 +1,9 @@
 """Memory leases: reserved before they are used, never over the limit, free again with the process."""
 
 import os
+import signal
 
+import pytest
 from waiting import eventually
 
 from aliquot.arbiter.abi import MessageType, ReserveFlag
@@ -48,12 +50,67 @@ def test_limit_is_shared_by_all_processes_of_a_tenant(arbiter):
 def test_memory_of_a_dead_process_is_free(arbiter):
     """When a process ends, all it held can be leased again."""
     arbiter.tenant("a", memory_mib=100)
-    one, two = arbiter.process("a"), arbiter.process("a")
-    one.reserve(100 * MIB)
-    one.close()
+    holder, other = arbiter.holder(100), arbiter.process("a")
+    holder.kill()
 
-    eventually(lambda: two.pages[0].u64("memory_leased_bytes") == 0)
-    assert two.reserve(100 * MIB) == 100 * MIB
+    eventually(lambda: other.pages[0].u64("memory_leased_bytes") == 0)
+    assert other.reserve(100 * MIB) == 100 * MIB
+
+
+def test_memory_of_a_process_that_is_not_connected_is_not_free(arbiter):
+    """A living process whose connection has ended may hold its memory still, until it has ended too."""
+    arbiter.tenant("a", memory_mib=100)
+    holder, other = arbiter.holder(100, code="p.close()"), arbiter.process("a")
+    eventually(lambda: arbiter.seen("a").processes == 1)
+
+    assert 0 == other.reserve(1 * MIB)
+    holder.kill()
+    eventually(lambda: other.reserve(100 * MIB) == 100 * MIB)
+
+
+def test_a_new_arbiter_charges_what_a_stopped_process_holds(arbiter):
+    """A process that cannot report to a new arbiter keeps its memory, and no other process gets it while it lives."""
+    arbiter.tenant("a", memory_mib=100)
+    holder = arbiter.holder(90)
+    holder.send_signal(signal.SIGSTOP)
+    arbiter.kill()
+    arbiter.start()
+    other = arbiter.process("a")
+
+    assert (0, 10 * MIB) == (other.reserve(11 * MIB), other.reserve(10 * MIB))
+    holder.kill()
+    eventually(lambda: other.reserve(90 * MIB) == 90 * MIB)
+
+
+def test_a_process_that_ended_while_no_arbiter_ran_holds_nothing(arbiter):
+    """A new arbiter charges no process that has ended meanwhile."""
+    arbiter.tenant("a", memory_mib=100)
+    holder = arbiter.holder(90)
+    arbiter.kill()
+    holder.kill()
+    holder.wait()
+    arbiter.start()
+
+    assert 100 * MIB == arbiter.process("a").reserve(100 * MIB)
+
+
+@pytest.mark.parametrize("restored", [60, 0])
+def test_what_a_process_reports_to_a_new_arbiter_replaces_what_was_kept_of_it(arbiter, restored):
+    """A process that is late is charged what was kept until its last RESTORE, from then on what that says."""
+    arbiter.tenant("a", memory_mib=100, context_mib=10)
+    before = arbiter.process("a")
+    before.reserve(0, flags=ReserveFlag.CONTEXT)
+    before.reserve(60 * MIB)
+    arbiter.kill()
+    arbiter.start()
+    late = arbiter.process("a")
+    charged = [arbiter.seen("a").memory_used_mib]
+    late.reserve(0, flags=ReserveFlag.CONTEXT | ReserveFlag.RESTORE)
+    charged.append(arbiter.seen("a").memory_used_mib)
+    late.reserve(restored * MIB, flags=ReserveFlag.RESTORE)
+    charged.append(arbiter.seen("a").memory_used_mib)
+
+    assert [70, 70, 10 + restored] == charged
 
 
 def test_context_is_charged_its_allowance(arbiter):

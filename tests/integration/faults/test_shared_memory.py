@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from stage import Client, Stage
 from waiting import eventually
 
@@ -110,6 +112,30 @@ def test_another_tenants_memory_is_charged_to_its_importer_too(stage):
     settles_at(scene, 0, "a")
 
     assert MIB == charged(scene, "b")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_memory_of_a_stopped_process_is_not_given_again_by_a_new_arbiter(stage, lost):
+    """What the arbiter before wrote down stays charged, and where that is lost, what NVML shows of the process."""
+    scene = stage()
+    scene.arbiter_options = ("--libnvml", str(scene.machine.libnvml))
+    folder = scene.tenant("a", 500, memory_mib=2 * MIB)
+    holder = Partner(scene, folder, "export", "holder")
+    holder.client.process.send_signal(signal.SIGSTOP)
+
+    scene.kill_arbiter()
+    if lost:
+        (scene.directory / "run" / "leases").unlink()
+    scene.start_arbiter()
+    other = Partner(scene, folder, "import", "other")
+    refused = other.do(f"create {MIB + 2}")
+    holder.client.process.send_signal(signal.SIGCONT)
+    again = other.do(f"create {MIB + 2}")
+    holder.end()
+    eventually(lambda: scene.seen("a").processes == 1, "only one is left")
+
+    assert [2, 2] == [refused, again]
+    assert 0 == other.do("create 100")
 
 
 def test_a_new_arbiter_charges_every_holder(stage):
