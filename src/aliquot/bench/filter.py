@@ -220,7 +220,7 @@ class _Server:
         from aliquot.http.listening import listening
         from aliquot.http.server import HttpServer
         from aliquot.scheduler.bind import Binder
-        from aliquot.scheduler.server import Extender
+        from aliquot.scheduler.server import LIMITS, Extender
 
         binder = Binder(None, self.ledger, lambda key: None)  # type: ignore[arg-type]
         app = Extender(self.ledger, binder, lambda key: None, lambda: True).app()
@@ -240,7 +240,7 @@ class _Server:
             sys.stdout.write(json.dumps(facts) + "\n")
             sys.stdout.flush()
 
-        asyncio.run(HttpServer(app, listener, protocol=ClientConnection, on_up=tell).serve())
+        asyncio.run(HttpServer(app, listener, limits=LIMITS, protocol=ClientConnection, on_up=tell).serve())
 
 
 def main() -> None:

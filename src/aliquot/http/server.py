@@ -16,8 +16,10 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from aliquot.http.bounds import Bounded, Limits
 from aliquot.http.connections import HEAD_BYTES, Connection
 
+LIMITS: Final = Limits()
 KEEP_ALIVE_S: Final = 30
 GRACE_S: Final = 2
 _BACKLOG: Final = 1024
@@ -40,7 +42,8 @@ class _Uvicorn(uvicorn.Server):
 class HttpServer:
     """Serves `app` on a bound socket; `on_up` is called once connections are taken.
 
-    `context` is asked for once and may change what it shows later. Idle connections are kept for `keep_alive_s`.
+    `limits` bound what its requests cost. `context` is asked for once and may change what it shows later. Idle
+    connections are kept for `keep_alive_s`.
     After `stop`, answers may take up to `grace_s`; None is without limit.
     """
 
@@ -49,6 +52,7 @@ class HttpServer:
         app: ASGIApp,
         listener: socket.socket,
         *,
+        limits: Limits = LIMITS,
         context: ssl.SSLContext | None = None,
         protocol: type[asyncio.Protocol] = Connection,
         keep_alive_s: int = KEEP_ALIVE_S,
@@ -59,7 +63,7 @@ class HttpServer:
         self._listener = listener
         self.port: int = listener.getsockname()[1]
         self.config = uvicorn.Config(
-            app,
+            Bounded(app, limits),
             http=protocol,
             ws="none",
             log_config=None,

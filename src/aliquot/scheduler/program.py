@@ -18,7 +18,7 @@ from aliquot.http.listening import listening
 from aliquot.http.server import HttpServer
 from aliquot.kube.api import Api
 from aliquot.kube.custom import GPUQUOTAS, GPUQuota
-from aliquot.kube.dialects import aliyun, foreign
+from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
 from aliquot.kube.leases import Elector
 from aliquot.kube.objects import Node, Pod
@@ -34,11 +34,10 @@ from aliquot.scheduler.learned import LearnedConfigMap
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.program import Operator
 from aliquot.scheduler.operator.quotas import quotas_of
-from aliquot.scheduler.server import Extender
+from aliquot.scheduler.server import LIMITS, Extender
 from aliquot.scheduler.settings import SchedulerSettings, address
 from aliquot.scheduler.spans import PodSpans, traceparent
-from aliquot.scheduler.webhook.admission import Admission
-from aliquot.scheduler.webhook.server import Webhook
+from aliquot.scheduler.webhook.process import Webhook
 from aliquot.tracing.spans import Spans, tracing
 
 log = Logger("scheduler")
@@ -89,15 +88,7 @@ class Scheduler:
             self.extender.metrics.registry.register(self.spans.backlog.dropped)
         self.operator = Operator(self.api, self.ledger, self.nodes, self.pods, self.leads, settings)
         self.operator.quotas = self.quotas
-        admission = Admission(
-            dialects,
-            lambda namespace: self.ledger.cluster.usage(namespace),
-            settings.gpus == "own",
-            settings.default_limit_milli,
-            frozenset({aliyun.MEMORY} if settings.gpushare_inspect else ()),
-            settings.pod_scheduler,
-        )
-        self.webhook = Webhook(self.api, settings, admission, self.leads)
+        self.webhook = Webhook(self.api, settings, lambda namespace: self.ledger.cluster.usage(namespace), self.leads)
         self._certificate = (
             Certificate(settings.tls_cert, settings.tls_key, settings.client_ca) if settings.tls_cert else None
         )
@@ -154,6 +145,7 @@ class Scheduler:
         return HttpServer(
             self.extender.app(),
             listener,
+            limits=LIMITS,
             context=self._certificate.context if self._certificate else None,
             protocol=ClientConnection,
             keep_alive_s=120,

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from aliquot.http.body import BadBody, body_of
+from aliquot.http.bounds import Limits
 from aliquot.http.exposition import exposition
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.aliyun import Unit, inspect
@@ -42,7 +42,8 @@ from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.spans import PodSpans
 from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, Wording, judge, scores
 
-MAX_BYTES: Final = 64 * 1024 * 1024
+LIMITS: Final = Limits(body_bytes=64 * 1024 * 1024)
+"""Of a cluster whose nodes are sent whole."""
 CATCH_UP_S: Final = 0.002
 LATE_S: Final = 0.5
 """How long a retry waits for a ledger that is behind; kube-scheduler asks about one pod at a time."""
@@ -230,11 +231,9 @@ class Extender:
         if not self.synced():
             return 503, {"Error": "the caches are not whole yet; try again"}
         try:
-            return 200, await verb(await body_of(request, MAX_BYTES))
+            return 200, await verb(await request.body())
         except wire.BadMessage as error:
             return 400, {"Error": str(error)}
-        except BadBody as error:
-            return error.code, {"Error": str(error)}
 
     # Facts
 

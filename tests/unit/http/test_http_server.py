@@ -125,6 +125,23 @@ def test_a_silent_connection_is_closed(protocol: type[asyncio.Protocol], monkeyp
     assert b"" == served(scene, protocol)
 
 
+@KINDS
+def test_a_server_that_sets_no_bounds_has_them(protocol: type[asyncio.Protocol]):
+    """A body that says it is too long is refused in one sentence before it is sent, and the connection ends."""
+
+    async def scene(server: HttpServer) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 65537\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    answer = served(scene, protocol)
+
+    assert isinstance(answer, bytes) and b" 413 " in answer.splitlines()[0]
+    assert answer.endswith(b"the body has 65537 bytes, the most is 65536\n")
+
+
 def test_a_port_that_is_taken_is_named():
     """The error names the port by its option, says why, and what to do instead."""
     with socket.create_server(("127.0.0.1", 0)) as other:

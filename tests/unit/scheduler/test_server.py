@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from aliquot.kube.turns import SLICE
 from aliquot.scheduler.config import kube_scheduler_config
-from aliquot.scheduler.server import MAX_BYTES, Extender
+from aliquot.scheduler.server import Extender
 
 
 def test_filter_answers_names_with_names():
@@ -125,14 +125,6 @@ def test_a_standby_is_ready_and_sends_away_who_asks_it():
     assert (200, 200) == (leader.ask("GET", "/readyz")[0], leader.ask("GET", "/leadz")[0])
     assert (200, "close") == (standby.post("filter", message)[0], standby.headers.get("connection"))
     assert (200, None) == (leader.post("filter", message)[0], leader.headers.get("connection"))
-
-
-def test_a_body_above_the_limit_is_not_read():
-    """A body that says it is too long is refused before it is read."""
-    status, body = Served().ask("POST", "/filter", b"{}", content_length=str(MAX_BYTES + 1))
-
-    assert 413 == status
-    assert b"the most is" in body
 
 
 def test_bind_then_inspect_then_metrics():

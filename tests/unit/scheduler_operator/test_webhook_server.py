@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import datetime
 import json
-from typing import Any
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
 from aliquot.scheduler.settings import SchedulerSettings
 from aliquot.scheduler.webhook.admission import Admission
+from aliquot.scheduler.webhook.certs import CertificateBundle, next_step
 from aliquot.scheduler.webhook.configuration import configurations
-from aliquot.scheduler.webhook.server import MAX_BYTES, Webhook
+from aliquot.scheduler.webhook.process import Webhook
+from aliquot.scheduler.webhook.server import application
 
-NOBODY: Any = None
+NO_API: Any = None
 
 
 @pytest.fixture
 def client() -> TestClient:
     """A client of the routes, without TLS."""
-    return TestClient(Webhook(NOBODY, SchedulerSettings(), Admission(), lambda: True).app())
+    return TestClient(application(Admission()))
 
 
 def test_a_good_review_is_answered_after_bad_ones(client: TestClient):
-    """Too large is 413, cut off or of another kind 400 with one sentence; the server goes on."""
-    assert 413 == client.post("/mutate", content=b"x" * (MAX_BYTES + 1)).status_code
+    """Cut off or of another kind is 400 with one sentence; the server goes on."""
     for body in (b"", b"{", b"[]", b'{"request": {"uid": "1"}}', b"\xff\xfe"):
         refused = client.post("/validate", content=body)
         assert 400 == refused.status_code and "not an AdmissionReview" in refused.json()["error"]
@@ -33,6 +41,96 @@ def test_a_good_review_is_answered_after_bad_ones(client: TestClient):
 
     assert client.post("/mutate", content=json.dumps(review)).json()["response"] == {"uid": "1", "allowed": True}
     assert [200, 405, 404] == [client.get(path).status_code for path in ("/readyz", "/mutate", "/other")]
+
+
+NAMES = ("aliquot-webhook.kube-system.svc",)
+
+
+class Reviewer:
+    """A webhook in its process, and what it answers to reviews."""
+
+    def __init__(self, usage: dict[str, tuple[int, int]] | None = None) -> None:
+        self.urls: asyncio.Queue[str] = asyncio.Queue()
+        settings = SchedulerSettings(webhook="127.0.0.1:0")
+        self.webhook = Webhook(NO_API, settings, lambda _: usage or {}, lambda: True, self.urls.put_nowait)
+        self.kept = self.renewed()
+
+    def renewed(self) -> CertificateBundle:
+        """A certificate of a new authority, in use from now on."""
+        self.kept = next_step(None, b"", NAMES, datetime.datetime.now(datetime.UTC))
+        self.webhook.renew(self.kept)
+        return self.kept
+
+    async def post(self, url: str, path: str, request: dict[str, Any]) -> dict[str, Any]:
+        """The response to a review."""
+        trust = ssl.create_default_context(cadata=self.kept.bundle.decode())
+        trust.check_hostname = False
+        async with httpx.AsyncClient(verify=trust) as http:
+            answer = await http.post(f"{url}{path}", json={"request": {"uid": "1", **request}}, timeout=30)
+        found: dict[str, Any] = answer.json()["response"]
+        return found
+
+
+def played(scene: Callable[[Reviewer], Awaitable[object]], usage: dict[str, tuple[int, int]] | None = None) -> object:
+    """What a scene gives while the process runs; afterwards it has ended."""
+
+    async def run() -> object:
+        reviewer = Reviewer(usage)
+        task = asyncio.create_task(reviewer.webhook.serve())
+        try:
+            return await scene(reviewer)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            process = reviewer.webhook.process
+            assert process is not None and process.returncode == 0
+
+    return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+POD = {"kind": {"kind": "Pod"}, "object": {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}}
+
+
+def test_a_webhook_whose_process_ends_is_started_again():
+    """Reviews are answered in another process than the scheduler's; when it is killed, the next one has the port."""
+
+    async def scene(reviewer: Reviewer) -> list[object]:
+        url = await reviewer.urls.get()
+        first = await reviewer.post(url, "/mutate", POD)
+        process = reviewer.webhook.process
+        assert process is not None and process.pid != os.getpid()
+        process.kill()
+        return [first, url, await reviewer.urls.get(), await reviewer.post(url, "/mutate", POD)]
+
+    admitted = {"uid": "1", "allowed": True}
+    first, url, again, second = cast("list[object]", played(scene))
+
+    assert (admitted, admitted, url) == (first, second, again)
+
+
+def test_the_process_knows_what_a_namespace_holds():
+    """A quota below what its namespace holds is refused, by the ledger of the scheduler."""
+
+    async def scene(reviewer: Reviewer) -> object:
+        quota = {"metadata": {"name": "q"}, "spec": {"limits": [{"model": "V100", "gpus": "0.5"}]}}
+        request = {"kind": {"kind": "GPUQuota"}, "namespace": "team", "object": quota}
+        return (await reviewer.post(await reviewer.urls.get(), "/validate", request))["status"]["message"]
+
+    assert "0.75" in str(played(scene, {"V100": (750, 1024)}))
+
+
+def test_a_renewed_certificate_is_shown_by_the_running_process():
+    """Connections that begin after a renewal see the new certificate; nothing is started again for it."""
+
+    async def scene(reviewer: Reviewer) -> tuple[object, object]:
+        url = await reviewer.urls.get()
+        process = reviewer.webhook.process
+        reviewer.renewed()
+        while True:
+            with contextlib.suppress(httpx.ConnectError):  # it reads the new one at its next turn
+                return await reviewer.post(url, "/mutate", POD), reviewer.webhook.process is process
+
+    assert ({"uid": "1", "allowed": True}, True) == played(scene)
 
 
 def test_the_certificate_is_for_the_names_of_the_service():

@@ -60,7 +60,7 @@ class Admission:
 
     def mutate(self, request: Document) -> AdmissionAnswer:
         """A pod on its way in."""
-        document = copy.deepcopy(request["object"])
+        document = request["object"]
         try:
             pod = decoded(document, Pod)
             if forged := [key for key in WRITTEN_BY_US if key in pod.metadata.annotations]:
@@ -79,7 +79,7 @@ class Admission:
             return AdmissionAnswer((str(error),))
         if not ask.containers:
             return AdmissionAnswer()
-        return self._rewritten(document, pod, ask, dialect)
+        return self._rewritten(copy.deepcopy(document), pod, ask, dialect)
 
     def validate(self, request: Document) -> AdmissionAnswer:
         """Objects that are not changed: SharePods, quotas, and pods whose plan was edited."""

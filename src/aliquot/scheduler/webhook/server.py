@@ -1,13 +1,18 @@
-"""The webhook over HTTPS, with certificates that change while it serves."""
+"""The webhook over HTTPS, in a process of its own: reviews come from strangers and must not hold up the scheduler.
+
+The program that starts it (`process.py`) gives it a bound socket, its settings and its certificates by standard input,
+a JSON document a line, and ends it by closing that. What a namespace holds is asked for over another socket.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
+import sys
 import tempfile
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,85 +22,66 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from aliquot.http.body import BadBody, body_of
+from aliquot.http.bounds import Limits
 from aliquot.http.connections import ClientConnection
-from aliquot.http.listening import listening
 from aliquot.http.server import HttpServer
-from aliquot.kube.api import Api
-from aliquot.lib.log import Logger
-from aliquot.scheduler.settings import SchedulerSettings, address
+from aliquot.kube.dialects import aliyun, foreign
+from aliquot.scheduler.operator.quotas import Usage
+from aliquot.scheduler.settings import SchedulerSettings
 from aliquot.scheduler.webhook.admission import Admission, AdmissionAnswer, BadReview, Document, answer
 from aliquot.scheduler.webhook.certs import CertificateBundle
-from aliquot.scheduler.webhook.keeper import Keeper
 
-log = Logger("scheduler")
-MAX_BYTES: Final = 8 * 1024 * 1024
-"""More than the object and the one before it, of 3 MiB each, that the API server takes."""
+LIMITS: Final = Limits(body_bytes=8 * 1024 * 1024, requests=16, answer_s=5.0)
+"""More than the object and the one before it, of 3 MiB each, that the API server takes; it waits for 5 s."""
 
 KEEP_ALIVE_S: Final = 180
 """Longer than the API server keeps an idle connection (90 s): the side that closes first may cut off a request."""
+NICE: Final = 5
+"""Behind the scheduler where both want a processor."""
+UP: Final = b"up\n"
+"""What is written to standard output once reviews are answered."""
 
 
-@dataclass
-class Webhook:
-    """The server and the keeper of its certificates."""
+def admission_of(settings: SchedulerSettings, usage: Callable[[str], Usage]) -> Admission:
+    """The rules by the scheduler's settings."""
+    return Admission(
+        foreign(aliyun_unit=settings.aliyun_unit),
+        usage,
+        settings.gpus == "own",
+        settings.default_limit_milli,
+        frozenset({aliyun.MEMORY} if settings.gpushare_inspect else ()),
+        settings.pod_scheduler,
+    )
 
-    api: Api
-    settings: SchedulerSettings
-    admission: Admission
-    leads: Callable[[], bool]
-    on_listening: Callable[[str], None] = lambda url: None
-    _context: ssl.SSLContext = field(default_factory=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-    _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __post_init__(self) -> None:
-        s = self.settings
-        self.keeper = Keeper(self.api, s.namespace, s.webhook_names, self.leads, on_new=self._new)
+def application(admission: Admission) -> Starlette:
+    """The routes."""
+    return Starlette(
+        routes=[
+            Route("/mutate", _review(admission.mutate), methods=["POST"]),
+            Route("/validate", _review(admission.validate), methods=["POST"]),
+            Route("/healthz", _ok),
+            Route("/readyz", _ok),
+        ]
+    )
 
-    def works(self) -> list[Coroutine[Any, Any, None]]:
-        """The tasks to run; none without an address."""
-        return [self.keeper.run(), self._serve()] if self.settings.webhook else []
 
-    def app(self) -> Starlette:
-        """The routes."""
-        return Starlette(
-            routes=[
-                Route("/mutate", self._review(self.admission.mutate), methods=["POST"]),
-                Route("/validate", self._review(self.admission.validate), methods=["POST"]),
-                Route("/healthz", _ok),
-                Route("/readyz", _ok),
-            ]
-        )
+def _review(say: Callable[[Document], AdmissionAnswer]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def respond(request: Request) -> Response:
+        try:
+            return _json(answer(await request.body(), say))
+        except BadReview as error:
+            return _json({"error": str(error)}, 400)
 
-    async def _serve(self) -> None:
-        await self._ready.wait()
-        host, port = address(self.settings.webhook, "--webhook")
-        listener = listening(host, port, called=f"--webhook {host}:{port}", instead="choose another address")
-        url = f"https://{host}:{listener.getsockname()[1]}"
-        await HttpServer(
-            self.app(),
-            listener,
-            context=self._context,
-            protocol=ClientConnection,
-            keep_alive_s=KEEP_ALIVE_S,
-            on_up=lambda: self.on_listening(url),
-        ).serve()
+    return respond
 
-    def _new(self, kept: CertificateBundle) -> None:
-        """New certificates, for connections that begin from now on."""
-        load(self._context, kept)
-        self._ready.set()
 
-    def _review(self, say: Callable[[Document], AdmissionAnswer]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        async def respond(request: Request) -> Response:
-            try:
-                return _json(answer(await body_of(request, MAX_BYTES), say))
-            except BadBody as error:
-                return _json({"error": str(error)}, error.code)
-            except BadReview as error:
-                return _json({"error": str(error)}, 400)
+async def _ok(request: Request) -> Response:
+    return Response("ok\n", media_type="text/plain")
 
-        return respond
+
+def _json(document: Document, code: int = 200) -> Response:
+    return Response(msgspec.json.encode(document), code, media_type="application/json")
 
 
 def load(context: ssl.SSLContext, kept: CertificateBundle) -> None:
@@ -107,9 +93,46 @@ def load(context: ssl.SSLContext, kept: CertificateBundle) -> None:
         context.load_cert_chain(chain)
 
 
-async def _ok(request: Request) -> Response:
-    return Response("ok\n", media_type="text/plain")
+async def _serve(listener: socket.socket, usage: Callable[[str], Usage]) -> None:
+    """Answer until standard input ends."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    lines = asyncio.StreamReader(limit=1 << 20)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    settings = msgspec.json.decode(await lines.readline(), type=SchedulerSettings)
+    load(context, msgspec.json.decode(await lines.readline(), type=CertificateBundle))
+
+    def up() -> None:
+        os.write(sys.stdout.fileno(), UP)
+
+    server = HttpServer(
+        application(admission_of(settings, usage)),
+        listener,
+        limits=LIMITS,
+        context=context,
+        protocol=ClientConnection,
+        keep_alive_s=KEEP_ALIVE_S,
+        on_up=up,
+    )
+    serving = asyncio.create_task(server.serve())
+    while line := await lines.readline():
+        load(context, msgspec.json.decode(line, type=CertificateBundle))
+    server.stop()
+    await serving
 
 
-def _json(document: Document, code: int = 200) -> Response:
-    return Response(msgspec.json.encode(document), code, media_type="application/json")
+def main() -> None:
+    """The process: descriptors of the bound socket and of the one that answers what a namespace holds."""
+    listener, asking = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    answers = asking.makefile("rb")
+
+    def usage(namespace: str) -> Usage:
+        asking.sendall(namespace.encode() + b"\n")
+        found: Usage = msgspec.json.decode(answers.readline(), type=dict[str, tuple[int, int]])
+        return found
+
+    os.nice(NICE)
+    asyncio.run(_serve(listener, usage))
+
+
+if __name__ == "__main__":
+    main()
