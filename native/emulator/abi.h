@@ -110,6 +110,7 @@ typedef struct {
     size_t access_count, bytes;
     CUdeviceptr dptr;
 } CUallocNode;
+typedef struct { CUgraph graph; int moved; } CUchildNode; /* moved: the program's graph itself, not a copy */
 typedef struct { unsigned char from, to, type, reserved[5]; } CUedge;
 typedef struct {
     int type, reserved[3];
@@ -118,7 +119,7 @@ typedef struct {
         struct { int flags, reserved; CUcontext ctx; CUmemcpy3d copy; } memcpy_;
         CUmemsetNode memset_;
         CUhostNode host;
-        CUgraph graph;
+        CUchildNode child;
         CUevent event;
         CUallocNode alloc;
         CUdeviceptr free;

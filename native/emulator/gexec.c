@@ -55,7 +55,7 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned l
 {
     NEED_CTX();
     NEED_GRAPH(g);
-    if (!out)
+    if (!out || g->moved)
         return CU_INVALID;
     CUgraphExec e = emu_object_new(KIND_EXEC, sizeof *e);
     if (!e)
@@ -211,6 +211,8 @@ API CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *bad, int *
     NEED_CTX();
     NEED_EXEC(e);
     NEED_GRAPH(g);
+    if (g->moved)
+        return CU_INVALID;
     struct emu_gexec fresh = {.dev = e->dev};
     CUresult r = flatten(&fresh, g);
     bool same = !r && fresh.count == e->count;

@@ -13,7 +13,7 @@ API CUresult cuGraphAddKernelNode(HEAD, const CUkernelNode *p) { ADD(N_KERNEL, p
 API CUresult cuGraphAddHostNode(HEAD, const CUhostNode *p) { ADD(N_HOST, p); }
 API CUresult cuGraphAddMemcpyNode(HEAD, const CUmemcpy3d *p, CUcontext c) { ADD_IN(c, N_COPY, p); }
 API CUresult cuGraphAddMemsetNode(HEAD, const CUmemsetNode *p, CUcontext c) { ADD_IN(c, N_FILL, p); }
-API CUresult cuGraphAddChildGraphNode(HEAD, CUgraph child) { ADD(N_CHILD, &child); }
+API CUresult cuGraphAddChildGraphNode(HEAD, CUgraph child) { ADD(N_CHILD, (&(CUchildNode){child, 0})); }
 API CUresult cuGraphAddEventRecordNode(HEAD, CUevent e) { ADD(N_RECORD, &e); }
 API CUresult cuGraphAddEventWaitNode(HEAD, CUevent e) { ADD(N_WAIT, &e); }
 API CUresult cuGraphAddMemFreeNode(HEAD, CUdeviceptr ptr) { ADD(N_FREE, &ptr); }

@@ -15,6 +15,32 @@ CUgraph graph_new(void)
     return g;
 }
 
+static bool contains(CUgraph g, CUgraph other)
+{
+    bool found = g == other;
+    for (CUgraphNode n = g->first; n && !found; n = n->next)
+        found = n->type == N_CHILD && contains(n->p.child, other);
+    return found;
+}
+
+static CUresult fill_child(CUgraphNode n, const CUchildNode *from)
+{
+    NEED_GRAPH(from->graph);
+    if (from->graph->moved)
+        return CU_INVALID;
+    if (!from->moved) {
+        CUresult r = cuGraphClone(&n->p.child, from->graph);
+        if (!r)
+            n->p.child->owned = true;
+        return r;
+    }
+    if (from->graph->owned || contains(from->graph, n->graph))
+        return CU_INVALID;
+    n->p.child = from->graph;
+    n->p.child->owned = n->p.child->moved = true;
+    return CU_OK;
+}
+
 CUresult graph_fill(CUgraphNode n, const void *from)
 {
     node_params *p = &n->p;
@@ -33,12 +59,7 @@ CUresult graph_fill(CUgraphNode n, const void *from)
         return emu_copy_named(&p->copy) ? CU_OK : CU_INVALID;
     case N_FILL: p->fill = *(const CUmemsetNode *)from; break;
     case N_HOST: p->host = *(const CUhostNode *)from; return p->host.fn ? CU_OK : CU_INVALID;
-    case N_CHILD: {
-        CUresult r = cuGraphClone(&p->child, *(const CUgraph *)from);
-        if (!r)
-            p->child->owned = true;
-        return r;
-    }
+    case N_CHILD: return fill_child(n, from);
     case N_WAIT: case N_RECORD:
         p->event = *(const CUevent *)from;
         NEED_LIVE(p->event, KIND_EVENT);
@@ -106,7 +127,8 @@ static void append(CUgraph g, CUgraphNode n)
 CUresult graph_add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t count, int type, const void *params)
 {
     NEED_GRAPH(g);
-    if (!out || !graph_has(g, deps, count) || (!params && type != N_EMPTY))
+    bool fixed = g->moved && (type == N_ALLOC || type == N_FREE);
+    if (!out || fixed || !graph_has(g, deps, count) || (!params && type != N_EMPTY))
         return CU_INVALID;
     CUgraphNode n = node_new(g, type, deps, count);
     if (!n)

@@ -26,8 +26,9 @@ struct emu_node {
     bool mark;
     unsigned id;
 };
-/* owned: by a node or a capture, so that the program may not destroy it. */
-struct emu_graph { emu_head object; CUgraphNode first, last; size_t count; unsigned id; bool owned; };
+/* owned: by a node or a capture, so that the program may not destroy it. moved: it is its parent's, and of its own no more
+ * than a part of that. */
+struct emu_graph { emu_head object; CUgraphNode first, last; size_t count; unsigned id; bool owned, moved; };
 typedef struct { CUgraphNode origin; enum node_type type; node_params p; bool enabled; } exec_node;
 struct emu_gexec { emu_head object; CUcontext ctx; uint64_t life; exec_node *nodes; size_t count; uint64_t flags; int dev; unsigned id; };
 struct emu_capture {

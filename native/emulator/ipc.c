@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,10 +16,8 @@
 
 CUresult cuEventCreate(CUevent *out, unsigned flags);
 CUresult cuEventDestroy_v2(CUevent e);
-#define EXPORTS 256
 typedef struct { int pid, fd; uint64_t size, offset; char unused[40]; } ipc_handle;
-static struct { CUdeviceptr base; uint64_t id; int fd; } exported[EXPORTS];
-static int exports;
+static struct export { struct export *next; CUdeviceptr base; uint64_t id; int fd; } *exported;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The bytes are in the file, and the file at their address. */
@@ -34,21 +33,41 @@ static bool moved(CUdeviceptr at, size_t size, int fd)
     return mmap((void *)at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
 }
 
+/* The descriptors of what has been freed since are closed. */
+static void forget_freed(void)
+{
+    for (struct export **at = &exported; *at;) {
+        struct export *e = *at;
+        emu_mem m = {0};
+        if (emu_mem_next(e->base, &m))
+            emu_book_block(&m); /* of a shared page some allocation may be left */
+        if (m.base == e->base && m.id == e->id) {
+            at = &e->next;
+            continue;
+        }
+        *at = e->next;
+        close(e->fd);
+        free(e);
+    }
+}
+
 static int share(const emu_mem *m)
 {
-    for (int i = 0; i < exports; i++)
-        if (exported[i].base == m->base && exported[i].id == m->id)
-            return exported[i].fd;
+    forget_freed();
+    for (const struct export *e = exported; e; e = e->next)
+        if (e->base == m->base && e->id == m->id)
+            return e->fd;
     size_t size = (m->size + 4095) & ~(size_t)4095;
-    int fd = exports < EXPORTS ? anonymous_file("emulated-gpu-ipc") : -1;
+    struct export *e = malloc(sizeof *e);
+    int fd = e ? anonymous_file("emulated-gpu-ipc") : -1;
     if (fd < 0 || !moved(m->base, size, fd)) {
         if (fd >= 0)
             close(fd);
+        free(e);
         return -1;
     }
-    exported[exports].base = m->base;
-    exported[exports].id = m->id;
-    exported[exports++].fd = fd;
+    *e = (struct export){.next = exported, .base = m->base, .id = m->id, .fd = fd};
+    exported = e;
     return fd;
 }
 

@@ -151,7 +151,7 @@ API CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream s)
     NEED_CTX();
     CUstream st = emu_stream(s);
     emu_mem *m = emu_mem_find(ptr);
-    if (!st || !m || m->base != ptr)
+    if (!st || !m || m->base != ptr || m->kind == MEM_HOST || m->kind == MEM_VMM || m->kind == MEM_REGISTERED)
         return CU_INVALID;
     if (st->capture)
         return emu_capture_add(st, 11, &ptr, sizeof ptr, NULL);

@@ -34,8 +34,10 @@ void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns)
         break;
     case OP_FREE: {
         emu_mem *m = emu_mem_find(op->u.ptr);
-        if (m)
+        if (m && m->kind == MEM_POOL)
             emu_pool_free(m);
+        else
+            emu_mem_drop(op->u.ptr);
         break;
     }
     case OP_STORE:

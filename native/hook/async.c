@@ -106,7 +106,7 @@ static bool attempt(struct slot *slot, bool alone, void *with)
 
 static CUresult from_pool(struct request *ask, struct slot *slot)
 {
-    if (!slot_attach(slot) || !charge_try(slot, attempt, ask))
+    if (!slot_attach(slot) || !charge_try(slot, granules(ask->bytes), attempt, ask))
         REFUSE(wrong_stream(ask->stream) || pool_is_foreign(ask->pool), forward(ask),
                REAL(cuMemFree_v2, CUdeviceptr)(*ask->ptr));
     pthread_rwlock_unlock(&slot->books);

@@ -48,18 +48,19 @@ uint64_t owner_now(struct slot *slot)
     return primary_owner(slot);
 }
 
-/* Has the driver return what pools and graphs keep unused; true: more may come once frees under way are done. */
-static bool reclaim(struct slot *slot)
+/* Has the driver return what is kept unused; the bytes that may still come once frees under way are done. */
+static uint64_t reclaim(struct slot *slot)
 {
     int mode = quietly(CAPTURE_MODE_RELAXED);
-    bool more = pools_reclaim(slot) | later_reclaim() | graphs_reclaim(slot);
+    uint64_t coming = pools_reclaim(slot) + later_reclaim(slot) + graphs_reclaim(slot);
     quietly(mode);
     shared_reclaim();
-    return more;
+    return coming;
 }
 
-/* Frees that streams have yet to come to are waited for, but not during a capture, which must not be waited in. */
-bool charge_try(struct slot *slot, bool (*attempt)(struct slot *, bool, void *), void *with)
+/* Frees that streams have yet to come to are waited for where they may make room, but not during a capture, which must
+ * not be waited in. */
+bool charge_try(struct slot *slot, uint64_t bytes, bool (*attempt)(struct slot *, bool, void *), void *with)
 {
     if (!context_noticed(slot))
         return false;
@@ -71,15 +72,13 @@ bool charge_try(struct slot *slot, bool (*attempt)(struct slot *, bool, void *),
     uint64_t end = now_ns() + PENDING_PATIENCE_NS;
     for (bool more = true; more; nanosleep(&(struct timespec){0, 500000}, NULL)) {
         pthread_rwlock_wrlock(&slot->books);
-        more = reclaim(slot);
+        uint64_t coming = reclaim(slot);
         if (attempt(slot, true, with))
             return true;
         pthread_rwlock_unlock(&slot->books);
-        more &= now_ns() < end && !capture_running();
+        more = coming && now_ns() < end && !capture_running() && memory_may_fit(slot, bytes, coming);
     }
-    COUNT(denied);
-    aliquot_message denied = {.type = ALIQUOT_MSG_DENIED, .gpu = slot->number};
-    link_send(&denied);
+    memory_denied(slot);
     return false;
 }
 
@@ -93,7 +92,7 @@ bool charge_begin(struct slot *slot, uint64_t bytes)
 {
     if (!slot)
         return true;
-    if (!charge_try(slot, reserve, &bytes))
+    if (!charge_try(slot, bytes, reserve, &bytes))
         return false;
     charge_owner = owner_now(slot);
     return true;

@@ -28,6 +28,10 @@ static inline uint64_t granules(uint64_t bytes)
 enum memory_how { MEMORY_ASK, MEMORY_AT_HAND };
 bool memory_reserve(struct slot *slot, uint64_t bytes, enum memory_how how);
 uint64_t memory_charged(struct slot *slot, const aliquot_page *page);
+/* Could that much be reserved if `coming` bytes of what is charged came back? */
+bool memory_may_fit(struct slot *slot, uint64_t bytes, uint64_t coming);
+/* An allocation is refused, after every try to make room. Sleeps where refusals come faster than the arbiter reads. */
+void memory_denied(const struct slot *slot);
 
 /* An object is charged as memory that processes share. Exported: what it is charged here moves there. Imported: a part of
  * it is mapped. True: done; `*over`: it is known there, and that much of it is over the limit. */
@@ -46,8 +50,9 @@ bool charge_undecided(struct slot **slot);
  * are one. For an allocation it is found before the driver is asked, since the context may be gone afterwards. */
 uint64_t owner_now(struct slot *slot);
 extern HIDDEN __thread uint64_t charge_owner __attribute__((tls_model("initial-exec"))); /* since charge_begin() */
-/* Tries with the books held, then alone with what can be spared returned. True: done, and the books are still held. */
-bool charge_try(struct slot *slot, bool (*attempt)(struct slot *, bool alone, void *), void *with);
+/* Tries with the books held, then alone with what can be spared returned, as long as `bytes` may fit once frees under way
+ * are done. True: done, and the books are still held. */
+bool charge_try(struct slot *slot, uint64_t bytes, bool (*attempt)(struct slot *, bool alone, void *), void *with);
 /* Holds the books and reserves; false: over the limit, nothing is held. Without a slot nothing is to be done. */
 bool charge_begin(struct slot *slot, uint64_t bytes);
 /* Enters a reserved charge when the driver agreed, gives it back when not, lets go of the books; returns `result`. */
@@ -108,9 +113,11 @@ void page_leave(const struct ledger_entry *entry);
 
 /* pool.c, graph.c, memory.c */
 void pool_lost(const struct ledger_entry *entry);
-/* Has the driver return what it keeps unused; true: more may come once frees under way are done. */
-bool pools_reclaim(struct slot *slot);
-bool graphs_reclaim(struct slot *slot);
+/* Has the driver return what it keeps unused, of one slot or (NULL) of all where something was freed; the bytes that may
+ * still come once frees under way are done. */
+uint64_t pools_reclaim(struct slot *slot);
+uint64_t graphs_reclaim(struct slot *slot);
+uint64_t later_reclaim(const struct slot *slot);
 /* charge_begin for memory of graphs, and what follows an allocation that was captured. */
 bool graph_begin(struct slot *slot, uint64_t bytes);
 struct capturing {
@@ -119,8 +126,7 @@ struct capturing {
 CUresult graph_captured_alloc(CUresult result, struct slot *slot, const struct capturing *into, uint64_t bytes,
                               const CUdeviceptr *ptr);
 void graph_freed(CUdeviceptr ptr);
-bool later_reclaim(void);
-bool shared_reclaim(void);
+bool shared_reclaim(void); /* true: some memory is kept by descriptors alone */
 void pools_freed(void);      /* something was freed: the next completion point looks */
 void pools_look_again(void); /* at once, if anything was freed */
 

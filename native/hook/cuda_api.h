@@ -50,7 +50,9 @@ enum {
 #define SHARE_FABRIC 8
 #define ARRAY_SPARSE 0x40
 #define ARRAY_DEFERRED 0x80
+#define NODE_GRAPH 4
 #define NODE_MEM_ALLOC 10
+#define GRAPH_MOVED 1
 #define ALLOCATION_PINNED 1
 #define GREEN_DEFAULT_STREAM 1
 
@@ -131,7 +133,13 @@ struct alloc_node {
 struct node_params {
     int type;
     int reserved[3];
-    struct alloc_node alloc;
+    union {
+        struct alloc_node alloc;
+        struct {
+            void *graph;
+            int ownership;
+        } child;
+    };
 };
 
 struct array_v1 {

@@ -79,20 +79,21 @@ static uint64_t graphs_lost(struct slot *slot)
     return lost.bytes;
 }
 
-/* Brings the charge to what the device has reserved and the living may make it reserve. True: more may come soon. */
-static bool settle(struct slot *slot, bool trim)
+/* Brings the charge to what the device has reserved and the living may make it reserve; the bytes that may come soon. */
+static uint64_t settle(struct slot *slot, bool trim)
 {
     if (trim)
         REAL(cuDeviceGraphMemTrim, int)(slot->device);
     uint64_t reserved = graphs_reserved(slot), lost = slot->graph_lost ? graphs_lost(slot) : 0;
     slot->graph_lost = lost < reserved ? lost : reserved;
     uint64_t cost = graphs_cost(slot, 0), charge = reserved > cost ? reserved : cost;
+    uint64_t coming = reserved > cost || slot->graph_lost ? charge - slot->graph_bytes : 0;
     if (charge < slot->graph_charge)
         memory_release(slot, slot->graph_charge - charge);
     else if (!memory_reserve(slot, charge - slot->graph_charge, MEMORY_ASK))
         charge = slot->graph_charge;
     slot->graph_charge = charge;
-    return reserved > cost || slot->graph_lost;
+    return coming;
 }
 
 static bool lost_due(const struct slot *slot)
@@ -101,17 +102,19 @@ static bool lost_due(const struct slot *slot)
 }
 
 /* Of one slot, trimmed; of all (NULL) where what is charged may be too much. */
-bool graphs_reclaim(struct slot *slot)
+uint64_t graphs_reclaim(struct slot *slot)
 {
-    bool more = false;
+    uint64_t more = 0;
     if (slot ? pthread_mutex_lock(&lock) != 0 : pthread_mutex_trylock(&lock) != 0)
-        return true;
+        return 1;
     for (unsigned i = 0; slot_at(i); i++) {
         struct slot *one = slot_at(i);
         bool too_much = one->graph_charge > graphs_cost(one, 0) || lost_due(one);
+        uint64_t coming = 0;
         if (one->graph_charge && (one == slot || (!slot && (too_much || !one->graph_step))))
-            more |= settle(one, slot || too_much) && (!slot || now_ns() - one->graph_gone_ns < LINGERING_NS);
-        more |= !slot && one->graph_lost;
+            coming = settle(one, slot || too_much);
+        if (slot || one->graph_lost || now_ns() - one->graph_gone_ns < LINGERING_NS)
+            more += coming + (slot ? 0 : one->graph_lost);
     }
     pthread_mutex_unlock(&lock);
     return more;
@@ -134,7 +137,7 @@ static bool take_more(struct slot *slot, bool alone, void *with)
 
 bool graph_begin(struct slot *slot, uint64_t bytes)
 {
-    return !slot || charge_try(slot, take_more, &bytes);
+    return !slot || charge_try(slot, bytes, take_more, &bytes);
 }
 
 struct ended {
@@ -253,6 +256,38 @@ static struct slot *any_node_slot(const struct node_params *params)
     return params && params->type == NODE_MEM_ALLOC ? node_slot(&params->alloc) : NULL;
 }
 
+struct moved {
+    uint64_t from, to;
+};
+
+static void follow(struct ledger_entry *entry, void *with)
+{
+    const struct moved *moved = with;
+    if (entry->other == moved->from)
+        entry->other = moved->to;
+}
+
+/* A child that was moved into its parent ends with it, and so does its memory; the program may not destroy, instantiate or
+ * give memory to the child any more. */
+static void adopted(CUresult result, void *graph, const struct node_params *params)
+{
+    struct ledger_entry child, name, body;
+    if (result != CUDA_SUCCESS || params->type != NODE_GRAPH || params->child.ownership != GRAPH_MOVED ||
+        !ledger_take(LEDGER_GRAPH, (uintptr_t)params->child.graph, &child))
+        return;
+    pthread_mutex_lock(&lock);
+    if (!ledger_get(LEDGER_GRAPH, (uintptr_t)graph, &name)) {
+        child.key = (uintptr_t)graph;
+        ledger_put(child, NULL);
+    } else if (ledger_take(LEDGER_GRAPH, child.other, &body)) {
+        struct moved moved = {child.other, name.other};
+        ledger_change(LEDGER_GRAPH, name.other, (int)body.refs - 1, body.bytes, &name);
+        ledger_each(LEDGER_NODE, follow, &moved);
+        ledger_each(LEDGER_GRAPH, follow, &moved); /* what was instantiated of the child before */
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 CUresult on_graph_add_node(enum aliquot_symbol symbol, void **node, void *graph, const void *deps, size_t count,
                            struct node_params *params)
 {
@@ -263,6 +298,7 @@ CUresult on_graph_add_node(enum aliquot_symbol symbol, void **node, void *graph,
     if (!node_begin(&slot, bytes, &place, &params->alloc, &result))
         return result;
     result = REAL_AT(symbol, void **, void *, const void *, size_t, struct node_params *)(node, graph, deps, count, params);
+    adopted(result, graph, params);
     return added(result, slot, graph, bytes, slot ? params->alloc.ptr : 0);
 }
 
@@ -277,6 +313,7 @@ CUresult on_graph_add_node_v2(enum aliquot_symbol symbol, void **node, void *gra
         return result;
     result = REAL_AT(symbol, void **, void *, const void *, const void *, size_t, struct node_params *)(
         node, graph, deps, edges, count, params);
+    adopted(result, graph, params);
     return added(result, slot, graph, bytes, slot ? params->alloc.ptr : 0);
 }
 

@@ -264,6 +264,7 @@ enum ledger_kind {
     LEDGER_CODE,   /* its code in one context */
     LEDGER_NODE,   /* a pointer of a graph; other: the graph's number, 0: it is gone */
     LEDGER_OWNER,  /* a number, there as long as the context whose memory stands under it */
+    LEDGER_KINDS,
 };
 struct ledger_entry {
     uint64_t key;

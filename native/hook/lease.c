@@ -15,8 +15,34 @@
 #define IDLE_NS 1000000000ull      /* a slab that nothing was taken of for this long goes back */
 #define RELEASE_EVERY_NS 10000000ull
 #define PATIENCE_NS 60000000000ull
+#define MESSAGE_NS 400000ull          /* half of what the arbiter reads of one process, 5000 a second, is for turns */
+#define MESSAGE_BURST_NS 400000000ull /* 1000 messages */
+#define MESSAGE_WAIT_NS 1000000000ull /* nothing sleeps for longer */
 
 enum outcome { GRANTED, OVER, CONTENDED, UNANSWERED };
+
+static _Atomic uint64_t messages_due_ns; /* when all messages counted so far are paid for, at one each MESSAGE_NS */
+
+/* The arbiter stops reading a process that sends too many messages, and WANT and DRAINED are among them: a thread that
+ * retries refused allocations would stop the kernels of the others. So messages about memory are counted, and who sends
+ * more of them than a burst sleeps, without slot->lock, in memory_pace(). */
+static void count_messages(unsigned count)
+{
+    uint64_t now = now_ns(), due = atomic_load(&messages_due_ns), next;
+    do {
+        next = (due > now ? due : now) + count * MESSAGE_NS;
+        if (next > now + MESSAGE_BURST_NS + MESSAGE_WAIT_NS)
+            next = now + MESSAGE_BURST_NS + MESSAGE_WAIT_NS;
+    } while (!atomic_compare_exchange_weak(&messages_due_ns, &due, next));
+}
+
+static void memory_pace(void)
+{
+    uint64_t due = atomic_load(&messages_due_ns), free_at = now_ns() + MESSAGE_BURST_NS;
+    if (due > free_at)
+        nanosleep(&(struct timespec){(time_t)((due - free_at) / 1000000000u), (long)((due - free_at) % 1000000000u)},
+                  NULL);
+}
 
 /* Asks for at least `bytes`, likes a slab; with slot->lock held. */
 static enum outcome ask(struct slot *slot, uint64_t bytes, uint16_t flags, uint64_t *granted)
@@ -27,6 +53,7 @@ static enum outcome ask(struct slot *slot, uint64_t bytes, uint16_t flags, uint6
         .type = ALIQUOT_MSG_RESERVE, .flags = flags, .gpu = slot->number, .a = bytes, .b = liked};
     if (atomic_load(&slot->state) != SLOT_HELD || !link_ask(&message, ALIQUOT_MSG_LEASE, NULL))
         return UNANSWERED;
+    count_messages(1);
     slot->unheard = false;
     *granted = message.type == ALIQUOT_MSG_LEASE ? message.a : 0;
     return *granted ? GRANTED : message.type == ALIQUOT_MSG_LEASE && message.b ? CONTENDED : OVER;
@@ -45,6 +72,7 @@ static bool wait_for(struct slot *slot, enum outcome outcome, uint64_t start)
     pthread_mutex_unlock(&slot->lock);
     if (outcome == UNANSWERED)
         link_revive();
+    memory_pace();
     nanosleep(&(struct timespec){0, outcome == UNANSWERED ? NAP_NS : SHORT_NAP_NS}, NULL);
     pthread_mutex_lock(&slot->lock);
     return true;
@@ -156,6 +184,7 @@ bool context_reserve(struct slot *slot)
             break;
     }
     if (granted) {
+        count_messages(1); /* its release, which sleeps for nothing */
         slot->contexts++;
         slot->context_each = granted;
         slot->context_bytes += granted;
@@ -163,6 +192,7 @@ bool context_reserve(struct slot *slot)
         COUNT(denied);
     }
     pthread_mutex_unlock(&slot->lock);
+    memory_pace();
     if (granted)
         helper_start(slot); /* it notices a restarted arbiter for programs that only hold memory */
     return granted != 0;
@@ -205,6 +235,8 @@ bool memory_share(struct slot *slot, uint64_t object, uint64_t bytes, int fd, bo
         ledger_page(LEDGER_OBJECT, object, message.a);
     *over = message.b;
     pthread_mutex_unlock(&slot->lock);
+    count_messages(2); /* and UNSHARE, which may come at a completion point */
+    memory_pace();
     return message.a != 0;
 }
 
@@ -258,11 +290,31 @@ uint64_t memory_charged(struct slot *slot, const aliquot_page *page)
 {
     uint64_t nothing = 0;
     pthread_mutex_lock(&slot->lock);
-    if (slot->unheard)
+    bool asks = slot->unheard;
+    if (asks)
         ask(slot, 0, 0, &nothing);
     uint64_t leased = __atomic_load_n(&page->memory_leased_bytes, __ATOMIC_RELAXED) +
                       __atomic_load_n(&page->memory_context_bytes, __ATOMIC_RELAXED);
     uint64_t charged = leased > slot->unused ? leased - slot->unused : 0;
     pthread_mutex_unlock(&slot->lock);
+    if (asks)
+        memory_pace();
     return charged;
+}
+
+bool memory_may_fit(struct slot *slot, uint64_t bytes, uint64_t coming)
+{
+    const aliquot_page *page = atomic_load(&slot->page);
+    uint64_t charged = page ? memory_charged(slot, page) : 0;
+    return page && (bytes <= coming || (page->memory_limit_bytes > charged &&
+                                        bytes - coming <= page->memory_limit_bytes - charged));
+}
+
+void memory_denied(const struct slot *slot)
+{
+    COUNT(denied);
+    aliquot_message denied = {.type = ALIQUOT_MSG_DENIED, .gpu = slot->number};
+    link_send(&denied);
+    count_messages(1);
+    memory_pace();
 }

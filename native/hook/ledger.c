@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 static struct ledger_entry *table;
-static uint64_t capacity, used;
+static uint64_t capacity, used, counts[LEDGER_KINDS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t home(uint32_t kind, uint64_t key)
@@ -35,6 +35,7 @@ static void place(const struct ledger_entry *entry)
         i = (i + 1) & (capacity - 1);
     table[i] = *entry;
     used++;
+    counts[entry->kind]++;
 }
 
 static bool grow(void)
@@ -47,6 +48,7 @@ static bool grow(void)
     table = map;
     capacity = new_capacity;
     used = 0;
+    memset(counts, 0, sizeof counts);
     for (uint64_t i = 0; i < old_capacity; i++)
         if (old[i].kind)
             place(&old[i]);
@@ -58,6 +60,7 @@ static bool grow(void)
 static void removed(struct ledger_entry *entry)
 {
     uint64_t hole = (uint64_t)(entry - table), i = hole;
+    counts[entry->kind]--;
     for (;;) {
         i = (i + 1) & (capacity - 1);
         if (!table[i].kind)
@@ -208,9 +211,11 @@ enum ledger_answer ledger_change(uint32_t kind, uint64_t key, int refs, uint64_t
 void ledger_each(uint32_t kind, void (*visit)(struct ledger_entry *, void *), void *with)
 {
     pthread_mutex_lock(&lock);
-    for (uint64_t i = 0; i < capacity; i++)
-        if (table[i].kind == kind)
+    for (uint64_t i = 0, left = counts[kind]; left; i++)
+        if (table[i].kind == kind) {
             visit(&table[i], with);
+            left--;
+        }
     pthread_mutex_unlock(&lock);
 }
 
@@ -228,5 +233,6 @@ void ledger_clear(void)
     pthread_mutex_init(&lock, NULL);
     if (table)
         memset(table, 0, capacity * sizeof *table);
+    memset(counts, 0, sizeof counts);
     used = 0;
 }

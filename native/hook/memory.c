@@ -4,8 +4,6 @@
  */
 #include "charge.h"
 
-static _Atomic unsigned later; /* frees of linear memory that wait for a stream */
-
 /* Each comes in two widths of pointers and sizes: 64 bits, and the 32 of the first interface (_v1). */
 #define ALLOC(name, pointer, size)                                                                                     \
     CUresult name(enum aliquot_symbol symbol, pointer *ptr, size bytes)                                                \
@@ -114,7 +112,6 @@ static CUresult freed_later(CUresult result, struct ledger_entry *entry)
     }
     entry->kind = LEDGER_LATER;
     charge_enter(*entry);
-    atomic_fetch_add(&later, 1);
     pools_freed();
     return result;
 }
@@ -135,35 +132,33 @@ CUresult on_mem_free_async(enum aliquot_symbol symbol, CUdeviceptr ptr, void *st
 }
 
 struct gone {
+    const struct slot *slot; /* NULL: all */
     struct ledger_entry entries[32];
     unsigned count;
-    bool waiting;
+    uint64_t waiting;
 };
 
+/* Freed: the driver does not know the address any more, or it is within what another was given since. */
 static void look(struct ledger_entry *entry, void *with)
 {
     struct gone *gone = with;
     CUdeviceptr base;
     size_t bytes;
     CUresult result = REAL(cuMemGetAddressRange_v2, CUdeviceptr *, size_t *, CUdeviceptr)(&base, &bytes, entry->key);
-    bool unknown = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_FOUND;
-    if (unknown && gone->count < 32)
+    bool freed = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_FOUND ||
+                 (result == CUDA_SUCCESS && base != entry->key);
+    if (freed && gone->count < 32)
         gone->entries[gone->count++] = *entry;
-    else
-        gone->waiting = true;
+    else if (!gone->slot || gone->slot == entry->slot)
+        gone->waiting += entry->bytes;
 }
 
-/* True: some have not been freed yet. */
-bool later_reclaim(void)
+uint64_t later_reclaim(const struct slot *slot)
 {
-    struct gone gone = {.count = 0};
-    if (!atomic_load(&later))
-        return false;
+    struct gone gone = {.slot = slot};
     ledger_each(LEDGER_LATER, look, &gone);
     for (unsigned i = 0; i < gone.count; i++)
-        if (ledger_take(LEDGER_LATER, gone.entries[i].key, &gone.entries[i])) {
-            atomic_fetch_sub(&later, 1);
-            memory_release(gone.entries[i].slot, gone.entries[i].bytes);
-        }
+        if (ledger_take(LEDGER_LATER, gone.entries[i].key, &gone.entries[i]))
+            charge_gone(&gone.entries[i]);
     return gone.waiting;
 }

@@ -160,7 +160,7 @@ static CUresult end(struct pool *pool, enum aliquot_symbol symbol)
     return REAL_AT(symbol, void *)(handle);
 }
 
-bool pool_settle(struct pool *pool, bool trim)
+uint64_t pool_settle(struct pool *pool, bool trim)
 {
     uint64_t reserved, used, keep = 0, step = atomic_load(&pool->slot->pool_step);
     atomic_store(&pool->freed, 0);
@@ -168,14 +168,14 @@ bool pool_settle(struct pool *pool, bool trim)
         REAL(cuMemPoolTrimTo, void *, size_t)(pool->handle, 0);
     uint64_t living = atomic_load(&pool->living); /* before what the pool says, so that a free between is seen */
     if (!pool_holds(pool, &reserved, &used))
-        return false;
+        return 0;
     if (reserved < pool->charge) {
         memory_release(pool->slot, pool->charge - reserved);
         pool->charge = reserved;
     }
     if (pool->destroyed && !reserved && !used && !atomic_load(&pool->living)) {
         end(pool, SYM_cuMemPoolDestroy);
-        return false;
+        return 0;
     }
     REAL(cuMemPoolGetAttribute, void *, int, void *)(pool->handle, POOL_RELEASE_THRESHOLD, &keep);
     if (keep < used)
@@ -185,13 +185,13 @@ bool pool_settle(struct pool *pool, bool trim)
         atomic_store(&pool->freed, 1);
         pools_freed();
     }
-    return more;
+    return more ? reserved - (living < reserved ? living : 0) : 0;
 }
 
 /* All pools of a slot (NULL: of all), or only those of which something was freed. */
-static bool settle_all(struct slot *slot, bool trim)
+static uint64_t settle_all(struct slot *slot, bool trim)
 {
-    bool more = false;
+    uint64_t more = 0;
     pthread_mutex_lock(&list_lock);
     for (struct pool *pool = pools; pool; pool = pool->next) {
         if (!pool->handle || !pool->slot || (slot && pool->slot != slot) || (!trim && !atomic_load(&pool->freed)))
@@ -200,7 +200,7 @@ static bool settle_all(struct slot *slot, bool trim)
         pthread_mutex_unlock(&list_lock);
         pthread_mutex_lock(&pool->lock);
         if (pool->handle)
-            more |= pool_settle(pool, trim);
+            more += pool_settle(pool, trim);
         pool_close(pool);
         pthread_mutex_lock(&list_lock);
     }
@@ -208,7 +208,7 @@ static bool settle_all(struct slot *slot, bool trim)
     return more;
 }
 
-bool pools_reclaim(struct slot *slot)
+uint64_t pools_reclaim(struct slot *slot)
 {
     return settle_all(slot, true);
 }
@@ -225,7 +225,7 @@ void pools_refresh(void)
     atomic_store(&some_freed, 0);
     int mode = quietly(CAPTURE_MODE_RELAXED);
     settle_all(NULL, false);
-    bool more = later_reclaim() | graphs_reclaim(NULL);
+    bool more = later_reclaim(NULL) | graphs_reclaim(NULL);
     quietly(mode);
     if (now >= atomic_load(&next_shared_ns)) {
         atomic_store(&next_shared_ns, now + SHARED_NS);

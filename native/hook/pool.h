@@ -27,8 +27,8 @@ void pool_close(struct pool *pool);
 bool pool_is_foreign(void *handle);
 /* What the pool holds of the GPU, and what of that is in use. */
 bool pool_holds(const struct pool *pool, uint64_t *reserved, uint64_t *used);
-/* With its lock held: trims to nothing if `trim`, brings the charge down to what the pool holds. True: more comes once frees
- * under way are done. */
-bool pool_settle(struct pool *pool, bool trim);
+/* With its lock held: trims to nothing if `trim`, brings the charge down to what the pool holds. The bytes that may come
+ * once frees under way are done. */
+uint64_t pool_settle(struct pool *pool, bool trim);
 
 #endif

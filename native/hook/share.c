@@ -3,24 +3,30 @@
  * A descriptor keeps the memory too. The file behind it is known again by its inode, or, where all have one inode as
  * those of a device node do, by being the same open file: a property of it that is set through one descriptor shows
  * through the other. We keep a descriptor of our own to compare with, and close it when nothing else here needs the
- * memory. Descriptors that other processes or sockets hold are not seen; what is imported there is charged there.
+ * memory; it is the program's to close too, so the file is compared before it is used. Descriptors that other processes
+ * or sockets hold are not seen; what is imported there is charged there.
  */
 #include "vmm.h"
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #define FABRIC_BYTES 64
 #define SHARES 1024
+#define DESCRIPTORS_MOST (1u << 20) /* the kernel's own bound, unless it was raised */
 
 struct share {
     uint64_t object; /* 0: free */
     int type, fd;
+    int shown;  /* the descriptor that the program had of it first */
     bool alone; /* no handle and no mapping is left */
+    bool seen;  /* when it was last looked at, the program had it open */
     dev_t device;
     ino_t inode;
     unsigned char fabric[FABRIC_BYTES];
@@ -48,6 +54,15 @@ static bool same_memory(const struct share *share, int fd, const struct stat *fa
     return S_ISREG(facts->st_mode) || same_open_file(share->fd, fd);
 }
 
+/* The descriptor of ours; -1: the program has closed it, and its number may be another file's. */
+static int own_descriptor(const struct share *share)
+{
+    struct stat facts;
+    bool ours = share->fd >= 0 && fstat(share->fd, &facts) == 0 && facts.st_dev == share->device &&
+                facts.st_ino == share->inode;
+    return ours ? share->fd : -1;
+}
+
 static bool matches(const struct share *share, const void *shared, int type, const struct stat *facts)
 {
     if (!share->object || share->type != type)
@@ -72,6 +87,18 @@ static bool known_type(int type)
     return type == SHARE_FD || type == SHARE_FABRIC;
 }
 
+/* With the lock held: nothing else holds the object from now on, or something does again. True: it was otherwise. */
+static bool leave_alone(uint64_t object, bool alone)
+{
+    bool changed = false;
+    for (unsigned i = 0; i < highest; i++)
+        if (shares[i].object == object && shares[i].type == SHARE_FD && shares[i].alone != alone) {
+            shares[i].alone = alone;
+            changed = true;
+        }
+    return changed;
+}
+
 uint64_t shared_object(const void *shared, int type)
 {
     if (!known_type(type))
@@ -79,12 +106,10 @@ uint64_t shared_object(const void *shared, int type)
     pthread_mutex_lock(&lock);
     struct share *share = find(shared, type);
     uint64_t object = share && object_hold(share->object) ? share->object : 0;
-    for (unsigned i = 0; object && i < highest; i++)
-        if (shares[i].object == object && shares[i].alone) {
-            shares[i].alone = false;
-            object_drop(object); /* the reference that the descriptor had */
-        }
+    bool alone = object && leave_alone(object, false);
     pthread_mutex_unlock(&lock);
+    if (alone)
+        object_drop(object); /* the reference that the descriptor had */
     return object;
 }
 
@@ -110,10 +135,11 @@ int shared_note(uint64_t object, const void *shared, int type)
     pthread_mutex_lock(&lock);
     struct share *share = find(shared, type) ? NULL : place();
     if (share) {
-        *share = (struct share){.object = object, .type = type, .fd = -1};
+        *share = (struct share){.object = object, .type = type, .fd = -1, .shown = -1};
         if (type == SHARE_FABRIC) {
             memcpy(share->fabric, shared, FABRIC_BYTES);
         } else {
+            share->shown = (int)(intptr_t)shared;
             fd = share->fd = fcntl((int)(intptr_t)shared, F_DUPFD_CLOEXEC, 3);
             share->device = facts.st_dev;
             share->inode = facts.st_ino;
@@ -129,70 +155,126 @@ int shared_descriptor(uint64_t object)
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < highest && fd < 0; i++)
         if (shares[i].object == object && shares[i].type == SHARE_FD)
-            fd = shares[i].fd;
+            fd = own_descriptor(&shares[i]);
     pthread_mutex_unlock(&lock);
     return fd;
 }
 
-/* Is another descriptor of this process open on the same file? Each is looked at by its name: other threads open and close
- * theirs meanwhile, and what a number names may change. */
-static bool open_elsewhere(const struct share *share)
+static void see(int fd)
 {
-    DIR *all = opendir("/proc/self/fd");
-    bool found = !all; /* what cannot be looked at counts as open: nothing is given back that is in use */
-    for (struct dirent *one; all && !found && (one = readdir(all));) {
-        int fd = atoi(one->d_name);
-        struct stat facts;
-        bool ours = one->d_name[0] == '.' || fd == share->fd || fd == dirfd(all);
-        for (unsigned i = 0; !ours && i < highest; i++)
-            ours = shares[i].object && shares[i].type == SHARE_FD && shares[i].fd == fd;
-        found = !ours && fstatat(dirfd(all), one->d_name, &facts, 0) == 0 && same_memory(share, fd, &facts);
+    struct stat facts;
+    if (fstat(fd, &facts) != 0)
+        return;
+    for (unsigned i = 0; i < highest; i++)
+        if (shares[i].object && shares[i].fd == fd && own_descriptor(&shares[i]) == fd)
+            return;
+    for (unsigned i = 0; i < highest; i++)
+        if (!shares[i].seen)
+            shares[i].seen = matches(&shares[i], (void *)(intptr_t)fd, SHARE_FD, &facts);
+}
+
+/* Without /proc, or without a descriptor for it, the kernel says which numbers are open. */
+static void see_every_number(void)
+{
+    struct pollfd some[64];
+    struct rlimit limit = {.rlim_max = DESCRIPTORS_MOST};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    for (unsigned first = 0; first < limit.rlim_max && first < DESCRIPTORS_MOST; first += 64) {
+        for (unsigned i = 0; i < 64; i++)
+            some[i] = (struct pollfd){.fd = (int)(first + i)};
+        bool told = poll(some, 64, 0) >= 0;
+        for (unsigned i = 0; i < 64; i++)
+            if (!told || !(some[i].revents & POLLNVAL))
+                see(some[i].fd);
     }
-    if (all)
-        closedir(all);
-    return found;
+}
+
+/* Which of what was shown does this process have open, by any descriptor but our own? Those that it had first are looked
+ * at first, and rarely are there others. */
+static void look(void)
+{
+    bool all = true;
+    for (unsigned i = 0; i < highest; i++) {
+        struct stat facts;
+        shares[i].seen = shares[i].type == SHARE_FD && fstat(shares[i].shown, &facts) == 0 &&
+                         matches(&shares[i], (void *)(intptr_t)shares[i].shown, SHARE_FD, &facts);
+        all &= shares[i].seen || !shares[i].object || !shares[i].alone;
+    }
+    DIR *names = all ? NULL : opendir("/proc/self/fd");
+    for (struct dirent *one; names && (one = readdir(names));)
+        if (one->d_name[0] != '.' && atoi(one->d_name) != dirfd(names))
+            see(atoi(one->d_name));
+    if (names)
+        closedir(names);
+    else if (!all)
+        see_every_number();
 }
 
 static void forget(uint64_t object)
 {
     for (unsigned i = 0; i < highest; i++)
         if (shares[i].object == object) {
-            if (shares[i].fd >= 0)
-                close(shares[i].fd);
+            int fd = own_descriptor(&shares[i]);
+            if (fd >= 0)
+                close(fd);
             shares[i].object = 0;
         }
 }
 
-bool shared_keeps(uint64_t object)
+static bool seen(uint64_t object)
 {
-    bool keeps = false;
+    for (unsigned i = 0; i < highest; i++)
+        if (shares[i].object == object && shares[i].seen)
+            return true;
+    return false;
+}
+
+bool shared_keeps(struct ledger_entry object)
+{
     pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < highest && !keeps; i++)
-        if (shares[i].object == object && shares[i].type == SHARE_FD && open_elsewhere(&shares[i]))
-            keeps = shares[i].alone = true;
-    if (!keeps)
-        forget(object);
+    if (leave_alone(object.key, true))
+        look();
+    bool keeps = seen(object.key);
+    object.refs = 1;
+    if (keeps)
+        ledger_put(object, NULL); /* before another thread may find the descriptors closed */
+    else
+        forget(object.key);
     pthread_mutex_unlock(&lock);
     if (keeps)
         pools_freed(); /* to be looked at again */
     return keeps;
 }
 
+/* One that is kept by descriptors and has none left; 0: none. With the lock held, after look(). */
+static uint64_t ended(bool *some)
+{
+    *some = false;
+    for (unsigned i = 0; i < highest; i++)
+        if (shares[i].object && shares[i].alone) {
+            if (!seen(shares[i].object))
+                return shares[i].object;
+            *some = true;
+        }
+    return 0;
+}
+
 bool shared_reclaim(void)
 {
-    uint64_t ended[64];
-    unsigned count = 0;
-    bool some = false;
-    pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < highest && count < 64; i++)
-        if (shares[i].object && shares[i].alone) {
-            shares[i].alone = open_elsewhere(&shares[i]);
-            some |= shares[i].alone;
-            if (!shares[i].alone)
-                ended[count++] = shares[i].object;
+    uint64_t object;
+    bool some, first = true;
+    do {
+        pthread_mutex_lock(&lock);
+        object = ended(&some);
+        if (first && (object || some)) {
+            look();
+            object = ended(&some);
         }
-    pthread_mutex_unlock(&lock);
-    for (unsigned i = 0; i < count; i++)
-        object_drop(ended[i]);
+        first = false;
+        if (object)
+            forget(object);
+        pthread_mutex_unlock(&lock);
+        object_drop(object);
+    } while (object);
     return some;
 }

@@ -27,11 +27,8 @@ void object_drop(uint64_t object)
     struct ledger_entry entry;
     if (!object || ledger_change(LEDGER_OBJECT, object, -1, 0, &entry) != LEDGER_GONE)
         return;
-    if (shared_keeps(object)) { /* which then has its only reference */
-        entry.refs = 1;
-        ledger_put(entry, NULL);
+    if (shared_keeps(entry))
         return;
-    }
     if (entry.page)
         memory_unshare(entry.slot, entry.page);
     else

@@ -19,7 +19,8 @@ uint64_t shared_object(const void *shared, int type);
 /* The descriptor of our own that is kept of it; -1: none. */
 int shared_note(uint64_t object, const void *shared, int type);
 int shared_descriptor(uint64_t object);
-/* No handle and no mapping is left: true while a descriptor of this process still keeps the memory. */
-bool shared_keeps(uint64_t object);
+/* No handle and no mapping is left, and the object is out of the ledger. True: a descriptor of this process still keeps
+ * the memory, and has the only reference to the object, which is back in the ledger. */
+bool shared_keeps(struct ledger_entry object);
 
 #endif

@@ -153,6 +153,52 @@ answer(free)
     assert kept == 64
 
 
+def test_a_stream_frees_what_was_allocated_without_one(clients):
+    """cuMemFreeAsync takes linear memory when the stream comes to it, and refuses what is not of the device's."""
+    machine = clients()
+
+    lost, codes = machine.run("""
+open_gpu(); stream = ck(d.cuStreamCreate(1)); before = ck(d.cuMemGetInfo())[0]
+p, managed, host = ck(d.cuMemAlloc(64 << 20)), ck(d.cuMemAllocManaged(1 << 20, 1)), ck(d.cuMemAllocHost(4096))
+codes = [int(d.cuMemFreeAsync(x, stream)[0]) for x in (p, managed, host)]; ck(d.cuStreamSynchronize(stream))
+answer([before - ck(d.cuMemGetInfo())[0], [*codes, int(d.cuMemFree(p)[0])]])
+""")
+
+    assert (lost, codes) == (0, [0, 0, 1, 1])
+
+
+def test_a_child_graph_that_is_moved_belongs_to_its_parent(clients):
+    """It runs with its parent, ends with it, and cannot be instantiated, destroyed, moved again or given memory."""
+    machine = clients()
+
+    codes, ends = machine.run("""
+open_gpu(); stream = ck(d.cuStreamCreate(1)); seen = (ctypes.c_int * 1)()
+count = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: seen.__setitem__(0, seen[0] + 1))
+lib = ctypes.CDLL("libcuda.so.1"); v, size = ctypes.c_void_p, ctypes.c_size_t
+class Child(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("pad", ctypes.c_int * 3), ("graph", v), ("how", ctypes.c_int),
+                ("rest", ctypes.c_ubyte * 256)]
+def graph():
+    g = v(); lib.cuGraphCreate(ctypes.byref(g), 0); return g
+def move(child, parent):
+    params = Child(4, (ctypes.c_int * 3)(), child, 1)
+    return lib.cuGraphAddNode_v2(ctypes.byref(v()), parent, None, None, size(0), ctypes.byref(params))
+parent, child, other, run = graph(), graph(), graph(), v()
+host = (v * 2)(ctypes.cast(count, v), None)
+lib.cuGraphAddHostNode(ctypes.byref(v()), child, None, size(0), host)
+codes = [move(parent, parent), move(child, parent), move(child, other), lib.cuGraphDestroy(child),
+         lib.cuGraphInstantiateWithFlags(ctypes.byref(v()), child, ctypes.c_uint64(0)), move(parent, child),
+         lib.cuGraphAddMemFreeNode(ctypes.byref(v()), child, None, size(0), ctypes.c_uint64(1))]
+codes.append(lib.cuGraphInstantiateWithFlags(ctypes.byref(run), parent, ctypes.c_uint64(0)))
+codes.append(lib.cuGraphLaunch(run, v(int(stream)))); ck(d.cuStreamSynchronize(stream)); codes.append(seen[0])
+nodes = ctypes.c_size_t(); alive = lib.cuGraphGetNodes(child, None, ctypes.byref(nodes))
+ended = lib.cuGraphDestroy(parent); gone = lib.cuGraphGetNodes(child, None, ctypes.byref(nodes))
+answer([codes, [alive, ended, gone, lib.cuGraphDestroy(other)]])
+""")
+
+    assert (codes, ends) == ([1, 0, 1, 1, 1, 1, 1, 0, 0, 1], [0, 0, 1, 0])
+
+
 def test_mapped_physical_memory_is_readable_and_given_back(clients):
     """Virtual memory management maps created memory at a reserved address and charges it until it is released."""
     mapped, after, first = clients().run("""

@@ -145,3 +145,16 @@ def test_only_a_pool_made_for_it_can_be_shown(clients):
     )
 
     assert [1] * 5 == codes
+
+
+def test_exports_end_with_their_allocations(clients):
+    """A process shows any number of allocations, and the descriptors of those that it has freed are closed."""
+    machine = clients()
+
+    assert machine.run("""
+open_gpu(); os = __import__("os")
+for _ in range(600):
+    p = ck(d.cuMemAlloc(2 << 20)); ck(d.cuIpcGetMemHandle(p)); ck(d.cuMemFree(p))
+before = len(os.listdir("/proc/self/fd")); kept = [ck(d.cuMemAlloc(512)) for _ in range(300)]
+[ck(d.cuIpcGetMemHandle(p)) for p in kept]; answer([before < 100, len(os.listdir("/proc/self/fd")) - before < 10])
+""") == [True, True]

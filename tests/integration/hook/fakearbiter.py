@@ -18,6 +18,7 @@ from aliquot.arbiter.abi import (
     MessageType,
     Refusal,
     ReserveFlag,
+    WelcomeFeature,
 )
 from aliquot.arbiter.pages import GrantPage
 from aliquot.arbiter.records import TenantGpu
@@ -52,6 +53,7 @@ class FakeArbiter:
     boot_id: int = 1
     auto_grant: bool = False
     auto_close: bool = False
+    shares: bool = False
     heard: list[Heard] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -171,18 +173,24 @@ class FakeArbiter:
         self.pages[gpu].set_memory(self.leased[gpu], self.contexts[gpu] * self.context_mib << 20)
 
     def _answer(self, connection, kind, flags, gpu, seq, a, b, uuid, leases, contexts) -> None:
-        def say(answer: MessageType, *, slot: int = 0, value: int = 0, fds: tuple[int, ...] = ()) -> None:
-            message = MESSAGE_STRUCT.pack(answer, 0, slot, seq, value, 0, 0, 0, uuid)
+        def say(
+            answer: MessageType, *, slot: int = 0, value: int = 0, second: int = 0, fds: tuple[int, ...] = ()
+        ) -> None:
+            message = MESSAGE_STRUCT.pack(answer, 0, slot, seq, value, second, 0, 0, uuid)
             socket.send_fds(connection, [message], list(fds))
 
         if kind == MessageType.HELLO:
-            say(MessageType.WELCOME, value=self.boot_id)
+            say(MessageType.WELCOME, value=self.boot_id, second=WelcomeFeature.SHARE if self.shares else 0)
         elif kind == MessageType.ATTACH:
             slots = [i for i, one in enumerate(self._gpus) if one.uuid_bytes() == uuid]
             if slots:
                 say(MessageType.PAGE, slot=slots[0], fds=(self.pages[slots[0]].fd,))
             else:
                 say(MessageType.REFUSED, value=Refusal.NOT_YOURS)
+        elif kind == MessageType.SHARE:
+            leases[gpu] -= a
+            self._account(gpu, -a, 0)  # what is shared is charged to no process here
+            say(MessageType.SHARED, slot=gpu, value=seq)
         elif kind == MessageType.RESERVE:
             free = (self.memory_mib << 20) - self.leased[gpu] - (self.contexts[gpu] * self.context_mib << 20)
             if flags & ReserveFlag.CONTEXT:

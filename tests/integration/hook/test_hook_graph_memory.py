@@ -165,3 +165,45 @@ def test_a_context_that_is_destroyed_under_a_running_graph_leaves_nothing_charge
 
     assert {"codes": [0], "held": 0, "unbalanced": 0} == program.read()
     assert scene.device_bytes() - context_bytes < MIB
+
+
+MOVED = """
+GRAPH, MOVE = 4, 1
+class Child(c.Structure):
+    _fields_ = [('type', c.c_int), ('reserved', c.c_int * 3), ('graph', c.c_void_p), ('how', c.c_int),
+                ('rest', c.c_ubyte * 256)]
+class Parent(Graph):
+    def __init__(self, own_mib, *children, before=False):
+        self.graph, self.run, self.codes = c.c_void_p(), c.c_void_p(), []
+        if own_mib: super().__init__(own_mib, own_free=True); L.cuGraphExecDestroy(self.run)
+        else: L.cuGraphCreate(c.byref(self.graph), 0)
+        for child in children:
+            if not before: L.cuGraphExecDestroy(child.run)
+            params = Child(GRAPH, (c.c_int * 3)(), child.graph, MOVE)
+            self.codes.append(L.cuGraphAddNode_v2(c.byref(c.c_void_p()), self.graph, None, None, c.c_size_t(0),
+                                                  c.byref(params)))
+            if before: L.cuGraphExecDestroy(child.run)
+        self.codes.append(L.cuGraphInstantiateWithFlags(c.byref(self.run), self.graph, c.c_uint64(0)))
+"""
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["not instantiated", "instantiated"])
+@pytest.mark.parametrize("own_mib", [0, 64])
+def test_a_child_that_was_moved_ends_with_its_parent(tenant, own_mib, before):
+    """Memory of graphs that are moved into their parent is charged while it or its executable lives, and then free."""
+    scene, program, context_bytes = start(
+        tenant,
+        MOVED + "rounds = []\n"
+        "for _ in range(8):\n"
+        f"    parent = Parent({own_mib}, Graph(96, own_free=True), Graph(96, own_free=True), before={before})\n"
+        "    full = held() // MIB; launched = parent.launch(); sync()\n"
+        "    rounds.append([full, launched, *parent.codes, L.cuGraphDestroy(parent.graph), held() // MIB,\n"
+        "                   L.cuGraphExecDestroy(parent.run)])\n"
+        "settle(); say(rounds=rounds, held=held(), left=cuda.stats()['ledger_entries'])\nwait_line()",
+    )
+
+    said = program.read()
+
+    full = 192 + own_mib
+    assert said == {"rounds": [[full, 0, 0, 0, 0, 0, full, 0]] * 8, "held": 0, "left": said["left"]}
+    assert scene.device_bytes() == context_bytes

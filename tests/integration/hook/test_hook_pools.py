@@ -66,6 +66,48 @@ def test_a_free_under_way_is_waited_for(tenant):
     assert program.read() == {"a": 0, "b": 0}
 
 
+@pytest.mark.parametrize(
+    ("pending", "living_mib", "size_mib"),
+    [("pool", 0, 1 << 16), ("pool", 150, 150), ("linear", 0, 1 << 16), ("linear", 150, 150), ("graph", 150, 150)],
+)
+def test_frees_under_way_are_not_waited_for_where_they_cannot_make_room(tenant, pending, living_mib, size_mib):
+    """An allocation that would not fit after all frees that are under way is refused while the stream is still busy."""
+    scene = tenant(memory_mib=256, auto_grant=True)
+    program = scene.run(
+        POOLS + f"f = cuda.spin(); made = linear({living_mib}) if {living_mib} else 0\n"
+        "def pool(mib): return take(new_pool(), mib)[1]\n"
+        "def linear_at(mib): linear(mib); return c.c_uint64(ptr.value)\n"
+        "def of_graph(mib):\n"
+        "    graph_alloc(mib); run = c.c_void_p(); params = AllocNode()\n"
+        "    L.cuGraphMemAllocNodeGetParams(node, c.byref(params))\n"
+        "    L.cuGraphInstantiateWithFlags(c.byref(run), graph, c.c_uint64(0)); L.cuGraphLaunch(run, stream); sync()\n"
+        "    L.cuGraphExecDestroy(run); L.cuGraphDestroy(graph); return c.c_uint64(params.ptr)\n"
+        f"p = {{'pool': pool, 'linear': linear_at, 'graph': of_graph}}[{pending!r}](64)\n"
+        "cuda.launch(f, 4_000_000_000, stream)\n"
+        f"freed = L.cuMemFreeAsync(p, stream); over = linear({size_mib}); busy = L.cuStreamQuery(stream)\n"
+        "say(made=made, freed=freed, over=over, busy=busy)"
+    )
+
+    assert program.read() == {"made": 0, "freed": 0, "over": 2, "busy": 600}
+
+
+def test_linear_memory_that_a_stream_frees_is_charged_until_then(tenant):
+    """What cuMemAlloc gave and cuMemFreeAsync took is charged until the stream comes to it, and then free."""
+    scene = tenant(memory_mib=258, auto_grant=True)
+    program = scene.run(
+        POOLS + "f = cuda.spin(); pieces = []; before = [held(), info(), cuda.stats()['ledger_entries']]\n"
+        "def piece(mib): got = linear(mib); return got, c.c_uint64(ptr.value)\n"
+        "for _ in range(3):\n"
+        "    made = [piece(4) for _ in range(64)]; pieces += [r for r, _ in made]; cuda.launch(f, 50_000_000, stream)\n"
+        "    pieces += [L.cuMemFreeAsync(p, stream) for _, p in made]\n"
+        "under_way = held() - before[0]; sync(); free = info()\n"
+        "say(codes=sorted(set(pieces)), under_way=under_way,\n"
+        "    same=[held(), free, cuda.stats()['ledger_entries']] == before)"
+    )
+
+    assert program.read() == {"codes": [0], "under_way": 256, "same": True}
+
+
 @pytest.mark.parametrize("closed", [True, False])
 def test_exported_memory_is_charged_as_long_as_it_is_held(tenant, closed):
     """Released, an object stays charged while an import or a descriptor of it is held, and is free after the last."""
