@@ -9,6 +9,7 @@ Every field has a default, for the API server leaves out what is empty.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -181,6 +182,62 @@ class SchedulingGroup(Value, frozen=True):
     pod_group_name: str = ""
 
 
+class Taint(Value, frozen=True):
+    """A node's taint."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Toleration(Value, frozen=True):
+    """A taint that a pod puts up with."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def covers(self, taint: Taint) -> bool:
+        """Whether it is this taint."""
+        same = self.operator == "Exists" or self.value == taint.value
+        return self.effect in ("", taint.effect) and self.key in ("", taint.key) and same
+
+
+class Requirement(Value, frozen=True):
+    """One condition on a node's labels or fields."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+    def holds(self, values: Mapping[str, str]) -> bool:
+        """Whether they meet it."""
+        has, value = self.key in values, values.get(self.key, "")
+        if self.operator in ("Exists", "DoesNotExist"):
+            return has == (self.operator == "Exists")
+        if self.operator in ("In", "NotIn"):
+            return (has and value in self.values) == (self.operator == "In")
+        try:
+            left, right = int(value), int(self.values[0])
+        except (ValueError, IndexError):
+            return False
+        return left > right if self.operator == "Gt" else left < right
+
+
+class NodeTerm(Value, frozen=True):
+    """Conditions that must all hold."""
+
+    match_expressions: tuple[Requirement, ...] = ()
+    match_fields: tuple[Requirement, ...] = ()
+
+
+class SelectorTerms(Value, frozen=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: tuple[NodeTerm, ...] = ()
+
+
 class PreferredNodes(Value, frozen=True):
     """Nodes that a pod would rather have."""
 
@@ -188,8 +245,9 @@ class PreferredNodes(Value, frozen=True):
 
 
 class NodeAffinity(Value, frozen=True):
-    """A pod's node affinity, of which only the preferences are read: kube-scheduler handles the requirements."""
+    """A pod's node affinity: kube-scheduler heeds it, and explanations name what it rules out."""
 
+    required: SelectorTerms | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
     preferred: list[PreferredNodes] = msgspec.field(name="preferredDuringSchedulingIgnoredDuringExecution", default=[])
 
 
@@ -215,6 +273,7 @@ class PodSpec(Wire):
     init_containers: list[Container] = []
     overhead: Quantities = {}
     affinity: Affinity | None = None
+    tolerations: list[Toleration] = []
 
     @property
     def prefers_nodes(self) -> bool:
@@ -321,14 +380,6 @@ class Pod(Wire):
     def restarts(self) -> int:
         """How often its containers were started again."""
         return sum(c.restart_count for c in self.status.container_statuses)
-
-
-class Taint(Value, frozen=True):
-    """A node's taint."""
-
-    key: str = ""
-    value: str = ""
-    effect: str = ""
 
 
 class NodeSpec(Wire):

@@ -23,6 +23,7 @@ from aliquot.placement.reasons import fits_on
 
 _ENDING_MOST: Final = 3
 _NODES_TRIED: Final = 64
+_QUOTAS_TRIED: Final = 4
 
 
 def apply(change: Suggestion, cluster: Cluster) -> Ask:
@@ -74,6 +75,17 @@ class _Trial:
             apply(change, self.cluster)
             return fits_on(self.cluster, change.ask, self.node, self._quotas, self.namespace)
 
+    def within_quota(self, ask: Ask) -> Ask:
+        """The ask cut to what quotas leave of it; as it is where nothing is left, or where a part of it has no size."""
+        for _ in range(_QUOTAS_TRIED):
+            closed = self._quotas.closed(self.cluster, self.namespace, ask) if self._quotas else {}
+            excess = next((closed[device.model] for device in self.spec.gpus if device.model in closed), None)
+            left = excess.allowed - excess.held if excess else 0
+            if excess is None or left <= 0 or (excess.memory and ask.devices > 1):
+                break
+            ask = ask.but(memory=Memory(mib=left)) if excess.memory else ask.sized(left)
+        return ask
+
     def size_of(self, tenant: str) -> int:
         """What a tenant holds, in milli-GPU; one without GPU by its part of the node."""
         held = self.cluster.tenants[tenant]
@@ -109,13 +121,17 @@ def _less(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Suggestion]:
     cluster, number = trial.cluster, trial.number
     cpu, memory = cluster.cpu_free.item(number), cluster.memory_free.item(number)
     base = replace(ask, cpu_milli=min(ask.cpu_milli, cpu), memory_mib=min(ask.memory_mib, memory))
-    room = (None, Code.GPU_COMPUTE, Code.GPU_MEMORY, Code.GPU_SIZE)
+    room = (None, Code.GPU_COMPUTE, Code.GPU_MEMORY, Code.GPU_SIZE, Code.QUOTA)
+    if any(reason and reason.code is Code.QUOTA for reason in verdict.devices):
+        base = trial.within_quota(base)
     gpus = [g for g, reason in enumerate(verdict.devices) if (reason.code if reason else None) in room]
     if not ask.devices:
         yield _smaller(trial, ask, base, -1)
     for g in gpus if ask.devices == 1 else ():
         yield from (_smaller(trial, ask, one, g) for one in _on_device(trial, base, g))
     if ask.devices > 1:
+        if base.milli < ask.milli:
+            yield _smaller(trial, ask, base, -1)
         for whole in range(ask.whole, -1, -1):
             for rest in sorted({ask.rest_milli, 0}, reverse=True):
                 if whole or rest:

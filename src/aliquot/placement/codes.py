@@ -6,9 +6,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from aliquot.placement.asks import Ask
+
+EXCLUSIVE: Final = "exclusive"
+UNHEALTHY: Final = "unhealthy"
+"""Labels of `Code.NODE_GPUS`: the room that there is, is on GPUs that are exclusive to others, or not well."""
 
 
 class Code(StrEnum):
@@ -45,8 +49,9 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaExcess:
-    """A namespace that would hold more GPUs of a model (of any where it is empty) than it may: it holds `held` of
-    `allowed`, and `asked` more were asked. In milli-GPU, or in MiB where it is about their `memory`.
+    """A namespace that would hold more GPUs of a model (of any where it is empty) than the quota called `quota` allows.
+
+    It holds `held` of `allowed`, and `asked` more were asked. In milli-GPU, or in MiB where it is about their `memory`.
     """
 
     namespace: str
@@ -55,6 +60,7 @@ class QuotaExcess:
     allowed: int
     asked: int
     memory: bool = False
+    quota: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is unreserved on a device of the placement, and what the request takes of it."""
+    """What is unreserved on a device of the placement without the request, and what the request takes of it."""
 
     node: str
     gpu: int
@@ -157,12 +163,11 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """Of how many nodes how many have room, with the score of the chosen one and of the next best (name, score)."""
+    """Of how many nodes how many have room, and the next best of them; empty where there is no other."""
 
     nodes: int
     fitting: int
-    score: int
-    next_best: tuple[str, int] | None
+    next_best: str
 
 
 PlacedBecause = Room | UnmeasuredKernels | Links | Preference | Alternatives

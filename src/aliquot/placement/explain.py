@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +37,7 @@ from aliquot.placement.sentences import (
     because,
     gpus,
     moved,
+    not_counted,
     place_reasons,
     suggestion,
     text_of,
@@ -43,6 +45,7 @@ from aliquot.placement.sentences import (
     wish,
 )
 
+NOWHERE: Final[Mapping[str, str]] = MappingProxyType({})
 _CHANGES_SHOWN: Final = 3
 _PLACES_SHOWN: Final = 8
 
@@ -54,6 +57,7 @@ class PlacementExplanation:
     With a `placement` it fits, and `why` says why there. Without, `verdicts` has what stands against it
     on every node and device, and `changes` what would let it in, the smallest first. A tenant that has a place already
     has the indices of its GPUs in `held`; `placement` is then where it would be placed now, on the GPUs in `now`.
+    Nodes in `barred` are not counted, for the reason given there.
     """
 
     ask: Ask
@@ -67,11 +71,12 @@ class PlacementExplanation:
     held: tuple[int, ...] = ()
     now: tuple[int, ...] = ()
     node: str = ""
+    barred: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ways(self) -> list[str]:
         """What would let it in, a line for each change, the smallest first; none for what has room or a place."""
-        if self.held or self.placement is not None:
+        if self.held or self.placement is not None or not self.nodes:
             return []
         if not self.changes:
             return ["Nothing smaller than another request would make it fit."]
@@ -88,7 +93,7 @@ class PlacementExplanation:
         """Why something that has a place is where it is, or is no longer what would be chosen."""
         if self.held and self.held != self.now and self.now:
             return [moved(self.now)]
-        return [because(reason) for reason in self.why]
+        return [because(reason, held=bool(self.held)) for reason in self.why]
 
     @property
     def place_reasons(self) -> list[PlaceReason]:
@@ -99,6 +104,8 @@ class PlacementExplanation:
         """The answer in one sentence; `name` is what is explained, `fits` the verb for a request that has room."""
         if self.held:
             return f"{name} is on {gpus(self.held)} of {self.node}: asks {wish(self.ask)}."
+        if self.placement is None and self.barred and not self.nodes:
+            return f"{name} waits: Kubernetes allows none of the {len(self.barred)} nodes with GPUs for it"
         if self.placement is None:
             return waiting(name, self.ask, self.verdicts)
         where = f" on {self.placement.node}" if not self.placement.slices else ""
@@ -108,8 +115,8 @@ class PlacementExplanation:
         """The explanation as a person reads it, the answer first."""
         lines = [self.headline(name, fits=fits)]
         if self.held or self.placement is not None:
-            return [*lines, *(f"  {line}" for line in self.account)]
-        return [*lines, *_table(self.place_reasons), *self.ways]
+            lines += [f"  {line}" for line in self.account]
+        return [*lines, *_table(self.place_reasons), *self.ways, *not_counted(self.barred)]
 
     def facts(self) -> dict[str, Any]:
         """The same as data for JSON."""
@@ -119,7 +126,7 @@ class PlacementExplanation:
             "policy": self.policy,
             "asks": wish(self.ask),
             "placement": None if self.placement is None else _placement_facts(self.placement),
-            "why": [because(reason) for reason in self.why],
+            "why": self.account,
             "nodes": self.nodes,
             "nodes_fitting": self.nodes_fitting,
             "verdicts": [_verdict_facts(verdict) for verdict in self.verdicts],
@@ -134,36 +141,62 @@ def explain(
     return explain_with(Decider(cluster, policy, quotas=quotas), ask, namespace)
 
 
-def explain_with(decider: Decider, ask: Ask, namespace: str = "") -> PlacementExplanation:
-    """Explain a request with an existing decider; nothing is changed, nothing is learned."""
-    found = explain_fitting(decider, ask, namespace)
-    return found or explain_waiting(decider, ask, decider.cluster.copy(), namespace)
+def explain_with(
+    decider: Decider, ask: Ask, namespace: str = "", barred: Mapping[str, str] = NOWHERE
+) -> PlacementExplanation:
+    """Explain a request with an existing decider; nothing is changed, nothing is learned.
+
+    `barred` are nodes that the request may not go to, and why; they are not counted.
+    """
+    found = explain_fitting(decider, ask, namespace, barred)
+    return found or explain_waiting(decider, ask, decider.cluster.copy(), namespace, barred)
 
 
-def explain_fitting(decider: Decider, ask: Ask, namespace: str = "") -> PlacementExplanation | None:
+def explain_fitting(
+    decider: Decider, ask: Ask, namespace: str = "", barred: Mapping[str, str] = NOWHERE
+) -> PlacementExplanation | None:
     """The place of a request that fits, and why; None for one that does not."""
-    found = decider.decide(ask, namespace, again=True)
+    cluster = decider.cluster
+    scores = decider.scores(ask, namespace)
+    closed = [cluster.index[name] for name in barred if name in cluster.index]
+    scores[closed] = NEVER
+    fitting = np.flatnonzero(scores != NEVER)
+    if closed and not len(fitting):
+        return None
+    if closed:
+        best = max(fitting.tolist(), key=lambda node: (int(scores[node]), -int(cluster.rank[node])))
+        found = decider.place_on(ask, cluster.spec(best).name, namespace)
+    else:
+        found = decider.decide(ask, namespace, again=True)
     if isinstance(found, Infeasible):
         return None
-    scores = decider.scores(ask, namespace)
-    why = tuple(_why(decider, ask, found, scores))
-    nodes = len(decider.cluster.index)
-    return PlacementExplanation(ask, decider.policy.name, found, why, int((scores != NEVER).sum()), nodes)
+    why = tuple(_why(decider, ask, found, scores, len(closed)))
+    nodes = len(cluster.index) - len(closed)
+    return PlacementExplanation(ask, decider.policy.name, found, why, len(fitting), nodes, barred=barred)
 
 
-def explain_waiting(decider: Decider, ask: Ask, trial: Cluster, namespace: str = "") -> PlacementExplanation:
+def explain_waiting(
+    decider: Decider, ask: Ask, trial: Cluster, namespace: str = "", barred: Mapping[str, str] = NOWHERE
+) -> PlacementExplanation:
     """Why an ask waits; takes long where there are many nodes.
 
     `trial` is a copy of the decider's ledger, which is written into meanwhile and is as before afterwards; of the
     decider itself only its quotas and its policy's name are read.
     """
+    if barred:
+        trial = trial.copy()
+        for name in barred:
+            if name in trial.index:
+                trial.remove_node(name)
     verdicts = Infeasible(trial, ask, decider.quotas, namespace).reasons()
     ways = changes(trial, ask, verdicts, decider.quotas, namespace)
     nodes = len(trial.index)
-    return PlacementExplanation(ask, decider.policy.name, None, nodes=nodes, verdicts=verdicts, changes=tuple(ways))
+    return PlacementExplanation(
+        ask, decider.policy.name, None, nodes=nodes, verdicts=verdicts, changes=tuple(ways), barred=barred
+    )
 
 
-def _why(decider: Decider, ask: Ask, placement: Placement, scores: IntArray) -> Iterator[PlacedBecause]:
+def _why(decider: Decider, ask: Ask, placement: Placement, scores: IntArray, barred: int) -> Iterator[PlacedBecause]:
     cluster, policy = decider.cluster, decider.policy
     number = cluster.index[placement.node]
     for piece in placement.slices:
@@ -184,8 +217,8 @@ def _why(decider: Decider, ask: Ask, placement: Placement, scores: IntArray) -> 
     fitting = np.flatnonzero(scores != NEVER)
     others = [int(node) for node in fitting if node != number]
     best = max(others, key=lambda node: (int(scores[node]), -int(cluster.rank[node])), default=None)
-    next_best = (cluster.spec(best).name, int(scores[best])) if best is not None else None
-    yield Alternatives(len(cluster.index), len(fitting), int(scores[number]), next_best)
+    next_best = cluster.spec(best).name if best is not None else ""
+    yield Alternatives(len(cluster.index) - barred, len(fitting), next_best)
 
 
 def _links(cluster: Cluster, placement: Placement, number: int) -> Iterator[Links]:

@@ -25,13 +25,14 @@ class QuotaExceeded(AliquotError):
 class Quota:
     """The most that a namespace may hold of GPUs that answer to a model, all models when it is empty.
 
-    `milli` in milli-GPU, `memory_mib` in MiB of GPU memory; None is no bound.
+    `milli` in milli-GPU, `memory_mib` in MiB of GPU memory; None is no bound. `name` is that of its object.
     """
 
     namespace: str
     model: str = ""
     milli: int | None = None
     memory_mib: int | None = None
+    name: str = ""
 
     def covers(self, model: str) -> bool:
         """Whether it counts GPUs of that model."""
@@ -48,7 +49,7 @@ class Quota:
             self.counted(used), self.counted(more), (self.milli, self.memory_mib), (False, True), strict=True
         ):
             if asked and allowed is not None and held + asked > allowed:
-                return QuotaExcess(self.namespace, self.model, held, allowed, asked, memory)
+                return QuotaExcess(self.namespace, self.model, held, allowed, asked, memory, self.name)
         return None
 
 

@@ -21,9 +21,9 @@ from aliquot.lib.arrays import BoolArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.codes import Code, QuotaExcess, UnmetConstraint, Verdict
+from aliquot.placement.codes import EXCLUSIVE, UNHEALTHY, Code, QuotaExcess, UnmetConstraint, Verdict
 from aliquot.placement.entries import NodeSpec
-from aliquot.placement.fits import FLUID, hold_rest, hold_whole, obstacle, one_model
+from aliquot.placement.fits import FLUID, fitting_nodes, hold_rest, hold_whole, obstacle, one_model
 
 if TYPE_CHECKING:
     from aliquot.placement.quota import Quotas
@@ -94,6 +94,12 @@ def _node_constraints(
         yield allowed < devices, UnmetConstraint(Code.QUOTA, excess=next(iter(closed.values())))
     if mixed is not None:
         yield mixed, UnmetConstraint(Code.NODE_ONE_MODEL, asked=devices)
+    if (cluster.unhealthy or cluster.labels.any_exclusive) and not ask.wake_us and ask.plain:
+        nodes = np.arange(len(cluster.rank))[rows]
+        room = fitting_nodes(cluster, ask.shape, nodes)
+        for label, cells in ((UNHEALTHY, cluster.unhealthy), (EXCLUSIVE, cluster.labels.any_exclusive)):
+            barred = np.isin(nodes, [node for node, _ in cells])
+            yield room & barred, UnmetConstraint(Code.NODE_GPUS, asked=devices, label=label)
     yield everywhere, UnmetConstraint(Code.NODE_GPUS, asked=devices)
 
 

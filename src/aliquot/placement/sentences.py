@@ -15,6 +15,8 @@ from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.model.wake import format_us, format_wake
 from aliquot.placement.asks import PPM, Ask
 from aliquot.placement.codes import (
+    EXCLUSIVE,
+    UNHEALTHY,
     Alternatives,
     Code,
     EndingTenant,
@@ -33,8 +35,10 @@ MAX_UUID_SHOWN: Final = 80
 FITS: Final = "fits"
 FREE_NOW: Final = "waits, though GPUs for it are free now"
 """The verb for a pod that has room and that kube-scheduler has not placed."""
+_BARRIERS: Final = {EXCLUSIVE: "is not exclusive to others", UNHEALTHY: "is well"}
 _DEVICES_SHOWN: Final = 4
 _ENDING_SHOWN: Final = 3
+_NODES_SHOWN: Final = 8
 
 
 def text_of(reason: UnmetConstraint) -> str:
@@ -78,14 +82,24 @@ def _named(ask: Ask) -> list[str]:
 
 def waiting(name: str, ask: Ask, verdicts: Sequence[Verdict]) -> str:
     """The answer for a request that has no place."""
-    if len(verdicts) == 1 and verdicts[0].reason is not None:
-        return f"{name} waits: asks {wish(ask)}; node {sentence_of(verdicts[0].reason)}."
+    reason = verdicts[0].reason if len(verdicts) == 1 else None
+    if reason is not None:
+        why = text_of(reason) if reason.code is Code.QUOTA else f"node {sentence_of(reason)}"
+        return f"{name} waits: asks {wish(ask)}; {why}."
     return f"{name} waits: asks {wish(ask)}, none of {len(verdicts)} nodes has that much free."
 
 
 def never(name: str, why: str) -> str:
     """The answer for a request that the machine could not hold if it were empty."""
     return f"{name} never fits here: {why}"
+
+
+def not_counted(barred: Mapping[str, str]) -> Iterator[str]:
+    """Nodes that are left out of an answer, by why: Kubernetes does not allow them for the pod."""
+    for why in dict.fromkeys(barred.values()):
+        names = [name for name, other in sorted(barred.items()) if other == why]
+        more = f" and {len(names) - _NODES_SHOWN} more" if len(names) > _NODES_SHOWN else ""
+        yield f"not counted: {', '.join(names[:_NODES_SHOWN])}{more}: {why}"
 
 
 def reported(message: str) -> str:
@@ -108,9 +122,10 @@ def over_quota(excess: QuotaExcess) -> str:
     """What would be too much for a namespace."""
     shown = format_mib if excess.memory else format_milli
     kind = f" of {excess.model}" if excess.model else ""
+    by = f' by the quota "{excess.quota}"' if excess.quota else ""
     return (
         f'namespace "{excess.namespace}" holds {shown(excess.held)}{kind} GPU{" memory" if excess.memory else "s"} of '
-        f"{shown(excess.allowed)} it may have, {shown(excess.asked)} more were asked"
+        f"{shown(excess.allowed)} it may have{by}, {shown(excess.asked)} more were asked"
     )
 
 
@@ -163,9 +178,12 @@ def _dropped(change: Suggestion) -> str:
     return ", ".join(wish for wish in _named(change.asked) if wish not in _named(change.ask))
 
 
-def because(reason: PlacedBecause) -> str:
-    """One part of the reason for a placement."""
+def because(reason: PlacedBecause, *, held: bool = False) -> str:
+    """One part of the reason for a placement; `held` if the place is held already."""
     match reason:
+        case Room(node, gpu, milli, mib, takes_milli, takes_mib) if held:
+            compute = f"without it {format_milli(milli)} free, with it {format_milli(milli - takes_milli)}"
+            return f"GPU {gpu} of {node}: {compute}; {format_mib(mib)} and {format_mib(mib - takes_mib)}"
         case Room(node, gpu, milli, mib, takes_milli, takes_mib):
             compute = f"{format_milli(milli)} free now, {format_milli(milli - takes_milli)} after"
             return f"GPU {gpu} of {node}: {compute}; {format_mib(mib)} now, {format_mib(mib - takes_mib)} after"
@@ -175,10 +193,10 @@ def because(reason: PlacedBecause) -> str:
             return "links between them: " + ", ".join(f"{count} x {link}" for link, count in counts)
         case Preference(policy, takes):
             return f"{policy} takes {takes}"
-        case Alternatives(nodes, fitting, score, next_best):
-            if next_best is None:
+        case Alternatives(nodes, fitting, next_best):
+            if not next_best:
                 return f"no other of {nodes} nodes has room" if nodes > 1 else "it is the only node"
-            return f"{fitting} of {nodes} nodes have room; score {score}, next best {next_best[0]} with {next_best[1]}"
+            return f"{fitting} of {nodes} nodes have room; the next best is {next_best}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +235,8 @@ def refusal(verdict: Verdict, shown: int) -> str:
 
 def _on_node(verdict: Verdict) -> list[PlaceReason]:
     reasons = [verdict.reason] if verdict.reason is not None and not _by_devices(verdict.reason) else []
-    found = [PlaceReason(f"GPU {r.gpu}", text_of(r), r.lasting) for r in verdict.devices if r is not None]
+    devices = [r for r in verdict.devices if r is not None and r.code is not Code.QUOTA]  # that is said above them
+    found = [PlaceReason(f"GPU {r.gpu}", text_of(r), r.lasting) for r in devices]
     return [PlaceReason(verdict.node, text_of(reason), reason.lasting) for reason in reasons] + found
 
 
@@ -253,7 +272,7 @@ def _few(wanted: Ask, reason: UnmetConstraint) -> str:
     return f"has {reason.have or 'no'} GPU{'s' * (reason.have > 1)}{kind}, {reason.asked} were asked"
 
 
-def _room(wanted: Ask) -> str:
+def _room(wanted: Ask, label: str) -> str:
     parts = []
     if wanted.whole:
         parts.append(f"{wanted.whole} free GPU{'s' * (wanted.whole > 1)}")
@@ -263,6 +282,7 @@ def _room(wanted: Ask) -> str:
         parts.append(f"a GPU with {format_milli(wanted.rest_milli)}{memory} free")
     allowed = ["its labels allow"] if _named(wanted) else []
     allowed += ["can promise when it wakes"] if wanted.wake_us else []
+    allowed += [_BARRIERS[label]] if label else []
     return " and ".join(parts) + "".join(f"{' and' if n else ''} that {each}" for n, each in enumerate(allowed))
 
 
@@ -295,8 +315,8 @@ _TEXTS: Final[Mapping[Code, Callable[[UnmetConstraint], str]]] = {
     Code.NODE_GPU_SIZE: lambda r: (
         f"has no GPU with {format_mib(r.asked)} of memory, its largest has {format_mib(r.have)}"
     ),
-    Code.NODE_GPUS: lambda r: f"does not have {_room(r.wanted or Ask())}",
-    Code.NODE_ONE_MODEL: lambda r: f"does not have {_room(r.wanted or Ask())} of one model",
+    Code.NODE_GPUS: lambda r: f"does not have {_room(r.wanted or Ask(), r.label)}",
+    Code.NODE_ONE_MODEL: lambda r: f"does not have {_room(r.wanted or Ask(), '')} of one model",
     Code.GPU_UUID: lambda r: "is not the one that was named",
     Code.GPU_MODEL: lambda r: f'is "{r.label}", another model was asked',
     Code.GPU_SIZE: lambda r: f"has {format_mib(r.have)} in all, {format_mib(r.asked)} were asked",

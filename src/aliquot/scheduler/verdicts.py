@@ -19,7 +19,7 @@ everything that kube-scheduler may have been woken by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Final
@@ -29,6 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.eligible import barred
+from aliquot.kube.objects import Node, Pod
 from aliquot.kube.requests import PlacementUnit, PodAsk, shortened
 from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.lib.bounded import Bounded
@@ -110,6 +112,18 @@ def verdicts(ledger: Ledger, ask: PodAsk, names: Sequence[str]) -> Verdicts:
         if code != FITS:
             (found.never if lasting(code) else found.failed)[name] = sentences[code]
     return found
+
+
+def closed_nodes(
+    ledger: Ledger, ask: PodAsk, pod: Pod, nodes: Iterable[Node], pods: Iterable[Pod]
+) -> Callable[[], dict[str, str]]:
+    """Nodes with GPUs that Kubernetes does not allow for a pod, and why; `nodes` and `pods` are all of the cluster.
+
+    The ledger is read now; what is returned does the rest, in any thread.
+    """
+    known, every = [node for node in nodes if node.metadata.name in ledger.cluster.index], list(pods)
+    fitting = verdicts(ledger, ask, list(ledger.cluster.index)).fitting
+    return lambda: barred(pod, known, every, fitting)
 
 
 def fits_now(ledger: Ledger, ask: PodAsk, node: str = "") -> bool:

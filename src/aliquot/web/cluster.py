@@ -31,7 +31,7 @@ from aliquot.status.workloads import Standing, placed
 from aliquot.topology import Topology
 from aliquot.web.agents import NodeMeasure, tenant_key
 from aliquot.web.api import Event, Explanation, Gpu, Pool, QuotaLine, Share, TopologyFacts, Trial, Workload
-from aliquot.web.explaining import Calmly, Explaining
+from aliquot.web.explaining import COPY_S, Calmly, Explaining
 from aliquot.web.history.keeping import LongHistory, Past
 from aliquot.web.history.recorder import Counts
 from aliquot.web.history.records import Turns
@@ -50,11 +50,12 @@ NO_AGENT: Final = "no agent is known on the node"
 class Beside:
     """Facts that are not in the ledger. The program replaces fields whenever it has news; each is read as a whole.
 
-    `measured` and `silent` are by node: its agent's answer, or why it is unknown; `answered_at_s` is the wall clock's
-    time of a silent node's last answer.
+    A workload that waits comes with what each of its containers asks; `barred` says which nodes Kubernetes does not
+    allow for it, and why. `measured` and `silent` are by node: its agent's answer, or why it is unknown;
+    `answered_at_s` is the wall clock's time of a silent node's last answer.
     """
 
-    waiting: Sequence[tuple[Workload, Ask]] = ()
+    waiting: Sequence[tuple[Workload, Sequence[Ask]]] = ()
     measured: Mapping[str, NodeMeasure] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
     answered_at_s: Mapping[str, float] = field(default_factory=dict)
@@ -62,6 +63,7 @@ class Beside:
     quota: Sequence[QuotaLine] | None = None
     pool: Pool = field(default_factory=lambda: Pool("on-demand", []))
     standing: Callable[[str], Standing] = lambda pod: Standing()
+    barred: Callable[[str], Mapping[str, str]] = lambda pod: {}
     owner_of: OwnerOf = lambda tenant: f"Pod/{tenant.split('/')[1]}" if "/" in tenant else "Run"
 
 
@@ -91,6 +93,8 @@ class ClusterFacts(PictureFacts):
         self._beside = beside
         self._explaining = Explaining(decider, calmly)
         self._hidden = hidden
+        self._barred: dict[str, Mapping[str, str]] = {}
+        self._barred_until_s = -math.inf
         self._read: dict[str, tuple[int, list[Gpu]]] = {}  # node -> (version of its ledger, its GPUs)
         self._topologies: dict[str, Topology] = {}
         self._recorded = history or LongHistory(None)
@@ -178,9 +182,12 @@ class ClusterFacts(PictureFacts):
 
     def explain(self, name: str) -> Explanation | None:
         """See `Facts`."""
-        for workload, ask in self._beside.waiting:
+        for workload, asks in self._beside.waiting:
             if workload.name == name:
-                return shown(name, self._explaining.explain(ask, workload.namespace), workload.message)
+                barred = self._barred_for(name)
+                found = [self._explaining.explain(ask, workload.namespace, barred) for ask in asks]
+                first = min(found, key=lambda each: each.placement is not None)
+                return shown(name, first, workload.message)
         placed = self._workload(name)
         if placed is None:
             return None
@@ -190,6 +197,15 @@ class ClusterFacts(PictureFacts):
     def try_request(self, request: GpuRequest) -> Trial:
         """See `Facts`."""
         return trial(self._explaining.explain(Ask(request)), self._picture.gpus)
+
+    def _barred_for(self, name: str) -> Mapping[str, str]:
+        """The nodes that a waiting workload may not go to, and why, as they were at most `COPY_S` ago."""
+        now_s = time.monotonic()
+        if now_s >= self._barred_until_s:
+            self._barred, self._barred_until_s = {}, now_s + COPY_S
+        if name not in self._barred:
+            self._barred[name] = self._beside.barred(name)
+        return self._barred[name]
 
     def _node(self, cluster: Cluster, name: str) -> tuple[int, list[Gpu]]:
         number = cluster.index[name]

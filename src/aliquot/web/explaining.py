@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
-from aliquot.placement.explain import PlacementExplanation, explain_fitting, explain_waiting
+from aliquot.placement.explain import NOWHERE, PlacementExplanation, explain_fitting, explain_waiting
 
 Calmly = Callable[[Callable[[], Any]], Any]
 COPY_S: Final = 5.0
@@ -34,18 +34,18 @@ class Explaining:
         self._lock = threading.Lock()
         self._copy: Cluster | None = None
         self._good_until_s = -math.inf
-        self._waiting: dict[tuple[Ask, str], PlacementExplanation] = {}
+        self._waiting: dict[tuple[Ask, str, tuple[tuple[str, str], ...]], PlacementExplanation] = {}
 
-    def explain(self, ask: Ask, namespace: str = "") -> PlacementExplanation:
-        """The explanation of a request."""
+    def explain(self, ask: Ask, namespace: str = "", barred: Mapping[str, str] = NOWHERE) -> PlacementExplanation:
+        """The explanation of a request that may not go to the nodes in `barred`, for the reasons given there."""
         with self._lock:
-            found: PlacementExplanation | None = self._calmly(lambda: self._look(ask, namespace))
+            found: PlacementExplanation | None = self._calmly(lambda: self._look(ask, namespace, barred))
             if found is not None:
                 return found
-            key = (ask, namespace)
+            key = (ask, namespace, tuple(sorted(barred.items())))
             if key not in self._waiting:
                 assert self._copy is not None
-                self._waiting[key] = explain_waiting(self._decider, ask, self._copy, namespace)
+                self._waiting[key] = explain_waiting(self._decider, ask, self._copy, namespace, barred)
             return self._waiting[key]
 
     def forget(self) -> bool:
@@ -57,8 +57,8 @@ class Explaining:
         self._lock.release()
         return True
 
-    def _look(self, ask: Ask, namespace: str) -> PlacementExplanation | None:
-        found = explain_fitting(self._decider, ask, namespace)
+    def _look(self, ask: Ask, namespace: str, barred: Mapping[str, str]) -> PlacementExplanation | None:
+        found = explain_fitting(self._decider, ask, namespace, barred)
         began_s = self._clock()
         if found is None and (self._copy is None or began_s >= self._good_until_s):
             self._copy = self._decider.cluster.copy()

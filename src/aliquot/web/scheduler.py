@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aliquot.kube.custom import SHAREPODS, VGPU
 from aliquot.kube.dialects import read
@@ -31,6 +31,7 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.quota import Quota
 from aliquot.scheduler.ledger import CLOSED
 from aliquot.scheduler.operator.quotas import quotas_of
+from aliquot.scheduler.verdicts import closed_nodes
 from aliquot.status.workloads import PENDING, SCHEDULED, Standing, WorkloadKind
 from aliquot.web.access import TokenDoor
 from aliquot.web.api import Pool, QuotaLine, Vgpu, Workload
@@ -168,11 +169,29 @@ def facts_of(scheduler: Scheduler, title: str, history: LongHistory | None = Non
             hop.cancel()  # no work is left behind if the loop did not get to it
 
     beside.standing, beside.owner_of = standings(scheduler.pods), owners(scheduler.pods)
+
+    def barred(key: str) -> Mapping[str, str]:
+        found = calmly(lambda: _barred(scheduler, key))
+        return {} if found is None else cast(dict[str, str], found())
+
+    beside.barred = barred
     facts = ClusterFacts(
         scheduler.ledger.decider, beside, title=title, calmly=calmly, hidden=lambda name: name.startswith(CLOSED),
         history=history,
     )  # fmt: skip
     return facts, beside
+
+
+def _barred(scheduler: Scheduler, key: str) -> Callable[[], dict[str, str]] | None:
+    """What finds the nodes that a pod may not go to; None for one that is gone or cannot be read."""
+    pod = scheduler.pods.get(key)
+    try:
+        asked = read(pod, scheduler.binder.dialects) if pod is not None else None
+    except BadPod:
+        return None
+    if pod is None or asked is None:
+        return None
+    return closed_nodes(scheduler.ledger, asked, pod, scheduler.nodes, scheduler.pods)
 
 
 def gather(scheduler: Scheduler, beside: Beside, now_s: float) -> Callable[[], None]:
@@ -193,8 +212,8 @@ def gather(scheduler: Scheduler, beside: Beside, now_s: float) -> Callable[[], N
 
 def waiting_pods(
     pods: Iterable[Pod], dialects: Mapping[str, Dialect], known: ClusterDevices, now_s: float
-) -> Iterator[tuple[Workload, Ask]]:
-    """Pods without a node that request GPUs, each with its request and kube-scheduler's last message."""
+) -> Iterator[tuple[Workload, Sequence[Ask]]]:
+    """Pods without a node that request GPUs, each with its requests and kube-scheduler's last message."""
     for pod in pods:
         if not _waits(pod):
             continue
@@ -210,7 +229,7 @@ def waiting_pods(
         said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled"), "")
         yield (
             Workload(asked.key, _kind_of(pod), PENDING, request, limit, [], pod.metadata.age_s(now_s), message=said),
-            units[0].ask,
+            [unit.ask for unit in units],
         )
 
 

@@ -9,7 +9,7 @@ from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.explain import PlacementExplanation
 from aliquot.placement.machine import MachineLedger, NeverFits
-from aliquot.placement.sentences import FITS, FREE_NOW, never, reported
+from aliquot.placement.sentences import FITS, FREE_NOW, never, not_counted, reported
 from aliquot.status.gpus import grown
 from aliquot.status.workloads import piece_of
 from aliquot.web.api import Explanation, Gpu, Reason, Trial
@@ -24,7 +24,9 @@ def shown(name: str, found: PlacementExplanation, said: str = "") -> Explanation
     """An explanation as the API has it; `said` is what kube-scheduler says of a pod that it has not placed."""
     reasons = [Reason(each.where, each.text, each.lasting) for each in found.place_reasons[:REASONS]]
     sentence = found.headline(name, fits=FREE_NOW if said else FITS)
-    why = [*found.account, reported(said)] if said and found.placement is not None else found.account
+    why = [*found.account, *not_counted(found.barred)]
+    if said and found.placement is not None:
+        why.append(reported(said))
     return Explanation(name, sentence, why, reasons, found.nearest, found.ways)
 
 

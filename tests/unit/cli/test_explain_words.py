@@ -73,7 +73,7 @@ def test_a_saved_cluster_is_explained(tmp_path):
     fits = explain("--books", str(file), "--gpu-request", "0.5", "--policy", "binpack")
     waits = explain("--books", str(file), "--gpu-request", "3")
 
-    assert "3 of 3 nodes have room; score " in fits.stdout
+    assert "3 of 3 nodes have room; the next best is " in fits.stdout
     assert [
         "the request waits: asks 3 GPUs close to each other, none of 3 nodes has that much free.",
         "  3 nodes  has 2 GPUs, 3 were asked  (cannot change)",

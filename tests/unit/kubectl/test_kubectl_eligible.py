@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from aliquot.cli.kubectl.eligible import PlacedPod, barred
 from aliquot.cli.kubectl.explain import explained, lines_of
 from aliquot.cli.kubectl.scene import ClusterScene
+from aliquot.kube.eligible import barred
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
@@ -70,14 +70,14 @@ def affine(*expressions: dict[str, Any]) -> dict[str, Any]:
 )
 def test_a_node_is_barred_by_what_kubernetes_asks_of_it(where: Node, spec: dict[str, Any], why: str):
     """Taints, selectors, required affinity and what the node offers each bar it, or are met as Kubernetes does."""
-    found = barred(msgspec.convert(document(**spec), PlacedPod), [where], [])
+    found = barred(msgspec.convert(document(**spec), Pod), [where], [])
 
     assert bool(why) == ("n" in found) and found.get("n", "").startswith(why)
 
 
 def test_what_other_pods_have_of_a_node_is_counted():
     """CPU is counted of the pods on the node that have not ended."""
-    where, asking = node("n"), msgspec.convert(document(SHARE | {"cpu": "2"}), PlacedPod)
+    where, asking = node("n"), msgspec.convert(document(SHARE | {"cpu": "2"}), Pod)
     others = [
         document({"cpu": "3"}, name=phase, nodeName="n") | {"status": {"phase": phase}}
         for phase in ("Running", "Failed")
@@ -92,7 +92,7 @@ def explain(pod: dict[str, Any], *nodes: Node) -> str:
     """The account as people read it."""
     asking = msgspec.convert(pod, Pod)
     scene = ClusterScene(list(nodes), [asking], [], [], [], "lab")
-    return "\n".join(lines_of(explained(scene, asking, msgspec.convert(pod, PlacedPod))))
+    return "\n".join(lines_of(explained(scene, asking)))
 
 
 def test_nothing_fits_on_a_node_that_the_pod_may_not_go_to():

@@ -28,7 +28,7 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.explain import explain_with
 from aliquot.placement.policy import policy
 from aliquot.scheduler.groups import _only
-from aliquot.scheduler.verdicts import FITS, indices_of, judge, verdicts
+from aliquot.scheduler.verdicts import FITS, closed_nodes, indices_of, judge, verdicts
 from aliquot.standalone.explaining import explained_on
 from aliquot.web.cluster import Beside, ClusterFacts
 from aliquot.web.scheduler import waiting_pods
@@ -112,7 +112,12 @@ NODES = [
               pod("w", 30, notes={"anti-affinity": "x"}), holders=full(milli=100, labels=Labels(anti_affinity="x"))),
     Situation(Code.NODE_ONE_MODEL, "does not have 2 free GPUs of one model", pod("w", 200),
               (node("a", V100, V100, T4), node("b", V100, V100, T4)), full()),
-    Situation(Code.QUOTA, 'namespace "lab" holds 0.00 of V100 GPUs of 0.10 it may have, 0.30 more were asked',
+    Situation(Code.NODE_GPUS, "does not have a GPU with 0.10 free that is not exclusive to others",
+              pod("w", 10), holders=full(milli=100, labels=Labels(exclusion="x"))),
+    Situation(Code.NODE_GPUS, "does not have a GPU with 0.10 free that is well", pod("w", 10),
+              (node("a", V100, unhealthy=True), node("b", V100, unhealthy=True))),
+    Situation(Code.QUOTA,
+              'namespace "lab" holds 0.00 of V100 GPUs of 0.10 it may have by the quota "q", 0.30 more were asked',
               pod("w", 30), quota=True),
 ]  # fmt: skip
 DEVICES = [
@@ -162,9 +167,15 @@ def plugin(scene: ClusterScene, waits: Pod) -> str:
 def page(scene: ClusterScene, waits: Pod) -> str:
     """The dashboard's page of the waiting pod."""
     waiting = list(waiting_pods([waits], FOREIGN, scene.ledger.known, 0.0))
-    found = ClusterFacts(scene.ledger.decider, Beside(waiting=waiting), title="test").explain("lab/w")
+    asked = read(waits)
+    assert asked is not None
+    barred = closed_nodes(scene.ledger, asked, waits, scene.nodes, scene.pods)()
+    beside = Beside(waiting=waiting, barred=lambda _: barred)
+    found = ClusterFacts(scene.ledger.decider, beside, title="test").explain("lab/w")
     assert found is not None
-    return "\n".join([found.sentence, *found.why, *(f"{reason.where} {reason.text}" for reason in found.reasons)])
+    return "\n".join(
+        [found.sentence, *found.why, *found.ways, *(f"{reason.where} {reason.text}" for reason in found.reasons)]
+    )
 
 
 def events(scene: ClusterScene, waits: Pod, names: list[str]) -> list[str]:
@@ -205,6 +216,55 @@ def test_cpu_and_memory_read_the_same(code: Code, says: str, ask: Ask):
     assert [code] == [verdict.reason.code for verdict in found.verdicts if verdict.reason]
     assert says in found.lines("w")[0]
     assert says in shown("w", found).sentence
+
+
+BARS = {
+    "taint": ({"taints": [{"key": "kwok", "effect": "NoSchedule"}]}, {}, "has a taint that the pod does not tolerate"),
+    "selector": ({}, {"nodeSelector": {"kind": "big"}}, "does not have the label kind=big of the pod's nodeSelector"),
+    "affinity": (
+        {},
+        {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]}}}},
+        "does not meet the pod's required node affinity",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bar", BARS)
+@pytest.mark.parametrize("percent", [30, 200], ids=["fits", "waits"])
+def test_nodes_that_kubernetes_does_not_allow_count_nowhere(bar: str, percent: int):
+    """The page and the plugin say the same of a pod that a node with room is closed to, whatever closes it."""
+    on_node, on_pod, says = BARS[bar]
+    nodes = (node("a", V100), node("b", V100, V100, **on_node))
+    waits = msgspec.to_builtins(pod("w", percent))
+    waits["spec"] |= on_pod
+    if bar == "selector":
+        nodes[0].metadata.labels["kind"] = "big"
+    told = Situation(Code.NODE_GPUS, "", msgspec.convert(waits, Pod), nodes)
+    lines = [front(told.scene(), told.waits).splitlines() for front in (plugin, page)]
+
+    shown = {" ".join(line.split()) for line in lines[0]}
+    assert shown >= {*lines[1]}
+    assert f"not counted: b: {says}" in "\n".join(lines[1])
+    assert not any(f"fits on {where}" in line for line in lines[1] for where in ("b", "GPU 0 of b", "GPU 1 of b"))
+
+
+def test_no_explanation_has_a_score():
+    """Scores of placement are numbers for programs: people read which node is the next best."""
+    made = Situation(Code.NODE_GPUS, "", pod("w", 30)).scene()
+    told = plugin(made, made.pods[0])
+
+    assert "2 of 2 nodes have room; the next best is b" in told and "score" not in told
+
+
+def test_a_quota_is_named_once_with_the_smallest_change():
+    """A pod over its quota hears of the quota in one sentence and of how much less would fit."""
+    quota = {"metadata": {"name": "team", "namespace": "lab"}, "spec": {"limits": [{"gpus": "500m"}]}}
+    waits = pod("w", 60)
+    scene = ClusterScene([node("a", *[V100] * 4)], [waits], [], [], [msgspec.convert(quota, GPUQuota)], "lab")
+    for told in (plugin(scene, waits), page(scene, waits)):
+        assert 1 == told.count('by the quota "team"')
+        assert "Nearest: ask 0.10 GPU less, and it fits on GPU 0 of a." in told
 
 
 def test_containers_that_fit_alone_are_told_alike():

@@ -147,7 +147,7 @@ def test_what_fits_is_told_with_the_reason():
         "GPU 0 of b: 0.50 free now, 0.20 after; 8.0 GiB now, 3.2 GiB after",
         "binpack takes the fullest GPU that holds the request",
     ] == found.account[:2]
-    assert found.account[2].startswith("2 of 2 nodes have room; score ")
+    assert found.account[2].startswith("2 of 2 nodes have room; the next best is ")
 
 
 def test_links_of_several_gpus_are_told():

@@ -155,7 +155,7 @@ def test_what_is_the_programs_own_is_not_shown(scene: Scene):
 def test_a_waiting_pod_is_explained_by_groups_of_nodes(scene: Scene):
     """Nodes with the same obstacle are one reason."""
     waiting = Workload("z/huge", "Pod", "Pending", 5000, 5000, [], 5.0)
-    scene.beside.waiting = [(waiting, asking(whole=5))]
+    scene.beside.waiting = [(waiting, [asking(whole=5)])]
     scene.facts.refresh(time.monotonic())
     why = scene.facts.explain("z/huge")
 

@@ -69,9 +69,9 @@ def test_what_takes_long_is_found_while_the_books_may_move(scene: Scene, monkeyp
     """Why something waits is found in a copy, in the thread of who asks; the ledger stands still for the copy only."""
     seen = []
 
-    def explained(decider: Decider, ask: Ask, trial: Cluster, namespace: str) -> explain.PlacementExplanation:
+    def explained(decider: Decider, ask: Ask, trial: Cluster, *rest: Any) -> explain.PlacementExplanation:
         seen.append((scene.standing_still, trial is decider.cluster))
-        return explain.explain_waiting(decider, ask, trial, namespace)
+        return explain.explain_waiting(decider, ask, trial, *rest)
 
     monkeypatch.setattr(explaining, "explain_waiting", explained)
     found = scene.explaining.explain(asking(rest_milli=500))
@@ -115,7 +115,7 @@ def test_an_answer_is_given_again_until_the_next_copy(scene: Scene, monkeypatch:
 
 def test_an_old_answer_is_news(scene: Scene):
     """When an answer is too old to be given again the pages ask anew, also where nothing else has changed."""
-    beside = Beside(waiting=[(Workload("x/c", "Pod", "Pending", 500, 500, [], 0.0), asking(rest_milli=500))])
+    beside = Beside(waiting=[(Workload("x/c", "Pod", "Pending", 500, 500, [], 0.0), [asking(rest_milli=500)])])
     facts = ClusterFacts(scene.decider, beside, title="test")
     facts.refresh(0.0)
     facts.explain("x/c")

@@ -69,10 +69,12 @@ class Cache(list[Pod]):
 def program() -> Any:
     """As much of a scheduler program as pages look at: two nodes with two GPUs, somebody on one, two that wait."""
     ledger = Ledger(policy("binpack"))
+    nodes = []
     for name in ("node-a", "node-b"):
         devices = tuple(Device(g, GpuUuid(f"GPU-{name}-{g}"), "Tesla V100-SXM2-16GB", 16384) for g in range(2))
         node = {"metadata": {"name": name, "annotations": {GPUS: write_inventory(Inventory(devices))}}}
-        ledger.node_changed(Change("added", msgspec.convert(node, Node)))
+        nodes.append(msgspec.convert(node, Node))
+        ledger.node_changed(Change("added", nodes[-1]))
     dialects = foreign()
     quota = {"metadata": {"name": "q", "namespace": "web"}, "spec": {"limits": [{"model": "V100", "gpus": "2.5"}]}}
     attached = {"tenant": "web/on/main", "request": "0.5"}
@@ -87,6 +89,7 @@ def program() -> Any:
     }
     return SimpleNamespace(
         ledger=ledger,
+        nodes=nodes,
         pods=Cache([pod("waits", "30", message="0/2 nodes are available"), pod("huge", "900")]),
         quotas=[msgspec.convert(quota, GPUQuota)],
         binder=SimpleNamespace(dialects=dialects),
@@ -173,7 +176,7 @@ def test_cpu_and_memory_of_a_waiting_pod_are_not_explained():
     """CPU and memory are kube-scheduler's to count: a pod that requests them is explained by its GPUs alone."""
     scheduler = program()
     wants = pod("with-cpu", "30", cpu="2", memory="4Gi")
-    ((_, ask),) = waiting_pods([wants], scheduler.binder.dialects, scheduler.ledger.known, NOW_S)
+    ((_, (ask,)),) = waiting_pods([wants], scheduler.binder.dialects, scheduler.ledger.known, NOW_S)
 
     assert isinstance(scheduler.ledger.decider.decide(ask), Placement)
 

@@ -103,3 +103,17 @@ def test_a_tenant_is_explained_where_it_is(ledger: MachineLedger):
 
     assert f"a is on GPU {place} of here: asks 0.60 GPU." == explain_tenant(ledger, TenantName("a")).sentence
     assert "has ended" in explain_tenant(ledger, TenantName("z")).sentence
+
+
+@pytest.mark.parametrize("other_milli", [0, 250])
+def test_what_runs_is_told_with_and_without_it(other_milli: int):
+    """What is free beside a tenant is not called free now while the tenant holds its part."""
+    ledger = MachineLedger([Device(0, GpuUuid("GPU-0"), "V100", 16384)], by="binpack")
+    for name, milli in (("other", other_milli), ("a", 350)):
+        if milli:
+            ledger.reserve(TenantName(name), ledger.plan(GpuRequest(milli)), GpuRequest(milli))
+    told = "; ".join(explain_tenant(ledger, TenantName("a")).why)
+
+    without, with_it = 1000 - other_milli, 650 - other_milli
+    assert f"GPU 0 of here: without it {without / 1000:.2f} free, with it {with_it / 1000:.2f}" in told
+    assert "now" not in told

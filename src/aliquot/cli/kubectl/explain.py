@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from aliquot.cli.forms import show
-from aliquot.cli.kubectl.eligible import PLACED_PODS, PlacedPod, barred
 from aliquot.cli.kubectl.options import form_option, target_options
 from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
 from aliquot.kube import names
@@ -20,15 +19,13 @@ from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
 from aliquot.kube.planstatus import read_plan_status
-from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
-from aliquot.placement.explain import PlacementExplanation, explain_with
+from aliquot.placement.explain import explain_with
 from aliquot.placement.sentences import FITS, FREE_NOW, reported, sentence_of
-from aliquot.scheduler.verdicts import verdicts
+from aliquot.scheduler.verdicts import closed_nodes, verdicts
 
-_NODES_SHOWN: Final = 8
 KINDS = {"pod": "pod", "pods": "pod", "po": "pod", "sharepod": "sharepod", "sharepods": "sharepod", "shp": "sharepod"}
 
 
@@ -46,13 +43,8 @@ def explain(what: str, name: str, target: Target, form: str) -> None:
         raise UserError("explain a pod or a SharePod by its name: kubectl aliquot explain pod NAME")
     scene = target.run(read_scene(target))
     pod = find(scene, KINDS[kind], name)
-    told = explained(scene, pod, target.run(_read_placed(target, pod)))
+    told = explained(scene, pod)
     show(form, told, lambda: lines_of(told))
-
-
-async def _read_placed(target: Target, pod: Pod) -> PlacedPod | None:
-    async with target.connect() as api:
-        return await api.find(PLACED_PODS, pod.metadata.name, namespace=pod.metadata.namespace)
 
 
 def find(scene: ClusterScene, kind: str, name: str) -> Pod:
@@ -85,10 +77,10 @@ def _only_one(found: list[Any], what: str, scene: ClusterScene) -> None:
         raise UserError(f"there are {len(found)} of the name: {what} in {listed}; choose one with -n")
 
 
-def explained(scene: ClusterScene, pod: Pod, placed: PlacedPod | None = None) -> dict[str, Any]:
+def explained(scene: ClusterScene, pod: Pod) -> dict[str, Any]:
     """The explanation of a pod: its state, sentences, and for a waiting pod the account of each request.
 
-    With `placed` only nodes count that Kubernetes allows for the pod; the scene's ledger is then without the others.
+    Only nodes count that Kubernetes allows for the pod.
     """
     told: dict[str, Any] = {"pod": pod.metadata.key, "state": "", "node": pod.spec.node_name, "sentences": []}
     try:
@@ -101,15 +93,7 @@ def explained(scene: ClusterScene, pod: Pod, placed: PlacedPod | None = None) ->
         return told | _placed(scene, pod, plan, asks=ask is not None)
     if ask is None:
         return told | {"state": "other", "sentences": ["it requests no GPU; why it waits: kubectl describe pod"]}
-    return told | _waiting(scene, pod, ask, _closed(scene, ask, placed) if placed is not None else {})
-
-
-def _closed(scene: ClusterScene, ask: PodAsk, placed: PlacedPod) -> dict[str, str]:
-    """Nodes with GPUs that Kubernetes does not allow for the pod, and why."""
-    known = scene.ledger.cluster.index
-    fitting = verdicts(scene.ledger, ask, list(known)).fitting
-    found = barred(placed, scene.nodes, scene.pods, fitting)
-    return {name: why for name, why in found.items() if name in known}
+    return told | _waiting(scene, pod, ask)
 
 
 def _placed(scene: ClusterScene, pod: Pod, plan: PodPlan | None, *, asks: bool) -> dict[str, Any]:
@@ -144,15 +128,13 @@ def _placed(scene: ClusterScene, pod: Pod, plan: PodPlan | None, *, asks: bool) 
     return {"state": "placed", "slices": slices, "sentences": sentences}
 
 
-def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk, closed: Mapping[str, str]) -> dict[str, Any]:
-    """The account of each request of a pod without a node; `closed` are nodes it may not run on, and why."""
+def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk) -> dict[str, Any]:
+    """The account of each request of a pod without a node."""
     ledger, namespace = scene.ledger, pod.metadata.namespace
-    for node in scene.nodes:
-        if node.metadata.name in closed:
-            ledger.node_changed(Change("deleted", node))
-    accounts: list[tuple[str, PlacementExplanation]] = []
-    for unit in ask.units(ledger.known) if ledger.cluster.index or not closed else ():
-        accounts.append((unit.container, explain_with(ledger.decider, unit.ask, namespace)))
+    closed = closed_nodes(ledger, ask, pod, scene.nodes, scene.pods)()
+    accounts = [
+        (unit.container, explain_with(ledger.decider, unit.ask, namespace, closed)) for unit in ask.units(ledger.known)
+    ]
     each_fits = bool(accounts) and all(account.placement for _, account in accounts)
     said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
     sentences = list(_obstacles(scene, pod, ask, closed, each_fits=each_fits, said=said))
@@ -169,25 +151,19 @@ def _obstacles(
 ) -> Iterator[str]:
     """Other reasons that the pod waits, or why it should not."""
     if not scene.ledger.cluster.index:
-        if closed:
-            yield f"{pod.metadata.key} waits: Kubernetes allows none of the {len(closed)} nodes with GPUs for it"
-        else:
-            yield "no node has GPUs that Aliquot knows of; is aliquot node running (kubectl aliquot doctor)?"
-    for why in dict.fromkeys(closed.values()):
-        names_ = [name for name, other in sorted(closed.items()) if other == why]
-        more = f" and {len(names_) - _NODES_SHOWN} more" if len(names_) > _NODES_SHOWN else ""
-        yield f"not counted: {', '.join(names_[:_NODES_SHOWN])}{more}: {why}"
+        yield "no node has GPUs that Aliquot knows of; is aliquot node running (kubectl aliquot doctor)?"
     for name in sorted(scene.ledger.faulty):
         yield f"node {sentence_of(scene.ledger.absent(name))}"
     if pod.spec.scheduling_gates:
         yield f"it is held back by scheduling gates: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
     if each_fits:
-        found = verdicts(scene.ledger, ask, list(scene.ledger.cluster.index))
+        found = verdicts(scene.ledger, ask, [name for name in scene.ledger.cluster.index if name not in closed])
         if not found.fitting:
             for why, count in Counter([*found.failed.values(), *found.never.values()]).most_common():
                 yield f"{count} node{'s' * (count > 1)}: {why}"
         elif not said and not pod.spec.scheduling_gates:
-            yield f"{len(found.fitting)} nodes have the GPUs it requests; kube-scheduler has not considered it yet"
+            have = "1 node has" if len(found.fitting) == 1 else f"{len(found.fitting)} nodes have"
+            yield f"{have} the GPUs it requests; kube-scheduler has not considered it yet"
     if said:
         yield reported(said)
 
@@ -196,13 +172,15 @@ def lines_of(told: dict[str, Any]) -> Iterable[str]:
     """The account as people read it."""
     name, state = told["pod"], told["state"]
     if state == "waiting":
+        left_out: list[str] = []
         for request in told["requests"]:
             lines = list(request["lines"])
             if len(told["requests"]) == 1:
                 lines[0] = lines[0].replace(f'container "{request["container"]}"', name, 1)
             else:
                 lines[0] = f"{name} {lines[0]}"
-            yield from lines
+            yield from (line for line in lines if line not in left_out)
+            left_out += [line for line in lines if line.startswith("not counted: ")]
         yield from told["sentences"]
         return
     if state == "placed":

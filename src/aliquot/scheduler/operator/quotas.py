@@ -6,6 +6,7 @@ The bounds are enforced where a placement is written into the ledger; here they 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ def quotas_of(found: GPUQuota) -> list[Quota]:
     quotas = []
     for limit in found.spec.limits:
         try:
-            quotas.append(bound(limit, found.metadata.namespace))
+            quotas.append(replace(bound(limit, found.metadata.namespace), name=found.metadata.name))
         except BadQuantity as error:
             log.warning("gpuquota %s: %s", found.metadata.key, error)
     return quotas

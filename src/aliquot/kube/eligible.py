@@ -13,95 +13,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-import msgspec
-
 from aliquot.kube.names import GPU_PERCENT, RESOURCES
-from aliquot.kube.objects import Meta, Node, Pod, PodSpec, Taint, Value, Wire
+from aliquot.kube.objects import Node, NodeTerm, Pod
 from aliquot.kube.quantities import milli
 from aliquot.kube.requests import effective
-from aliquot.kube.resources import Resource
 
 _BARRING: Final = ("NoSchedule", "NoExecute")
 
 
-class Toleration(Value, frozen=True):
-    """A taint that a pod puts up with."""
-
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-    def covers(self, taint: Taint) -> bool:
-        """Whether it is this taint."""
-        same = self.operator == "Exists" or self.value == taint.value
-        return self.effect in ("", taint.effect) and self.key in ("", taint.key) and same
-
-
-class Requirement(Value, frozen=True):
-    """One condition on a node's labels or fields."""
-
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] = ()
-
-    def holds(self, values: Mapping[str, str]) -> bool:
-        """Whether they meet it."""
-        has, value = self.key in values, values.get(self.key, "")
-        if self.operator in ("Exists", "DoesNotExist"):
-            return has == (self.operator == "Exists")
-        if self.operator in ("In", "NotIn"):
-            return (has and value in self.values) == (self.operator == "In")
-        try:
-            left, right = int(value), int(self.values[0])
-        except (ValueError, IndexError):
-            return False
-        return left > right if self.operator == "Gt" else left < right
-
-
-class NodeTerm(Value, frozen=True):
-    """Conditions that must all hold."""
-
-    match_expressions: tuple[Requirement, ...] = ()
-    match_fields: tuple[Requirement, ...] = ()
-
-
-class SelectorTerms(Value, frozen=True):
-    """Terms of which one must hold."""
-
-    node_selector_terms: tuple[NodeTerm, ...] = ()
-
-
-class RequiredNodes(Value, frozen=True):
-    """The required node affinity of a pod."""
-
-    required: SelectorTerms | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
-
-
-class RequiredAffinity(Value, frozen=True):
-    """A pod's affinity, as far as a node alone can satisfy it."""
-
-    node_affinity: RequiredNodes | None = None
-
-
-class PlacedSpec(PodSpec):
-    """The parts of a pod's spec that decide which nodes it may run on."""
-
-    tolerations: tuple[Toleration, ...] = ()
-    affinity: RequiredAffinity | None = None  # type: ignore[assignment]
-
-
-class PlacedPod(Wire):
-    """A pod with the fields that decide which nodes it may run on."""
-
-    metadata: Meta = msgspec.field(default_factory=Meta)
-    spec: PlacedSpec = msgspec.field(default_factory=PlacedSpec)
-
-
-PLACED_PODS: Final = Resource(PlacedPod, "Pod", "pods")
-
-
-def barred(pod: PlacedPod, nodes: Iterable[Node], pods: Iterable[Pod], fitting: Collection[str] = ()) -> dict[str, str]:
+def barred(pod: Pod, nodes: Iterable[Node], pods: Iterable[Pod], fitting: Collection[str] = ()) -> dict[str, str]:
     """Why the pod may not run on nodes, by their name; `pods` are all pods of the cluster.
 
     Where GPUs are full or too few the ledger knows more, down to the device, so the capacity and free amount of GPU
@@ -111,7 +31,7 @@ def barred(pod: PlacedPod, nodes: Iterable[Node], pods: Iterable[Pod], fitting: 
     for other in pods:
         if other.spec.node_name and not other.ended and other.metadata.uid != pod.metadata.uid:
             used.setdefault(other.spec.node_name, Counter()).update(_amounts(other))
-    asked = _amounts(Pod(pod.metadata, pod.spec))
+    asked = _amounts(pod)
     found = {}
     for node in nodes:
         name = node.metadata.name
@@ -124,14 +44,14 @@ def barred(pod: PlacedPod, nodes: Iterable[Node], pods: Iterable[Pod], fitting: 
     return found
 
 
-def _taint(pod: PlacedPod, node: Node) -> str:
+def _taint(pod: Pod, node: Node) -> str:
     for taint in node.spec.taints:
         if taint.effect in _BARRING and not any(one.covers(taint) for one in pod.spec.tolerations):
             return f"has a taint that the pod does not tolerate ({taint.key}:{taint.effect})"
     return ""
 
 
-def _labels(pod: PlacedPod, node: Node) -> str:
+def _labels(pod: Pod, node: Node) -> str:
     labels = node.metadata.labels
     for key, value in pod.spec.node_selector.items():
         if labels.get(key) != value:
