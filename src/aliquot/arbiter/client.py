@@ -67,13 +67,13 @@ class ArbiterClient:
         """
         self._ask("admin.sock", Request("remove_tenant", name=name, end=end))
 
-    def status(self) -> Status:
-        """Everything at this moment.
+    def status(self, *, admin: bool = False) -> Status:
+        """Everything at this moment; `admin` asks the socket through which tenants are changed.
 
         Raises:
             ArbiterError: no arbiter.
         """
-        status = self._ask("status.sock", Request("status")).status
+        status = self._ask("admin.sock" if admin else "status.sock", Request("status")).status
         if status is None:
             raise ArbiterError("the arbiter answered without a status")
         return status

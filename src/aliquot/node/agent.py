@@ -68,6 +68,7 @@ class Agent:
     health: HealthWatch
     provisioner: TenantProvisioner
     pods: NodePods
+    recovering: Recovering
     check: AllocationCheck
     leaving: Leaving
     allocator: ShareAllocator
@@ -162,7 +163,8 @@ class Agent:
             first_grants = self.calls.starts.follow(lambda: arbiter_status(runtime), self.pods.lives)
             self._tasks.last("first-grants", first_grants)
         held = (self.pods, self.resources, self.allotments, self.provisioner)
-        self.check = AllocationCheck(self.settings, self.api, *held, self.events, self._leave)
+        self.recovering = Recovering(self.settings, *held, self.events)
+        self.check = AllocationCheck(self.settings, self.api, *held, self.events, self._leave, self.recovering)
         self.leaving = Leaving(
             Path(self.settings.cdi_dir), self.allotments, self.provisioner, self.resources, self.pods
         )
@@ -174,8 +176,7 @@ class Agent:
         return ", ".join(sorted(links)) or "one GPU"
 
     async def _recover(self) -> str:
-        parts = (self.pods, self.resources, self.allotments, self.provisioner, self.events)
-        return await Recovering(self.settings, *parts).run()
+        return await self.recovering.run()
 
     async def _serve_plugin(self) -> str:
         def registered() -> None:

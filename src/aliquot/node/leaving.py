@@ -15,7 +15,9 @@ from aliquot.node.cdi import CdiError, remove_spec, remove_unfinished, written_n
 from aliquot.node.checkpoint import CheckpointError, PodKey
 from aliquot.node.kubelet import PodResources
 from aliquot.node.pods import NodePod, NodePods
+from aliquot.node.processes import pods_with_processes
 from aliquot.node.provisioner import TenantProvisioner
+from aliquot.tenancy.removal import Answer, Removable, Source, kept_by
 
 _LOG: Final = Logger("node")
 WAIT_S: Final = 120.0
@@ -49,6 +51,11 @@ class Leaving:
     async def _clear(self, owner: PodKey) -> None:
         ids = {frozenset(allotment.ids) for allotment in self.allotments if allotment.uid == owner.uid}
         await containers_ended(owner, ids, self.resources, self.pods)
+        pod = self.pods.get(owner.uid)
+        runs = pod is None and owner.uid in await asyncio.to_thread(pods_with_processes)
+        if kept := share_kept_by(self.pods.says(owner.uid), ended=pod is not None, runs=runs):
+            _LOG.warning("kept", pod=str(owner), why=kept)  # until a later allocation check
+            return
         names = [allotment.name for allotment in self.allotments if allotment.uid == owner.uid]
         tenants = await asyncio.to_thread(self.provisioner.remove_pod, owner.uid)
         gone = remove_specs(self.cdi, names)
@@ -78,6 +85,16 @@ async def containers_ended(
         if not mine or namesake:
             return
         await asyncio.sleep(LOOK_S)
+
+
+def share_kept_by(api: Answer, *, ended: bool, runs: bool) -> str:
+    """Why the share of a pod has to stay, empty if it may be removed; `ended` if the API server has the pod's end.
+
+    A pod that was deleted by force is gone before its containers are, so it is asked whether a process of it `runs`.
+    Of one that has ended kubelet said so itself; the process that keeps its namespaces may go a moment later.
+    """
+    runs = runs and not ended
+    return kept_by(Removable.SHARE, {Source.API: api, Source.PROCESSES: "used" if runs else "gone"})
 
 
 def remove_specs(cdi: Path, names: Iterable[str]) -> list[str]:

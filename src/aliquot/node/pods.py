@@ -14,6 +14,7 @@ from aliquot.kube.objects import Container, Meta, PodSpec, PodStatus, Wire
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import Resource
 from aliquot.node.checkpoint import PodKey
+from aliquot.tenancy.removal import Answer
 
 
 class NodePod(Wire):
@@ -86,6 +87,10 @@ class NodePods:
         """Whether the pod exists and has not ended, as far as the watch has delivered."""
         pod = self.get(uid)
         return pod is not None and not pod.ended
+
+    def says(self, uid: str) -> Answer:
+        """What the API server says about what the pod has; silent before it has listed the node's pods."""
+        return "used" if self.lives(uid) else "gone" if self.synced else "silent"
 
     async def refresh(self) -> None:
         """Query the API server for all pods of the node, for those that the watch has not delivered yet.

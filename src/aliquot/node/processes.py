@@ -5,12 +5,13 @@ A process chooses its own name, also in a container.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
 
 from aliquot.driver.open_devices import PROC, driver_majors, has_driver_open
-from aliquot.node.audit import GpuProgram
+from aliquot.node.audit import GpuProgram, pod_of
 
 
 def read_program(pid: int, proc: Path = PROC) -> GpuProgram | None:
@@ -28,6 +29,15 @@ def read_program(pid: int, proc: Path = PROC) -> GpuProgram | None:
         return None
     drives = has_driver_open(folder, driver_majors(proc))
     return GpuProgram(pid, fields[19], name, cgroup, drives, fields[0] in ("T", "t"))
+
+
+def pods_with_processes(proc: Path = PROC) -> set[str]:
+    """The uids of the pods of which a process runs on this node, as far as this pid namespace shows it."""
+    found = set()
+    for cgroup in proc.glob("[0-9]*/cgroup"):
+        with contextlib.suppress(OSError):  # it has ended
+            found.add(pod_of(cgroup.read_text(errors="replace"))[0])
+    return found - {""}
 
 
 def end_program(program: GpuProgram) -> bool:

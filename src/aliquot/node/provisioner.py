@@ -122,10 +122,14 @@ class TenantProvisioner:
         return self._remove_all(lambda held: held.owner.uid == uid)
 
     def check_arbiter(self) -> str:
-        """Return why the arbiter is unavailable, or "". After an arbiter restart, register all tenants again."""
+        """Return why the arbiter is unavailable, or "". After an arbiter restart, register all tenants again.
+
+        Both of its sockets have to answer: one that was removed keeps new tenants out, or readers.
+        """
         try:
             with ArbiterClient(self._arbiter_dir, timeout_s=5.0) as client:
-                status = client.status()
+                client.status()
+                status = client.status(admin=True)
             self.kernels = write_kernels(KernelLengths(status.turns, kernel_lengths_us(status)))
             self._tenancy.reconcile(status)
         except (ArbiterError, OSError) as error:
@@ -136,6 +140,15 @@ class TenantProvisioner:
         """Remove generations of the driver that are not in `named`, not used and not current; returns them."""
         with self._tenancy.lock:
             return self.driver.prune({*named, *(provisioned.driver for provisioned in self.tenants.values())})
+
+    @property
+    def recovering(self) -> bool:
+        """Whether nothing was swept yet, so that tenants at the arbiter that are unknown here are left alone."""
+        return self._tenancy.recovering
+
+    def has_folder(self, owner: PodKey, container: str) -> bool:
+        """Whether there is a whole folder that was made for the container."""
+        return made_for(self._folder(f"{owner.uid}/{container}")) is not None
 
     def sweep(self) -> list[str]:
         """Remove folders without an owner, and tenants at the arbiter without one; returns what was removed."""

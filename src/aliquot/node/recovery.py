@@ -2,18 +2,18 @@
 
 1. Kubelet's own records (PodResources, and its device checkpoint): what containers hold.
 2. Our checkpoint: which name was returned for which ids, its owner, and the plan.
-3. The pods' annotations: the plan.
+3. The pods' annotations, their running containers and the tenants' folders: the plan, and what no record has.
 
-Where two of them differ the earlier one counts, and the difference is reported. An empty answer of kubelet proves
-nothing: a kubelet that was just started knows none of its pods yet. `recover` is pure;
-`Recovering` reads all sources, restores what they agree on, and removes the rest.
+Where two of them differ the earlier one counts, and the difference is reported. That a record is missing proves
+nothing, in kubelet's or in ours: what may be removed says `tenancy.removal`. `recover` is pure; `Recovering` reads all
+sources, restores what they say, and removes the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,14 +26,16 @@ from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.node.allotments import Allotments
 from aliquot.node.cdi import Edits, write_spec
-from aliquot.node.checkpoint import Allotment, PodKey, read_checkpoint
+from aliquot.node.checkpoint import Allotment, CheckpointError, PodKey, read_checkpoint
 from aliquot.node.events import Events
-from aliquot.node.identity import Held, Noted
+from aliquot.node.identity import Claim, Held, Noted
 from aliquot.node.kubelet import PodResources, noted
-from aliquot.node.leaving import sweep
+from aliquot.node.leaving import share_kept_by, sweep
 from aliquot.node.pods import NodePods
+from aliquot.node.processes import pods_with_processes
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
+from aliquot.tenancy.removal import Answer, Removable, Source, kept_by
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Known:
     key: PodKey
     plan: str = ""
     ended: bool = False
+    running: frozenset[str] = frozenset()
+    """Its containers that run."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +62,23 @@ def recover(
     noted: Sequence[Noted] | None,
     kept: Iterable[Allotment],
     pods: Mapping[str, Known] | None,
+    processes: Collection[str] = (),
 ) -> Recovered:
     """The allotments that stand.
 
     `noted` is None when kubelet's file cannot be read, `pods` is None when the API server does not answer; facts that
-    only
-    these have are then left as in our checkpoint.
+    only these have are then left as in our checkpoint. `processes` are the uids of the pods of which processes run.
     """
     told: list[str] = []
     standing = {allotment.name: allotment for allotment in kept}
     if noted is not None:
         standing = _by_kubelet(standing, noted, pods, told)
-    standing = {name: _by_rows(allotment, held, told) for name, allotment in standing.items()}
+    standing = {name: _by_rows(allotment, held, pods or {}, told) for name, allotment in standing.items()}
     if pods is not None:
         standing = {
-            name: after for name, before in standing.items() if (after := _by_api(before, pods, told)) is not None
+            name: after
+            for name, before in standing.items()
+            if (after := _by_api(before, pods, processes, told)) is not None
         }
     _nobodys(held, standing.values(), told)
     return Recovered(tuple(standing.values()), tuple(told))
@@ -105,34 +111,61 @@ def _by_kubelet(
                 key = known.key
                 made = replace(made, uid=key.uid, namespace=key.namespace, pod=key.pod, container=entry.container)
             found[name] = made
-    gone = [allotment for name, allotment in standing.items() if name not in found]
-    told += [f"{a.name} of {a.owner or 'no container yet'} is not with kubelet any more" for a in gone if a.uid]
-    return found
+    missing = {name: allotment for name, allotment in standing.items() if name not in found}
+    told += [f"{a.name} of {a.owner} is not with kubelet any more; it stays with it" for a in missing.values() if a.uid]
+    return found | missing
 
 
-def _by_rows(allotment: Allotment, held: Sequence[Held], told: list[str]) -> Allotment:
-    """PodResources against the owner that we have; rows name no uid, so only another pod is a difference."""
+def _by_rows(allotment: Allotment, held: Sequence[Held], pods: Mapping[str, Known], told: list[str]) -> Allotment:
+    """PodResources against the owner that we have; rows name no uid, so only another pod is a difference.
+
+    A kubelet that lost its checkpoint gives the ids of a container that runs to another one as well.
+    """
     rows = [row for row in held if row.ids == frozenset(allotment.ids)]
     mine = (allotment.namespace, allotment.pod)
-    if allotment.uid and rows and mine not in [(row.namespace, row.pod) for row in rows]:
-        told.append(
-            f"{allotment.name} is {mine[0]}/{mine[1]}'s with us, {rows[0].namespace}/{rows[0].pod} holds its ids"
-        )
-        return replace(allotment, uid="", namespace="", pod="", container="", plan="", driver="")
-    return allotment
+    if not allotment.uid or not rows or mine in [(row.namespace, row.pod) for row in rows]:
+        return allotment
+    told.append(f"{allotment.name} is {mine[0]}/{mine[1]}'s with us, {rows[0].namespace}/{rows[0].pod} holds its ids")
+    if (pod := pods.get(allotment.uid)) is not None and allotment.container in pod.running:
+        return allotment
+    return replace(allotment, uid="", namespace="", pod="", container="", plan="", driver="")
 
 
-def _by_api(allotment: Allotment, pods: Mapping[str, Known], told: list[str]) -> Allotment | None:
+def _by_api(
+    allotment: Allotment, pods: Mapping[str, Known], processes: Collection[str], told: list[str]
+) -> Allotment | None:
     """The allotment with the plan in force; None if its pod is gone."""
     if not allotment.uid:
         return allotment
     pod = pods.get(allotment.uid)
     if pod is None or pod.ended:
-        return None
+        kept = share_kept_by("gone", ended=pod is not None, runs=allotment.uid in processes)
+        if kept:
+            told.append(f"{allotment.name} of {allotment.owner}, which was deleted, stays: {kept}")
+        return allotment if kept else None
     if allotment.plan and pod.plan != allotment.plan:
         told.append(f"the plan of {pod.key} was changed after its container {allotment.container} got its share by it")
         return allotment
     return replace(allotment, plan=pod.plan)
+
+
+def unrecorded(
+    standing: Iterable[Allotment], pods: Iterable[Known], furnished: Callable[[PodKey, str], bool]
+) -> list[Allotment]:
+    """Containers that run with a share that no record has, each as an allotment; `furnished` tells of a folder.
+
+    Kubelet and this agent both lost their checkpoints. A container without a folder never had a share.
+    """
+    known = {(allotment.uid, allotment.container) for allotment in standing}
+    found = []
+    for pod in pods:
+        for name in sorted(pod.running if not pod.ended else ()):
+            key = pod.key
+            made = Allotment(f"{key.uid}-{name}", (), key.uid, key.namespace, key.pod, name, pod.plan)
+            given = _container(made)
+            if given is not None and (key.uid, name) not in known and furnished(key, given.uses or name):
+                found.append(made)
+    return found
 
 
 def _nobodys(held: Sequence[Held], standing: Iterable[Allotment], told: list[str]) -> None:
@@ -149,7 +182,7 @@ _LOG: Final = Logger("node")
 
 @dataclass(eq=False)
 class Recovering:
-    """`run` is done once, before anything new is given."""
+    """`run` is done once, before anything new is given; `finish` when the API server has listed the pods."""
 
     settings: NodeSettings
     pods: NodePods
@@ -169,21 +202,43 @@ class Recovering:
         except OSError:
             held = []
         entries = await asyncio.to_thread(noted, self.settings.device_plugins)
-        found = recover(held, entries, kept, self._known())
+        processes = await asyncio.to_thread(pods_with_processes)
+        found = recover(held, entries, kept, self._known() if self.pods.synced else None, processes)
         for difference in found.differences:
-            _LOG.warning("difference", what=difference)
-            await self.events.about_node("BooksDiffer", difference)
+            await self._differs(difference)
         await self.allotments.start_with(found.allotments)
         standing = [allotment for allotment in found.allotments if not self._over(allotment, found.allotments)]
         provisioned_again = [allotment for allotment in standing if await self._provision_again(allotment)]
-        swept = await asyncio.to_thread(sweep, Path(self.settings.cdi_dir), self.allotments, self.provisioner)
+        swept = await self.finish()
         return f"{len(provisioned_again)} tenants, {len(found.differences)} differences, {swept} left-overs removed"
 
-    def _known(self) -> dict[str, Known] | None:
-        """The node's pods; None while the API server has not listed them."""
-        if not self.pods.synced:
-            return None
-        return {pod.key.uid: Known(pod.key, pod.metadata.annotations.get(PLAN, ""), pod.ended) for pod in self.pods}
+    async def finish(self) -> int:
+        """Restore what runs and no record has, and remove the left-overs; returns their number.
+
+        Once, when the API server has listed the node's pods: until then a folder that no record names may be that of a
+        container that runs.
+        """
+        recovered: Answer = "gone" if self.pods.synced else "silent"
+        if not self.provisioner.recovering or kept_by(Removable.LEFTOVER, {Source.TENANTS: recovered}):
+            return 0
+        for allotment in unrecorded(self.allotments, self._known().values(), self.provisioner.has_folder):
+            assert allotment.owner is not None
+            await self._differs(f"container {allotment.container} of {allotment.owner} runs, and no record has it")
+            with contextlib.suppress(CheckpointError):  # its tenant is what counts; the next agent finds it again
+                claim = Claim(allotment.name, allotment.owner, allotment.container)
+                await self.allotments.settle(claim, (), allotment.plan, "")
+            await self._provision_again(allotment)
+        return await asyncio.to_thread(sweep, Path(self.settings.cdi_dir), self.allotments, self.provisioner)
+
+    async def _differs(self, what: str) -> None:
+        _LOG.warning("difference", what=what)
+        await self.events.about_node("BooksDiffer", what)
+
+    def _known(self) -> dict[str, Known]:
+        return {
+            pod.key.uid: Known(pod.key, pod.metadata.annotations.get(PLAN, ""), pod.ended, frozenset(pod.running()))
+            for pod in self.pods
+        }
 
     def _over(self, allotment: Allotment, all_: Sequence[Allotment]) -> bool:
         """Whether it belongs to an ended init container, by the pod's status or a later container's provisioning."""

@@ -123,7 +123,7 @@ class Tenancy(Generic[T]):
         self._hook = hook
         self._patience_s = patience_s
         self._end_programs = end_programs
-        self._recovering = recovering
+        self.recovering = recovering
         self._entries: dict[str, _Entry[T]] = {}
         self._boot = 0
         self.tenants: Mapping[str, T] = {}
@@ -195,7 +195,7 @@ class Tenancy(Generic[T]):
     def sweep(self, folders: Path) -> list[str]:
         """Remove what belongs to no tenant: folders in `folders`, and tenants at the arbiter; returns their names."""
         with self.lock:
-            self._recovering = False
+            self.recovering = False
             gone = remove_strangers(folders, {entry.tenant.folder.directory for entry in self._entries.values()})
             with contextlib.suppress(ArbiterError):  # else by `reconcile`, when it is back
                 gone += self._at_arbiter(lambda arbiter: self._dismiss_strangers(arbiter, arbiter.status()))
@@ -301,12 +301,12 @@ class Tenancy(Generic[T]):
         if any(entry.stage == TenantStage.FURNISHED for entry in entries):
             return False
         ours = {entry.tenant.record.name for entry in entries if entry.stage == TenantStage.REGISTERED}
-        return ours <= known if self._recovering else ours == known
+        return ours <= known if self.recovering else ours == known
 
     def _reconciled(self, arbiter: TenantRegistry) -> ArbiterError | None:
         """Register the missing tenants and remove the unknown ones; the first refusal."""
         status = arbiter.status()  # no tenant comes or goes now
-        if not self._recovering:
+        if not self.recovering:
             self._dismiss_strangers(arbiter, status)
         known, refused = tenant_names(status), None
         for entry in self._entries.values():

@@ -92,6 +92,32 @@ def test_a_lost_checkpoint_is_rebuilt_from_what_kubelet_knows(scene: Scene, dama
     file.with_name(file.name + ".damaged").unlink(missing_ok=True)
 
 
+@pytest.mark.parametrize("lost", ["kubelet's", pytest.param("both", marks=LONG)])
+def test_what_runs_keeps_its_share_when_kubelet_lost_its_checkpoint(scene: Scene, lost: str):
+    """An agent that starts beside a kubelet that has forgotten its devices, and perhaps without its own checkpoint,
+    leaves tenants, files and the use of the GPU as they were."""
+    scene.create("runs", {"main": scene.slice(0, 300)})
+    scene.told("runs")
+    specs, kubelet = scene.specs(), scene.plane["kubelet"]
+
+    kubelet.kill()
+    scene.node.path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint").unlink()
+    kubelet.start()
+    scene.agent.kill()
+    if lost == "both":
+        scene.node.path(CHECKPOINT).unlink()
+    scene.agent.start()
+
+    assert {f"{scene.namespace}/runs/main"} == scene.tenants()
+    assert lost == "both" or specs == scene.specs()
+    assert computes(scene, "runs")
+    assert [] == scene.events("GpuShareMissing")
+    until(scene.fit, "a fit agent")
+    scene.create("next", {"main": scene.slice(1, 300)})
+    assert [scene.gpus[1]] == scene.told("next")["uuids"]
+    assert {f"{scene.namespace}/runs/main", f"{scene.namespace}/next/main"} == scene.tenants()
+
+
 def test_a_full_disk_stops_new_shares_and_nothing_else(scene: Scene):
     """When the checkpoint cannot be written nothing new is given, both resources are withdrawn until it can be, and
     what runs goes on."""

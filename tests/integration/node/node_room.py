@@ -32,6 +32,7 @@ from aliquot.node.pods import NodePod
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 from aliquot.node.volume.volume import DriverVolume
+from aliquot.tenancy.removal import Answer
 
 NODE = "node-1"
 
@@ -58,6 +59,9 @@ class FakePods:
 
     def lives(self, uid: str) -> bool:
         return uid in self.known and not self.known[uid].ended
+
+    def says(self, uid: str) -> Answer:
+        return "used" if self.lives(uid) else "gone" if self.synced else "silent"
 
 
 class Room:

@@ -19,8 +19,10 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.check import AllocationCheck
 from aliquot.node.checkpoint import Allotment, Content, PodKey, write_checkpoint
+from aliquot.node.kubelet import CHECKPOINT
 from aliquot.node.leaving import Leaving
 from aliquot.node.pods import NodePod, NodePods
+from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.recovery import Recovering
 
 
@@ -38,6 +40,9 @@ class Told:
     async def about_pod(self, *facts: str) -> None:
         self.reasons.append(facts[3])
 
+    async def about_node(self, *facts: str) -> None:
+        self.reasons.append(facts[0])
+
 
 class Checked(Room):
     """The room with its allocation check and what clears pods; `check` is one look."""
@@ -48,8 +53,8 @@ class Checked(Room):
         parts = (cast("NodePods", self.pods), self.resources, self.allotments, self.provisioner)
         self.leaving = Leaving(Path(self.settings.cdi_dir), self.allotments, self.provisioner, self.resources, parts[0])
         anything = cast("Any", self.answers)
-        self.one = AllocationCheck(self.settings, anything, *parts, anything, self._leave)
         self.recovering = Recovering(self.settings, *parts, anything)
+        self.one = AllocationCheck(self.settings, anything, *parts, anything, self._leave, self.recovering)
         self._clears: list[asyncio.Task[None]] = []
 
     def _leave(self, owner: PodKey) -> None:
@@ -147,6 +152,34 @@ class Controller:
     """An owner reference that says so."""
 
     controller = True
+    uid = "controller"
+
+
+class Ticking:
+    """A clock that the test sets."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+def test_pods_of_one_controller_are_replaced_with_growing_pauses(room: Checked):
+    """All that one check finds are replaced together; those that come later after pauses of up to ten minutes."""
+    clock = room.one.clock = cast("Any", Ticking())
+    for name in "ab":
+        room.pod(name, 0, 300, 1024)
+    for name in "ab":
+        room.pods.known[f"uid-{name}"].metadata.owner_references = [cast("Any", Controller())]
+        room.one.note(room.pods.known[f"uid-{name}"].key, "main", "refused", "no such GPU")
+
+    began_s = []
+    for second in range(0, 3600, 10):
+        clock.now_s, before = float(second), len(room.answers.deleted)
+        room.check()
+        began_s += [second] * (len(room.answers.deleted) - before)
+
+    assert [0, 10, 30, 70, 150, 310, 630, 1230, 1830, 2430, 3030] == began_s[::2] == began_s[1::2]
 
 
 def test_a_tenant_that_can_not_be_had_again_is_told_on_its_pod(room: Checked, monkeypatch: pytest.MonkeyPatch):
@@ -204,3 +237,95 @@ def test_an_init_container_that_has_ended_takes_nothing_from_others_after_a_rest
     assert said.startswith("2 tenants, 0 differences")
     assert {"ns/a/main", "ns/b/main"} == set(room.tenants())
     assert [] == room.answers.reasons
+
+
+def running(room: Checked, name: str) -> None:
+    """The API server knows that the pod's container runs."""
+    pod = room.pods.known[f"uid-{name}"]
+    body = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    pod.status = msgspec.convert(body, type(pod.status))
+
+
+def kubelet_forgets(room: Checked) -> None:
+    """Kubelet lost its device checkpoint and wrote a new one; its containers go on."""
+    room.kubelet.end_pod("ns", "a")
+    (room.settings.device_plugins / CHECKPOINT).write_text('{"Data": {"PodDeviceEntries": null}, "Checksum": 0}')
+
+
+def forget_all(room: Checked) -> None:
+    """What a new agent has in memory, and kubelet after it lost its checkpoint."""
+    kubelet_forgets(room)
+    room.provisioner = TenantProvisioner(
+        NODE, room.machine, room.settings.tenants, room.folder, room.provisioner.driver
+    )
+    room.recovering.provisioner = room.one.provisioner = room.leaving.provisioner = room.provisioner
+
+
+@pytest.mark.parametrize("lost", ["kubelet's", "both"])
+def test_a_container_that_runs_keeps_its_share_when_checkpoints_are_lost(room: Checked, lost: str):
+    """Its tenant, folder and socket are as before the restart, whether our own checkpoint is there or not."""
+    room.started("a")
+    running(room, "a")
+    before = room.tenants()
+    (folder,) = room.settings.tenants.iterdir()
+    socket = (folder / "socket").stat().st_ino
+    forget_all(room)
+    if lost == "both":
+        room.settings.checkpoint.unlink()
+        room.do(room.allotments.start_with(()))
+
+    room.do(room.recovering.run())
+    for _ in range(3):
+        room.check()
+
+    assert before == room.tenants()
+    assert socket == (folder / "socket").stat().st_ino
+    assert ["ns/a/main"] == [tenant.record.name for tenant in room.provisioner.tenants.values()]
+    assert "GpuShareMissing" not in room.answers.reasons
+
+
+def test_nothing_is_swept_before_the_api_server_has_listed_the_pods(room: Checked):
+    """An agent that starts beside a silent API server, with both checkpoints lost, removes nothing."""
+    room.started("a")
+    running(room, "a")
+    before = room.tenants()
+    forget_all(room)
+    room.settings.checkpoint.unlink()
+    room.do(room.allotments.start_with(()))
+    room.pods.synced = False
+    pods, room.pods.known = room.pods.known, {}
+
+    room.do(room.recovering.run())
+    for _ in range(3):
+        room.check()
+    assert before == room.tenants()
+    room.pods.known, room.pods.synced = pods, True
+    room.check()
+
+    assert before == room.tenants()
+    assert 1 == len(room.provisioner.tenants)
+
+
+def test_a_pod_deleted_by_force_leaves_when_its_processes_have_ended(room: Checked, monkeypatch: pytest.MonkeyPatch):
+    """Kubelet and the API server have forgotten it; a process in its cgroup keeps the share."""
+    owner = room.started("a")
+    room.pods.known.pop("uid-a")
+    kubelet_forgets(room)
+    processes = {"uid-a"}
+    monkeypatch.setattr("aliquot.node.leaving.pods_with_processes", lambda: processes)
+
+    room.do(room.leaving.clear(owner))
+    assert {"ns/a/main"} == set(room.tenants())
+    processes.clear()
+    for _ in range(2):
+        room.check()
+
+    assert {} == room.tenants()
+
+
+def test_an_arbiter_that_takes_no_tenants_is_no_arbiter(room: Checked):
+    """The check asks both of its sockets: without one of them pods would be sent here in vain."""
+    assert "" == room.provisioner.check_arbiter()
+    (room.folder / "admin.sock").unlink()
+
+    assert "admin.sock" in room.provisioner.check_arbiter()

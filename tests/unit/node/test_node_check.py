@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aliquot.node.check import findings
+from aliquot.node.check import WAITS_S, Unserved, findings
 from aliquot.node.identity import Held, Noted
 from aliquot.node.pods import NodePod
 
@@ -25,13 +25,14 @@ def pod(status: dict, *, asks: bool = True, controlled: bool = False, **metadata
 
 
 def test_a_container_that_runs_without_devices_slipped_through():
-    """It is found only when kubelet's accounts can be read, and none of them has it."""
+    """It is found only when kubelet's accounts can be read, and neither they nor ours have it."""
     (found,) = findings([pod(RUNS)], [], [], {})
 
     assert ("slipped", "main", False) == (found.kind, found.container, found.replace)
     assert [] == findings([pod(RUNS)], [], None, {})
     assert [] == findings([pod(RUNS)], [Held("ns", "a", "main", IDS)], [], {})
     assert [] == findings([pod(RUNS)], [], [Noted("uid-1", "main", IDS)], {})
+    assert [] == findings([pod(RUNS)], [], [], {}, [("uid-1", "main")])
 
 
 def test_pods_that_ask_for_no_share_or_do_not_run_are_in_order():
@@ -54,6 +55,20 @@ def test_what_kubelet_did_not_admit_is_replaced_where_a_controller_does_that():
 
 def test_a_refused_pod_is_replaced_where_a_controller_does_that():
     """A plan that can never be honoured is worth another try elsewhere."""
-    (found,) = findings([pod({"phase": "Pending"}, controlled=True)], [], [], {"uid-1": "no such GPU"})
+    (found,) = findings(
+        [pod({"phase": "Pending"}, controlled=True)], [], [], {"uid-1": Unserved("refused", "no such GPU", 0.0)}
+    )
 
     assert ("refused", "no such GPU", True) == (found.kind, found.why, found.replace)
+
+
+def test_a_pod_that_waits_for_long_and_runs_nothing_is_replaced_where_a_controller_does_that():
+    """As where the share of its init container was given to another while its other containers ran."""
+    lacks = {"uid-1": Unserved("waits", "does not fit any more", 10.0)}
+    waiting = pod({"phase": "Pending"}, controlled=True)
+
+    (found,) = findings([waiting], [], [], lacks, now_s=10 + WAITS_S)
+
+    assert ("waits", "does not fit any more", True) == (found.kind, found.why, found.replace)
+    assert [] == findings([waiting], [], [], lacks, now_s=9 + WAITS_S)
+    assert [] == findings([pod(RUNS, controlled=True)], [], [], lacks, [("uid-1", "main")], now_s=10 + WAITS_S)

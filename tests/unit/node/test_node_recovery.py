@@ -1,12 +1,16 @@
-"""The ledger after a crash: kubelet first, our checkpoint next, the pods' annotations last, differences told."""
+"""The ledger after a crash: what any record has of a container that lives stands, and differences are told."""
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
+from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Slice
 from aliquot.node.checkpoint import Allotment, PodKey
 from aliquot.node.identity import Held, Noted
-from aliquot.node.recovery import Known, recover
+from aliquot.node.recovery import Known, recover, unrecorded
 
 POD = PodKey("uid-1", "ns", "a")
 IDS = ("g0-000", "g0-001")
@@ -31,12 +35,43 @@ def test_a_lost_checkpoint_is_rebuilt_from_kubelet_and_annotations():
     assert "was not in our checkpoint" in found.differences[0]
 
 
-def test_what_kubelet_dropped_is_dropped():
-    """A name that kubelet's file does not have any more stands for nothing."""
-    found = recover([], [], [KEPT], PODS)
+@pytest.mark.parametrize("pods", [PODS, None])
+def test_what_kubelet_lost_stays_with_its_pod(pods: dict[str, Known] | None):
+    """A kubelet that lost its checkpoint goes on running its containers; only the pod's end ends their shares."""
+    found = recover([], [], [KEPT], pods)
 
-    assert () == found.allotments
-    assert ("first of ns/a is not with kubelet any more",) == found.differences
+    assert (KEPT,) == found.allotments
+    assert ("first of ns/a is not with kubelet any more; it stays with it",) == found.differences
+
+
+def test_a_pod_deleted_by_force_keeps_its_share_while_its_processes_run():
+    """The API server has no such pod any more, its container does not know that yet."""
+    found = recover([], [], [KEPT], {}, {"uid-1"})
+
+    assert (KEPT,) == found.allotments
+    assert "the node's processes" in found.differences[-1]
+    assert () == recover([], [], [KEPT], {}, {"uid-2"}).allotments
+
+
+def test_a_running_container_keeps_ids_that_kubelet_gave_again():
+    """A kubelet without its checkpoint gives the ids of a container that runs to a new pod too."""
+    runs = {"uid-1": Known(POD, "plan", running=frozenset({"main"}))}
+
+    found = recover([Held("ns", "b", "main", frozenset(IDS))], [], [KEPT], runs)
+
+    assert KEPT in found.allotments
+
+
+def test_a_share_that_no_record_has_is_found_by_its_folder():
+    """Kubelet's and our checkpoint are lost: a container that runs and has a tenant's folder has its share again."""
+    plan = write_plan(PodPlan("node-1", {"main": ContainerPlan((Slice(GpuUuid("GPU-1"), 300, 300, 1024),))}))
+    pods = [Known(POD, plan, running=frozenset({"main"})), Known(PodKey("uid-2", "ns", "b"), plan)]
+
+    (found,) = unrecorded([], pods, lambda owner, container: True)
+
+    assert (POD, "main", plan) == (found.owner, found.container, found.plan)
+    assert [] == unrecorded([found], pods, lambda owner, container: True)
+    assert [] == unrecorded([], pods, lambda owner, container: False)
 
 
 def test_an_empty_podresources_is_no_proof():

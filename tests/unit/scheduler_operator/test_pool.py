@@ -15,9 +15,10 @@ from aliquot.kube.custom import VGPU, VGPUS
 from aliquot.kube.dialects import read
 from aliquot.kube.errors import AlreadyExists
 from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPUS, HOLDS, POOL
+from aliquot.kube.names import GPUS, HOLDS, PLAN, POOL
 from aliquot.kube.names import VGPU as HOLDER
 from aliquot.kube.objects import Node, Pod
+from aliquot.kube.plan import write_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.kube.resources import Resource
@@ -321,6 +322,26 @@ def test_a_gpu_that_comes_back_is_open_again():
     assert "GPU-7" == scene.bind("a", 10)
     scene.look(name)
     assert {name: "Active"} == scene.phases()
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_holder_stays_under_its_tenants_while_the_inventory_is_missing(deleted: bool):
+    """The ledger has no GPU of a node whose agent says nothing; the plan of a pod that runs there names it."""
+    scene = Scene(coexist=True)
+    name = held(scene)
+    holder = next(iter(scene.store.kept["pods"]))
+    plan = write_plan(scene.ledger.allocate(scene.ask("a", 10), "n", 0.0).plan)
+    scene.store.put("pods", {"metadata": {"name": "a", "annotations": {PLAN: plan}}, "spec": {"nodeName": "n"}})
+    scene.ledger.node_changed(Change("modified", msgspec.convert({"metadata": {"name": "n"}}, Node)))
+
+    if deleted:
+        scene.delete(name)
+    else:
+        scene.store.kept["vgpus"][name]["status"]["phase"] = "Deleting"
+        scene.store.tell(name)
+    asyncio.run(scene.pool.look(name))
+
+    assert holder in scene.store.kept["pods"]
 
 
 def test_who_was_bound_first_keeps_the_gpu():

@@ -20,13 +20,17 @@ from aliquot.kube.custom import VGPU
 from aliquot.kube.dialects.nvidia import GPU
 from aliquot.kube.errors import AlreadyExists
 from aliquot.kube.objects import Container, Node, Pod
+from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.quantities import parse_count
 from aliquot.kube.resources import PODS
+from aliquot.lib.log import Logger
 from aliquot.model.quantities import BadQuantity
 from aliquot.placement.asks import model_matches
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.bodies import on_node
+from aliquot.tenancy.removal import Answer, Removable, Source, kept_by
 
+log = Logger("scheduler")
 PRODUCT: Final = "nvidia.com/gpu.product"
 """Label by which the stock plugin's feature discovery tells a node's model."""
 
@@ -155,7 +159,7 @@ class Coexist(Own):
         name = self.holder(vgpu.metadata.name)
         pod = await self.api.find(PODS, name, namespace=self.namespace)
         if pod is not None:
-            await self.api.delete(PODS, name, namespace=self.namespace, uid=pod.metadata.uid)
+            await self._release(pod, vgpu.status.uuid)
             return False
         if vgpu.status.uuid and self.ledger.gpu(vgpu.status.uuid) is not None:
             return False
@@ -168,10 +172,24 @@ class Coexist(Own):
         if pod is None:
             return "", ""
         uuid = pod.metadata.annotations.get(names.HOLDS, "")
-        if uuid and not self.ledger.close(uuid):
-            return pod.spec.node_name, uuid
-        await self.api.delete(PODS, pod.metadata.name, namespace=self.namespace, uid=pod.metadata.uid)
-        return "", ""
+        return ("", "") if await self._release(pod, uuid) else (pod.spec.node_name, uuid)
+
+    async def _release(self, holder: Pod, uuid: str) -> bool:
+        """Delete a holder, unless its device has a tenant; returns whether it was deleted.
+
+        The ledger has no device of a node whose inventory is missing or damaged, though pods may run on it; their plans
+        name it.
+        """
+        closed = not uuid or self.ledger.close(uuid)
+        said: dict[Source, Answer] = {
+            Source.API: "used" if uuid and any(_plans(pod, uuid) for pod in self.pods()) else "gone",
+            Source.LEDGER: "gone" if closed else "used",
+        }
+        if why := kept_by(Removable.HOLDER, said):
+            log.warning("holder %s stays: %s", holder.metadata.name, why)
+            return False
+        await self.api.delete(PODS, holder.metadata.name, namespace=self.namespace, uid=holder.metadata.uid)
+        return True
 
     def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
         """Nodes with a GPU that no pod has requested from the stock plugin, the fullest first."""
@@ -201,6 +219,17 @@ def asked(pod: Pod) -> int:
 
     initial = max((count(c) for c in pod.spec.init_containers), default=0)
     return max(initial, sum(count(c) for c in pod.spec.containers))
+
+
+def _plans(pod: Pod, uuid: str) -> bool:
+    """Whether a pod that has not ended has a share of the device; one whose plan cannot be read may have it."""
+    if pod.ended or not pod.spec.node_name:
+        return False
+    try:
+        plan = read_plan(pod.metadata.annotations)
+    except BadPlan:
+        return uuid in pod.metadata.annotations[names.PLAN]
+    return plan is not None and any(piece.gpu == uuid for given in plan.containers.values() for piece in given.slices)
 
 
 def _count(value: str | int | float) -> int:
