@@ -1,10 +1,12 @@
 """What the node's half costs: measured on the test cluster's real kubelet, containerd and runc, GPUs emulated.
 
-    PYTHONPATH=src:tests/e2e .venv/bin/python bench/node.py [startup[=COUNT,..]] [anew[=COUNT,..]] [rest[=SECONDS]]
+    PYTHONPATH=src:tests/e2e .venv/bin/python bench/node.py [startup[=COUNT,..]] [anew[=COUNT,..]] [taken[=COUNT,..]]
+        [rest[=SECONDS]]
 
 startup  so many pods created at once, seconds until all run: without a GPU, with a share of one, and as SharePods whose
          vGPUs are there, in turn (KubeShare, Fig. 10: at most 15 % more than pods where no vGPU has to be made).
 anew     the same where the vGPUs go with the last SharePod, so that those of each round are made anew.
+taken    the same beside a stock plugin that has the GPUs (coexist): each round takes its GPUs from it by holder pods.
 rest     8 GPUs with no tenant and with 64 that hold a context and wait: memory of agent and arbiter, and the CPU time
          that each takes in a minute; with the tenants also while a dashboard and a Prometheus read the agent's pages.
 
@@ -21,18 +23,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from cluster.control_plane import ControlPlane
 from cluster.images import PYTHON
 from cluster.kubelet_node import KubeletNode
-from cluster.ours import ROOT
+from cluster.ours import HOLDERS, ROOT
 from cluster.parts import Part, until
 from cluster.prepare import prepare
 from cluster.prometheus import fetch
 from cluster.whole import Whole, whole
 from costs import cpu_s, memory_mib
+from plugins import FOLDER, stock_plugin
 
 from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT
 from aliquot.node.settings import NodeSettings
@@ -42,6 +46,7 @@ from aliquot.web.asking import AGENT_PORT
 SPACE = "bench"
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
 SHAREPODS = f"/apis/aliquot.dev/v1alpha1/namespaces/{SPACE}/sharepods"
+HOLDER_PODS = f"/api/v1/namespaces/{HOLDERS}/pods?labelSelector=aliquot.dev%2Fvgpu"
 VGPUS = "/apis/aliquot.dev/v1alpha1/vgpus"
 GPUS = "v100x8"
 ROUNDS = 3
@@ -56,34 +61,55 @@ AS_INSTALLED = [word for name in PERIODS for word in (f"--{name.replace('_', '-'
 
 
 @contextmanager
-def cluster(*scheduler_flags: str) -> Iterator[Whole]:
-    """All of Aliquot, a real node with eight GPUs, and an empty namespace."""
+def cluster(*scheduler_flags: str, coexist: bool = False) -> Iterator[Whole]:
+    """All of Aliquot, a real node with eight GPUs (`coexist`: a stock plugin has them), and an empty namespace."""
     plane = ControlPlane(prepare())
+    beside = ("--gpus", "coexist") if coexist else ()
     try:
         plane.start()
         node = KubeletNode(plane)
         node.start()
-        with whole(node, GPUS, scheduler_flags=scheduler_flags, agent_flags=AS_INSTALLED) as made:
+        flags = {"scheduler_flags": (*beside, *scheduler_flags), "agent_flags": (*beside, *AS_INSTALLED)}
+        with whole(node, GPUS, **flags) as made, ExitStack() as ends:
+            if coexist:
+                stock = stock_plugin(node.path(FOLDER), made.gpus.gpus, Path(made.gpus.emulated))
+                stock.start()
+                ends.callback(stock.stop)
+                until(lambda: node_allocatable(plane).get("nvidia.com/gpu") == "8", "the stock plugin's GPUs", 60)
             plane.make_namespace(SPACE)
             yield made
     finally:
         plane.close()
 
 
+def node_allocatable(plane: ControlPlane) -> dict[str, str]:
+    """What the real node offers."""
+    (node,) = plane.api.get("/api/v1/nodes")["items"]
+    return dict(node["status"]["allocatable"])
+
+
 # -- start-up ----------------------------------------------------------------------------------------------------------
 
 
-def startup(counts: tuple[int, ...], pool: str) -> Iterator[dict[str, Any]]:
-    """Pods without a GPU, with a share, and SharePods, so many at once; `pool` says how long vGPUs are kept."""
+def startup(counts: tuple[int, ...], pool: str, *, coexist: bool = False) -> Iterator[dict[str, Any]]:
+    """Pods without a GPU, with a share, and SharePods, so many at once; `pool` says how long vGPUs are kept.
+
+    With `coexist` no pod with a share: only SharePods take GPUs from the stock plugin.
+    """
     ways: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
         "plain": (PODS, plain),
         "share": (PODS, sharing),
         "sharepod": (SHAREPODS, sharepod),
     }
-    with cluster("--pool", pool) as made:
+    if coexist:
+        del ways["share"]
+    with cluster("--pool", pool, coexist=coexist) as made:
         for path, body in ways.values():  # what is read from disk for the first time is no part of it
             creation(made.plane, path, [body(0)])
-        creation(made.plane, SHAREPODS, [sharepod(number, "1") for number in range(len(made.gpus.gpus))])  # all named
+        if not coexist:
+            creation(
+                made.plane, SHAREPODS, [sharepod(number, "1") for number in range(len(made.gpus.gpus))]
+            )  # all named
         for count in counts:
             seconds: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(ROUNDS):
@@ -93,7 +119,7 @@ def startup(counts: tuple[int, ...], pool: str) -> Iterator[dict[str, Any]]:
             yield (
                 {"count": count, "vgpus": len(made.plane.api.get(VGPUS)["items"])}
                 | {f"{way}_s": [round(s, 2) for s in taken] for way, taken in seconds.items()}
-                | {f"{way}_ratio": round(middle[way] / middle["plain"], 2) for way in ("share", "sharepod")}
+                | {f"{way}_ratio": round(middle[way] / middle["plain"], 2) for way in ways if way != "plain"}
             )
 
 
@@ -108,6 +134,8 @@ def creation(plane: ControlPlane, path: str, bodies: list[dict[str, Any]]) -> fl
     plane.api.call("DELETE", path)
     until(lambda: not plane.api.get(PODS)["items"], "the end of the pods", 300)
     until(lambda: not plane.api.get(SHAREPODS)["items"], "the end of the SharePods", 60)
+    if plane.api.get(HOLDER_PODS)["items"]:  # the GPUs of the next round are taken anew
+        until(lambda: not plane.api.get(VGPUS)["items"], "the end of the vGPUs", 60)
     return taken_s
 
 
@@ -224,7 +252,8 @@ if __name__ == "__main__":
         if name == "rest":
             figures = rest(*sizes[:1]) if size else rest()
         else:
-            figures = startup(sizes, {"startup": "hybrid:3600", "anew": "on-demand"}[name])
+            pool = "hybrid:3600" if name == "startup" else "on-demand"
+            figures = startup(sizes, pool, coexist=name == "taken")
         for figure in figures:
             sys.stdout.write(json.dumps({name: figure, "load": round(os.getloadavg()[0], 1)}) + "\n")
             sys.stdout.flush()

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from aliquot.kube.custom import VGPU, VGPUS
+from aliquot.kube.custom import VGPU, VGPUS, SharePod
 from aliquot.kube.dialects import read
 from aliquot.kube.errors import AlreadyExists
 from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPUS, HOLDS, PLAN, POOL
+from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, GPUS, HOLDS, PLAN, POOL
 from aliquot.kube.names import VGPU as HOLDER
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import write_plan
@@ -27,6 +27,8 @@ from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.ledger import Ledger, NodeFull
+from aliquot.scheduler.operator.demand import Demand
+from aliquot.scheduler.operator.sharepods import SharePods
 from aliquot.scheduler.pool.known import WriteThroughCache
 from aliquot.scheduler.pool.owners import Coexist, Own
 from aliquot.scheduler.pool.pool import VgpuPool, name_for
@@ -38,7 +40,7 @@ class Store:
     """An API server's objects by plural and name; every change of a vGPU is `told` at once."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, dict[str, dict[str, Any]]] = {"vgpus": {}, "pods": {}}
+        self.kept: dict[str, dict[str, dict[str, Any]]] = {"vgpus": {}, "pods": {}, "sharepods": {}}
         self.version = 0
         self.told: Callable[[Change[VGPU]], None] = lambda change: None
         self.shown: dict[str, VGPU] = {}
@@ -79,7 +81,9 @@ class Store:
             raise AlreadyExists("it is there")
         return msgspec.convert(self.put(resource.plural, copy.deepcopy(body)), resource.type)
 
-    async def patch(self, resource: Resource[Any], name: str, body: dict[str, Any], *, sub: str) -> Any:
+    async def patch(
+        self, resource: Resource[Any], name: str, body: dict[str, Any], *, sub: str, namespace: str = ""
+    ) -> Any:
         """A merge patch of the status."""
         document = self.kept[resource.plural][name]
         status = document.get("status", {}) | body["status"]
@@ -124,15 +128,9 @@ class Scene:
         self.ledger = Ledger(policy("binpack"))
         self.held = [] if coexist else ["GPU-0", "GPU-1"]
         self.tell_node()
-        stock = msgspec.convert(
-            {
-                "metadata": {"name": "n"},
-                "status": {"allocatable": {"nvidia.com/gpu": 2}, "conditions": [{"type": "Ready", "status": "True"}]},
-            },
-            Node,
-        )
+        self.offers({})
         owner = (
-            Coexist(self.ledger, self.store, lambda: [stock], self.pods, namespace="sys")  # type: ignore[arg-type]
+            Coexist(self.ledger, self.store, lambda: [self.node], self.pods, namespace="sys")  # type: ignore[arg-type]
             if coexist
             else Own(self.ledger)
         )
@@ -148,6 +146,11 @@ class Scene:
             lambda name: name in self.waiting,
         )
         self.store.told = self.pool.known.changed
+
+    def offers(self, ours: dict[str, str]) -> None:
+        """Kubelet offers two GPUs of the stock plugin, and of ours so much."""
+        status = {"allocatable": {"nvidia.com/gpu": 2, **ours}, "conditions": [{"type": "Ready", "status": "True"}]}
+        self.node = msgspec.convert({"metadata": {"name": "n"}, "status": status}, Node)
 
     def pods(self) -> list[Pod]:
         """The holder pods."""
@@ -342,6 +345,33 @@ def test_a_holder_stays_under_its_tenants_while_the_inventory_is_missing(deleted
     asyncio.run(scene.pool.look(name))
 
     assert holder in scene.store.kept["pods"]
+
+
+def test_the_pod_of_a_sharepod_is_made_when_the_node_offers_its_gpu():
+    """A pod made before kubelet offers the share would wait out kube-scheduler's back-off; its vGPU stays meanwhile."""
+    scene = Scene(coexist=True)
+    name = held(scene)
+    spec = {"gpu": {"request": "0.3", "memory": "1Gi"}, "template": {"spec": {"containers": [{"name": "main"}]}}}
+    made = scene.store.put("sharepods", {"metadata": {"name": "s", "namespace": "team"}, "spec": spec})
+    made["status"] = {"gpuID": name, "phase": "Pending"}
+
+    def sharepod() -> SharePod:
+        return msgspec.convert(scene.store.kept["sharepods"]["s"], SharePod)
+
+    demand = Demand(scene.ledger, scene.pool, lambda vgpu: [sharepod()] if sharepod().status.gpu_id == vgpu else [])
+    scene.pool.waited_for = demand.waits_for
+    looks = SharePods(scene.store, scene.ledger, scene.pool, lambda key: sharepod(), lambda key: None, demand)  # type: ignore[arg-type]
+
+    for ours in ({}, {GPU_PERCENT: "100"}, {GPU_PERCENT: "29", GPU_MEMORY: "16Gi"}):
+        scene.offers(ours)
+        asyncio.run(looks.look("team/s"))
+        asyncio.run(scene.pool.balance())
+        assert ("s" not in scene.store.kept["pods"], {name: "Idle"}) == (True, scene.phases())
+    scene.offers({GPU_PERCENT: "30", GPU_MEMORY: "1Gi"})
+    asyncio.run(looks.look("team/s"))
+    asyncio.run(scene.pool.balance())
+
+    assert ("s" in scene.store.kept["pods"], {name: "Idle"}) == (True, scene.phases())
 
 
 def test_who_was_bound_first_keeps_the_gpu():

@@ -95,8 +95,12 @@ class Operator:
 
     def nodes_changed(self, change: Change[Node]) -> None:
         """A node changed, and the ledger knows it already."""
-        for vgpu in self._by_node.naming(change.object.metadata.name):
+        old, node = change.old, change.object
+        offers = self.pool.owner.coexists and (old is None or old.status.allocatable != node.status.allocatable)
+        for vgpu in self._by_node.naming(node.metadata.name):
             self.queue.add(f"vgpu/{vgpu.metadata.name}")
+            for sharepod in self._by_name.naming(vgpu.metadata.name) if offers else ():
+                self.queue.add(f"sharepod/{sharepod.metadata.key}")
 
     def quota_changed(self, change: Change[GPUQuota]) -> None:
         """A quota changed."""

@@ -17,7 +17,7 @@ from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.custom import SHAREPODS, VGPU, SharePod
 from aliquot.kube.errors import AlreadyExists, Forbidden, Invalid
-from aliquot.kube.objects import Pod
+from aliquot.kube.objects import Pod, decoded
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
 from aliquot.kube.requests import PodAsk
 from aliquot.kube.resources import PODS
@@ -29,6 +29,7 @@ from aliquot.scheduler.operator.bodies import PROFILE, BadTemplate, ask_of, pod_
 from aliquot.scheduler.operator.demand import Demand
 from aliquot.scheduler.operator.status import Told, body, lost, of_pod, waiting
 from aliquot.scheduler.pool.pool import NAMED, VgpuPool
+from aliquot.scheduler.verdicts import fits_now
 
 log = Logger("scheduler")
 ENDED = ("Succeeded", "Failed")
@@ -138,7 +139,9 @@ class SharePods:
         node = sharepod.spec.node_name or (vgpu.spec.node_name if vgpu is not None else "")
         uuid = self.pool.must_be(vgpu) if vgpu is not None else ""
         made: dict[str, Any] = pod_of(sharepod, node=node, gpu_uuid=uuid, profile=self.profile)
-        meta = sharepod.metadata
+        meta, gpu_id = sharepod.metadata, sharepod.spec.gpu.gpu_id or sharepod.status.gpu_id
+        if self.pool.owner.coexists and gpu_id and not self._offered(ask, decoded(made, Pod), node):
+            return waiting("CreatingVGPU", f'the node of vGPU "{gpu_id}" does not offer it yet', gpu_id=gpu_id)
         try:
             pod = await self.api.create(PODS, made, namespace=meta.namespace)
         except AlreadyExists:
@@ -148,13 +151,19 @@ class SharePods:
         log.info("sharepod %s has its pod", meta.key)
         return await self._of_pod(sharepod, pod)
 
+    def _offered(self, ask: PodAsk, pod: Pod, node: str) -> bool:
+        """Whether a node that has room by the ledger offers it to kube-scheduler too."""
+        nodes = [node] if node else [spec.name for spec in self.ledger.cluster.nodes]
+        return any(self.pool.owner.offers(n, pod) and fits_now(self.ledger, ask, n) for n in nodes)
+
     async def _of_pod(self, sharepod: SharePod, pod: Pod) -> Told:
         try:
             plan = read_plan(pod.metadata.annotations)
         except BadPlan:
             plan = None
         if not pod.spec.node_name:
-            told = of_pod(pod, plan, "")
+            # The vGPU that was made for it is waited for until it is bound, or it would be idle.
+            told = of_pod(pod, plan, sharepod.status.gpu_id if self.pool.owner.coexists else "")
             more = await self._more_for(sharepod, pod)
             return more or told
         ended = pod.ended and sharepod.status.gpu_id

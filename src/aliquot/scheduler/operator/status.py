@@ -67,12 +67,12 @@ def lost(sharepod: SharePod, message: str) -> Told:
 
 
 def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> Told:
-    """A SharePod by its pod; `gpu_id` names the vGPUs of the plan."""
+    """A SharePod by its pod; `gpu_id` names the vGPUs of the plan, before that the one that it waits for."""
     name, node = pod.metadata.name, pod.spec.node_name
     if not node:
         told = _condition(pod, "PodScheduled")
         message = told.message if told and told.message else "the scheduler has not considered the pod yet"
-        return waiting(told.reason if told and told.reason else "Waiting", message, pod=name)
+        return waiting(told.reason if told and told.reason else "Waiting", message, pod=name, gpu_id=gpu_id)
     uuids = ",".join(piece.gpu for given in plan.containers.values() for piece in given.slices) if plan else ""
     phase = _phase(pod)
     ready = _condition(pod, "Ready")

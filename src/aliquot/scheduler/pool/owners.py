@@ -77,6 +77,10 @@ class Own:
         """Node and device held for a vGPU whose object was deleted, if it has a tenant; otherwise it is given back."""
         return "", ""
 
+    def offers(self, node: str, pod: Pod) -> bool:
+        """Whether kube-scheduler would find a pod's share on the node; here every GPU is offered from the start."""
+        return True
+
     def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
         """Nodes on which one more vGPU of these models can be created, the best first; `wanted` are being created.
 
@@ -191,6 +195,18 @@ class Coexist(Own):
         await self.api.delete(PODS, holder.metadata.name, namespace=self.namespace, uid=holder.metadata.uid)
         return True
 
+    def offers(self, node: str, pod: Pod) -> bool:
+        """Whether kubelet offers the pod's share on the node: it does a moment after the agent has told of a new GPU.
+
+        A pod that comes before is refused by kube-scheduler, and then waits out its back-off.
+        """
+        said = next((n.status.allocatable for n in self.nodes() if n.metadata.name == node), {})
+        on_it = [other for other in self.pods() if other.spec.node_name == node and not other.ended]
+        return all(
+            sum(asked(each, resource) for each in (*on_it, pod)) <= _count(said.get(resource, 0))
+            for resource in names.RESOURCES
+        )
+
     def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
         """Nodes with a GPU that no pod has requested from the stock plugin, the fullest first."""
         used: dict[str, int] = {}
@@ -211,11 +227,11 @@ class Coexist(Own):
         return sorted(left, key=lambda name: (left[name], name))
 
 
-def asked(pod: Pod) -> int:
-    """GPUs that a pod has from the stock plugin."""
+def asked(pod: Pod, resource: str = GPU) -> int:
+    """How much of a resource a pod has from kubelet; by default GPUs from the stock plugin."""
 
     def count(container: Container) -> int:
-        return _count(container.resources.limits.get(GPU, 0))
+        return _count(container.resources.limits.get(resource, 0))
 
     initial = max((count(c) for c in pod.spec.init_containers), default=0)
     return max(initial, sum(count(c) for c in pod.spec.containers))
