@@ -49,7 +49,7 @@ class FakeArbiter:
         self._alive()
         yield self
 
-    def status(self) -> Status:
+    def status(self, *, admin: bool = False) -> Status:
         """As `ArbiterClient`."""
         with self._call("status"):
             return self.now()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,8 @@ from cluster.parts import Part
 from scheduling import PLAN, PORT, ROOT, eventually, gpu_pod, percent, pods_of
 
 from aliquot.cli.scheduler import scheduler
+from aliquot.kube.api import MERGE, Api
+from aliquot.kube.errors import KubeError
 from aliquot.node.settings import node_settings
 from aliquot.scheduler.config import PROFILE, kube_scheduler_config
 from aliquot.scheduler.webhook.configuration import configurations
@@ -200,6 +205,15 @@ def nodes(control_plane: ControlPlane) -> Iterator[list[str]]:
     control_plane.remove_nodes(made)
 
 
+def kubeconfig(plane: ControlPlane, token: str) -> Path:
+    """A kubeconfig with a service account's token and nothing else."""
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token.strip()}
+    path = plane.rooms.state / f"{hashlib.sha256(token.encode()).hexdigest()[:8]}.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
 class Installed:
     """The chart on the cluster; the scheduler runs with its arguments and its service account's rights."""
 
@@ -230,14 +244,10 @@ class Installed:
         )
         self.part.start()
 
-    def _account(self) -> Any:
-        """A kubeconfig with the service account's token and nothing else."""
-        token = self.plane.kubectl("create", "token", "aliquot-scheduler", "-n", HOME, "--duration=1h").strip()
-        config = yaml.safe_load(self.plane.kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": token}
-        path = self.plane.rooms.state / "chart.kubeconfig"
-        path.write_text(yaml.safe_dump(config))
-        return path
+    def _account(self) -> Path:
+        return kubeconfig(
+            self.plane, self.plane.kubectl("create", "token", "aliquot-scheduler", "-n", HOME, "--duration=1h")
+        )
 
     def configure(self) -> None:
         """Let kube-scheduler run with the chart's own ConfigMap; what is only of the test is where the extender is."""
@@ -312,6 +322,59 @@ def sharepod(name: str) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {"gpu": {"request": "0.3"}, "template": {"spec": spec}},
     }
+
+
+@pytest.fixture
+def bound(control_plane: ControlPlane, namespace: str, helm: str) -> Iterator[tuple[str, str]]:
+    """Two nodes with a pod of the agent's account on each, and the account's rights from the chart."""
+    nodes = control_plane.fake_nodes(2, "v100", gpus=1, prefix="bound")
+    kinds = ("DaemonSet", "NetworkPolicy")
+    found = [body for (kind, name), body in rendered(helm).items() if name == "aliquot-node" and kind not in kinds]
+    text = yaml.safe_dump_all(found).replace(HOME, namespace)
+    control_plane.kubectl("apply", "-f", "-", input_=text)
+    for node in nodes:
+        spec = {"nodeName": node, "serviceAccountName": "aliquot-node", "containers": [{"name": "c", "image": "i"}]}
+        control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": node}, "spec": spec})
+    yield nodes[0], nodes[1]
+    control_plane.kubectl("delete", "-f", "-", input_=text)
+    control_plane.remove_nodes(nodes)
+
+
+def test_a_node_agent_writes_to_its_own_node_only(control_plane: ControlPlane, namespace: str, bound: tuple[str, str]):
+    """With the token of a pod on one node, the agent changes neither another node nor its pods, and no node's spec."""
+    mine, other = bound
+    command = ("create", "token", "aliquot-node", "-n", namespace)
+    uid = control_plane.pod(namespace, mine)["metadata"]["uid"]
+    at_node = ("--bound-object-kind=Pod", f"--bound-object-name={mine}", f"--bound-object-uid={uid}")
+    agent, unbound = (kubeconfig(control_plane, control_plane.kubectl(*command, *f)) for f in (at_node, ()))
+    pods, nodes = f"/api/v1/namespaces/{namespace}/pods", "/api/v1/nodes"
+    note = {"metadata": {"annotations": {"aliquot.dev/gpus": "x"}}}
+    capacity = {"status": {"capacity": {"aliquot.dev/gpu-memory": "9"}}}
+
+    def refusal(path: str, body: dict[str, Any] | None, account: Path = agent) -> str:
+        """What the API server says against a patch, or against a deletion without a body; empty if it does it."""
+
+        async def ask() -> str:
+            async with Api.connect(str(account)) as api:
+                try:
+                    content = json.dumps(body).encode() if body else None
+                    await api.request("PATCH" if body else "DELETE", path, content=content, content_type=MERGE)
+                except KubeError as error:
+                    return str(error)
+            return ""
+
+        return asyncio.run(ask())
+
+    # A policy is in force some time after it was made.
+    eventually(lambda: "its own node only" in refusal(f"{nodes}/{other}", note), "the policy is not in force")
+
+    assert "its own node only" in refusal(f"{nodes}/{other}/status", capacity)
+    assert "pods of its own node only" in refusal(f"{pods}/{other}", note)
+    assert "pods of its own node only" in refusal(f"{pods}/{other}", None)
+    assert "may not change the spec" in refusal(f"{nodes}/{mine}", {"spec": {"unschedulable": True}})
+    assert "names no node" in refusal(f"{nodes}/{mine}", note, unbound)
+    assert "" == refusal(f"{nodes}/{mine}", note) == refusal(f"{nodes}/{mine}/status", capacity)
+    assert "" == refusal(f"{pods}/{mine}", note) == refusal(f"{pods}/{mine}", None)
 
 
 @pytest.mark.slow

@@ -51,11 +51,12 @@ class Leaving:
     async def _clear(self, owner: PodKey) -> None:
         ids = {frozenset(allotment.ids) for allotment in self.allotments if allotment.uid == owner.uid}
         await containers_ended(owner, ids, self.resources, self.pods)
-        pod = self.pods.get(owner.uid)
-        runs = pod is None and owner.uid in await asyncio.to_thread(pods_with_processes)
-        if kept := share_kept_by(self.pods.says(owner.uid), ended=pod is not None, runs=runs):
-            _LOG.warning("kept", pod=str(owner), why=kept)  # until a later allocation check
-            return
+        until_s = asyncio.get_running_loop().time() + WAIT_S
+        while kept := await self._kept(owner.uid):
+            if asyncio.get_running_loop().time() > until_s:
+                _LOG.warning("kept", pod=str(owner), why=kept)  # the allocation check comes back to it
+                return
+            await asyncio.sleep(LOOK_S)
         names = [allotment.name for allotment in self.allotments if allotment.uid == owner.uid]
         tenants = await asyncio.to_thread(self.provisioner.remove_pod, owner.uid)
         gone = remove_specs(self.cdi, names)
@@ -63,6 +64,11 @@ class Leaving:
             await self.allotments.drop(gone)
         if names or tenants:
             _LOG.info("cleared", pod=str(owner), tenants=len(tenants), devices=len(gone))
+
+    async def _kept(self, uid: str) -> str:
+        pod = self.pods.get(uid)
+        runs = pod is None and uid in await asyncio.to_thread(pods_with_processes)
+        return share_kept_by(self.pods.says(uid), ended=pod is not None, runs=runs)
 
 
 async def containers_ended(

@@ -106,12 +106,14 @@ def test_what_runs_keeps_its_share_when_kubelet_lost_its_checkpoint(scene: Scene
     scene.agent.kill()
     if lost == "both":
         scene.node.path(CHECKPOINT).unlink()
+    before = scene.registrations()
     scene.agent.start()
 
     assert {f"{scene.namespace}/runs/main"} == scene.tenants()
     assert lost == "both" or specs == scene.specs()
     assert computes(scene, "runs")
     assert [] == scene.events("GpuShareMissing")
+    until(lambda: scene.registrations() > before, "the plugin's registration")
     until(scene.fit, "a fit agent")
     scene.create("next", {"main": scene.slice(1, 300)})
     assert [scene.gpus[1]] == scene.told("next")["uuids"]

@@ -314,6 +314,7 @@ def test_a_pod_deleted_by_force_leaves_when_its_processes_have_ended(room: Check
     processes = {"uid-a"}
     monkeypatch.setattr("aliquot.node.leaving.pods_with_processes", lambda: processes)
 
+    monkeypatch.setattr("aliquot.node.leaving.WAIT_S", 0.0)
     room.do(room.leaving.clear(owner))
     assert {"ns/a/main"} == set(room.tenants())
     processes.clear()

@@ -70,6 +70,10 @@ def test_a_sound_node_has_nothing_to_mend():
             "container runtime", "CRI plugin is disabled", "take cri out of disabled_plugins",
         ),
         (
+            {"runtime": replace(CONTAINERD, default="nvidia"), "open_to_all": "/etc/n/config.toml"},
+            "NVIDIA's runtime", "has all GPUs without a share", "= false in /etc/n/config.toml",
+        ),
+        (
             {"runtime": replace(CONTAINERD, trouble="config.toml: line 3")},
             "container runtime", "cannot be read: config.toml: line 3", "restart containerd",
         ),
@@ -174,3 +178,9 @@ def test_an_emulated_driver_has_no_kernel_side():
     told = {finding.what for finding in examine(replace(SOUND, kernel=None))}
 
     assert not {"kernel module", "device nodes"} & told
+
+
+def test_nvidias_runtime_is_no_fault_where_pods_have_to_name_it():
+    """With another default runtime a pod needs the runtime class, which Pod Security of a namespace can refuse."""
+    assert [] == faults(runtime=replace(CONTAINERD, default="runc"), open_to_all="/etc/n/config.toml")
+    assert [] == faults(runtime=replace(CONTAINERD, default="nvidia"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.node.doctoring.runtime import DEFAULT_FOLDERS, containerd, crio, imports_of
+from aliquot.node.doctoring.runtime import DEFAULT_FOLDERS, containerd, crio, imports_of, takes_variable
 
 V1 = "[plugins.cri]\nenable_cdi = {}\n"
 V2 = "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = {}\ncdi_spec_dirs = ['/run/cdi']\n"
@@ -80,3 +80,24 @@ def test_a_setting_of_another_kind_is_named(text: str):
 def test_a_setting_of_another_kind_is_named_of_crio_too(text: str):
     """In the same words."""
     assert "c: Expected `" == crio("c", [("c", text)]).trouble[:13]
+
+
+def test_the_default_runtime_is_read_of_both_programs():
+    """NVIDIA's toolkit makes its runtime the default there when it is told to."""
+    text = "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'nvidia'\n"
+
+    assert "nvidia" == containerd("c", [("c", text)]).default
+    assert "nvidia" == crio("c", [("a", "[crio.runtime]\ndefault_runtime = 'nvidia'"), ("b", "[crio.runtime]")]).default
+    assert "" == containerd("c", [("c", V2.format("true"))]).default
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", True), ("accept-nvidia-visible-devices-envvar-when-unprivileged = true", True),
+        ("accept-nvidia-visible-devices-envvar-when-unprivileged = false", False), ("=", False),
+    ],
+)  # fmt: skip
+def test_nvidias_runtime_takes_the_variable_unless_it_is_told_not_to(text: str, expected: bool):
+    """A setting that is missing is on."""
+    assert expected is takes_variable(text)

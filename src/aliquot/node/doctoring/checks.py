@@ -9,7 +9,7 @@ from aliquot.driver.modules import MAKE_NODES, MODULES
 from aliquot.kube.names import GPU_PERCENT
 from aliquot.model.findings import Finding
 from aliquot.node.doctoring.host import Arbiter, Cgroups, FolderState, Hook, Host, KernelSide, Kubelet
-from aliquot.node.doctoring.runtime import Runtime
+from aliquot.node.doctoring.runtime import UNPRIVILEGED, Runtime
 
 OURS: Final = GPU_PERCENT.replace("/", "-") + ".sock"
 STOCK: Final = "nvidia.com/gpu"
@@ -25,6 +25,7 @@ def examine(host: Host) -> list[Finding]:
         *_kernel(host.kernel),
         *_hook(host.hook),
         *_runtime(host.runtime, host.cdi_dir, kubelet_runs=host.kubelet.registration == "answers"),
+        *_open_to_all(host),
         *_kubelet(host.kubelet, host.kubelet_dir),
         *_stock(host.kubelet, host.gpus),
         *_agent(host),
@@ -111,6 +112,16 @@ def _runtime(runtime: Runtime | None, cdi_dir: str, *, kubelet_runs: bool) -> It
         yield Finding(what, "note", found, f"set enable_cdi = true {where}")
         return
     yield Finding(what, "ok", f"{runtime.name} reads CDI files in {cdi_dir}")
+
+
+def _open_to_all(host: Host) -> Iterator[Finding]:
+    if host.open_to_all and host.runtime is not None and "nvidia" in host.runtime.default:
+        found = (
+            "NVIDIA's runtime is the default and serves NVIDIA_VISIBLE_DEVICES: every pod whose image sets it to all, "
+            "as those of CUDA do, has all GPUs without a share"
+        )
+        way_out = f"set {UNPRIVILEGED} = false in {host.open_to_all}, and node.privileged: true in the chart"
+        yield Finding("NVIDIA's runtime", "fault", found, way_out)
 
 
 def _kubelet(kubelet: Kubelet, folder: str) -> Iterator[Finding]:

@@ -95,8 +95,11 @@ class Hook:
 class Host:
     """One node. `checkpoint` is empty, or the problem with the agent's; `driver` the version found, `no_driver` why
     none was found; `gpus` is the owner of the node's GPUs and `turns` the turn policy, as in the agent's
-    settings."""
+    settings. `open_to_all` is the configuration by which NVIDIA's runtime gives every container the GPUs that a
+    variable names, empty where it does not.
+    """
 
+    open_to_all: str = ""
     runtime: Runtime | None = field(default_factory=lambda: Runtime("containerd", "/etc/containerd/config.toml", True))
     kubelet: Kubelet = field(default_factory=Kubelet)
     arbiter: Arbiter = field(default_factory=Arbiter)

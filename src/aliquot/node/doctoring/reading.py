@@ -38,7 +38,7 @@ from aliquot.node.doctoring.host import (
     Kubelet,
     SocketState,
 )
-from aliquot.node.doctoring.runtime import Runtime, containerd, crio, imports_of
+from aliquot.node.doctoring.runtime import Runtime, containerd, crio, imports_of, takes_variable
 from aliquot.node.kubelet import offered
 from aliquot.node.settings import NodeSettings
 from aliquot.node.volume.mirror import SHARED
@@ -52,6 +52,11 @@ CONTAINERD_PLACES: Final = (
 )
 CRIO_SOCKET: Final = "/run/crio/crio.sock"
 CRIO_FILES: Final = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d")
+NVIDIA_FILES: Final = (
+    "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+    "/etc/nvidia-container-runtime/config.toml",
+)
+"""Configuration of NVIDIA's runtime: the GPU operator's, and its packages'."""
 CDI_GATE: Final = "DevicePluginCDIDevices"
 PROBE_BYTES: Final = 64 << 10
 FIRST_CGROUP_NAMESPACE: Final = 0xEFFFFFFB
@@ -65,6 +70,7 @@ def read_host(settings: NodeSettings, root: Path = Path("/")) -> Host:
     arbiter, unhooked = _arbiter(below(root, settings.runtime_dir))
     return Host(
         runtime=_runtime(root, Path(settings.kubelet_dir)),
+        open_to_all=_open_to_all(root),
         kubelet=_kubelet(root, Path(settings.kubelet_dir)),
         arbiter=arbiter,
         kernel=None if settings.emulate or no_driver else _kernel(settings, root),
@@ -237,6 +243,14 @@ def _crio(root: Path) -> Runtime:
     except (OSError, ValueError) as error:
         return replace(crio(CRIO_FILES[0], ()), trouble=str(error))
     return crio(CRIO_FILES[0], texts)
+
+
+def _open_to_all(root: Path) -> str:
+    """NVIDIA's configuration, if its runtime serves a variable of unprivileged containers; the first file counts."""
+    for name in NVIDIA_FILES:
+        with contextlib.suppress(OSError, ValueError):
+            return name if takes_variable(below(root, name).read_text()) else ""
+    return ""
 
 
 def _kubelet_configuration(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""What a container runtime's configuration says about CDI. Pure: the texts of its files are given.
+"""What a container runtime's configuration says about CDI and NVIDIA's runtime. Pure: the texts of its files are given.
 
 Sources: containerd, docs/cri/config.md and internal/cri/config (CDI is off by default before 2.0 and on since; a file
-that is imported replaces a plugin's whole section); CRI-O, crio.conf(5), `cdi_spec_dirs` (CDI is always on).
+that is imported replaces a plugin's whole section); CRI-O, crio.conf(5), `cdi_spec_dirs` (CDI is always on);
+nvidia-container-toolkit, internal/config (the variable is accepted where the setting is missing).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ T = TypeVar("T")
 CONTAINERD: Final = "containerd"
 CRIO: Final = "CRI-O"
 DEFAULT_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
+UNPRIVILEGED: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _CRI: Final = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
 """The plugin that speaks to kubelet, in configurations of version 3, 2 and 1."""
 
@@ -35,10 +37,21 @@ class Runtime:
     folders: tuple[str, ...] = DEFAULT_FOLDERS
     serves_kubelet: bool = True
     trouble: str = ""
+    default: str = ""
+    """The runtime of pods that name no runtime class; empty where the configuration does not say."""
+
+
+class _Handlers(msgspec.Struct):
+    """What is read of containerd's section about its runtimes."""
+
+    default_runtime_name: str = ""
 
 
 class _Section(msgspec.Struct):
     """What is read of the plugin's section, in either program."""
+
+    containerd: _Handlers = msgspec.field(default_factory=_Handlers)
+    default_runtime: str = ""
 
     enable_cdi: bool | None = None
     cdi_spec_dirs: list[str] | None = None
@@ -83,7 +96,8 @@ def containerd(config: str, texts: Iterable[tuple[str, str]], release: tuple[int
         made = replace(made, serves_kubelet=made.serves_kubelet and not disabled)
         if section is not None:
             stated = cdi if section.enable_cdi is None else section.enable_cdi
-            made = replace(made, cdi=stated, folders=section.folders)
+            default = section.containerd.default_runtime_name or made.default
+            made = replace(made, cdi=stated, folders=section.folders, default=default)
     return made
 
 
@@ -95,9 +109,18 @@ def crio(config: str, texts: Iterable[tuple[str, str]]) -> Runtime:
             section = _read_part(_read(text, _Crio).crio, ("runtime",))
         except _Unreadable as error:
             return replace(made, trouble=f"{name}: {error}")
-        if section is not None and section.cdi_spec_dirs is not None:
-            made = replace(made, folders=section.folders)
+        if section is not None:
+            folders = made.folders if section.cdi_spec_dirs is None else section.folders
+            made = replace(made, folders=folders, default=section.default_runtime or made.default)
     return made
+
+
+def takes_variable(text: str) -> bool:
+    """Whether NVIDIA's runtime, by its configuration, gives unprivileged containers the GPUs that a variable names."""
+    try:
+        return tomllib.loads(text).get(UNPRIVILEGED, True) is not False
+    except tomllib.TOMLDecodeError:
+        return False  # its runtime starts no container with it
 
 
 def imports_of(text: str, folder: Path) -> tuple[str, ...]:
