@@ -84,14 +84,15 @@ def memory_of(pod: PodFacts) -> str:
 
 
 def tenant_table(tenants: Sequence[dict[str, Any]], *, wide: bool = False) -> Table:
-    """Tenants, a row for each of their GPUs."""
-    table = [["TENANT", "GPU", "REQUEST", "LIMIT", "MEMORY", "INJECTION", *(["ENFORCED"] if wide else [])]]
+    """Tenants, one a row, with the numbers of their GPUs and what they hold of all of them."""
+    head = ["TENANT", "GPU", "REQUEST", "LIMIT", "MEMORY", "INJECTION"]
+    table = [[*head, *(["ENFORCED", "UUID"] if wide else [])]]
     for tenant in tenants:
-        for piece in tenant["slices"]:
-            shares = [format_milli(piece["request_milli"]), format_milli(piece["limit_milli"])]
-            memory = format_mib(piece["memory_mib"])
-            row = [tenant["name"], piece["gpu"], *shares, memory, tenant["injection"] or "-"]
-            table.append([*row, *([tenant["enforce"]] if wide else [])])
+        pieces = tenant["slices"]
+        sums = [sum(piece[key] for piece in pieces) for key in ("request_milli", "limit_milli", "memory_mib")]
+        shares = [format_milli(sums[0]), format_milli(sums[1]), format_mib(sums[2])]
+        row = [tenant["name"], ",".join(map(str, tenant["gpus"])) or "-", *shares, tenant["injection"] or "-"]
+        table.append([*row, *([tenant["enforce"], ",".join(piece["gpu"] for piece in pieces)] if wide else [])])
     return table
 
 

@@ -8,14 +8,14 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from aliquot.model.errors import AliquotError, in_words
-from aliquot.model.ids import TenantName, tenant_name
+from aliquot.model.ids import GpuUuid, TenantName, tenant_name
 from aliquot.model.requests import GpuRequest
 from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, EngineTenant
 from aliquot.standalone.explaining import explanations, gpu_facts
@@ -124,7 +124,8 @@ class EngineServer:
             case "explain":
                 yield Reply(explanations=explanations(self._engine, self._pods, call))
             case "tenants":
-                yield Reply(tenants=[tenant_facts(tenant) for tenant in self._engine.tenants.values()])
+                index = {gpu.uuid: gpu.index for gpu in self._engine.gpus}
+                yield Reply(tenants=[tenant_facts(tenant, index) for tenant in self._engine.tenants.values()])
             case "running":
                 folders = {name: tenant.folder.directory for name, tenant in self._engine.tenants.items()}
                 yield Reply(processes=named_processes(folders), queue=self._queue.waiting())
@@ -219,12 +220,13 @@ class EngineServer:
         return self._pods.place_of(call.name, call.container)
 
 
-def tenant_facts(tenant: EngineTenant) -> dict[str, Any]:
-    """A tenant as `get tenants` shows it."""
+def tenant_facts(tenant: EngineTenant, index: Mapping[GpuUuid, int]) -> dict[str, Any]:
+    """A tenant as `get tenants` shows it; `index` has the number of each GPU by its UUID."""
     return {
         "name": tenant.name,
         "injection": tenant.folder.injection(),
         "enforce": tenant.enforce,
+        "gpus": [index[piece.gpu] for piece in tenant.plan.slices],
         "slices": [msgspec.structs.asdict(piece) for piece in tenant.plan.slices],
     }
 

@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from aliquot.cli import get as command
+from aliquot.cli.tables import tenant_table
 from aliquot.standalone.client import NoEngine
 from aliquot.standalone.wire import PodFacts, Reply
 
@@ -83,6 +84,18 @@ def test_tables_without_headers(form: str):
     table = printed("pods", "-o", form).splitlines()
 
     assert table[1:] == printed("pods", "--no-headers", "-o", form).splitlines()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_tenant_is_one_row_with_the_numbers_of_its_gpus(wide: bool):
+    """A tenant on several GPUs is listed once, by the GPUs' numbers; their UUIDs are in the wide list."""
+    uuids = [f"GPU-{n}8f7e6d5c-0000-0000-0000-000000000000" for n in range(2)]
+    pieces = [{"gpu": uuid, "request_milli": 1000, "limit_milli": 1000, "memory_mib": 1024} for uuid in uuids]
+    tenant = {"name": "lab/big", "gpus": [3, 5], "slices": pieces, "injection": "", "enforce": "all"}
+    (head, row) = tenant_table([tenant], wide=wide)
+
+    assert ["lab/big", "3,5", "2.00", "2.00", "2.0 GiB"] == row[:5]
+    assert wide == (uuids[0] in row[-1]) and len(head) == len(row)
 
 
 def test_a_watch_begins_with_one_table(monkeypatch: pytest.MonkeyPatch):

@@ -99,7 +99,10 @@ def test_what_kubectl_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.Monk
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    with pytest.raises(NoAnswer, match=r'^the dashboard a/x:80 cannot be reached .*: services "x" not found$'):
+    with pytest.raises(
+        NoAnswer,
+        match=r'^the dashboard a/x:80 cannot be reached .*: services "x" not found; .*web.enabled=true',
+    ):
         hours(tmp_path, "a/x:80", token=TOKEN)
 
 

@@ -19,6 +19,7 @@ from aliquot.cli.examples import KUBECTL_EXAMPLES
 from aliquot.cli.kubectl import COMMANDS, cli, complete, facts
 from aliquot.cli.kubectl.doctor import configuration
 from aliquot.cli.kubectl.explain import explained, lines_of
+from aliquot.cli.kubectl.get import _gpu_rows as gpu_rows
 from aliquot.cli.kubectl.inspect import compared
 from aliquot.cli.kubectl.scene import ClusterScene
 from aliquot.cli.kubectl.scheduler_link import Link
@@ -162,6 +163,15 @@ def test_what_an_agent_tells_is_found_by_the_tenant():
     assert used.of("b", "GPU-a-0", "lab/h/c0") is None
     with pytest.raises(UnreadableReport, match="cannot be read"):
         read_report(b"<html>")
+
+
+def test_a_wide_list_of_gpus_names_their_tenants():
+    """Which pod holds which GPU is in the wide list, with its part; the plain one counts."""
+    seen = scene(placed("h", "a", 0, 500), placed("i", "a", 0, 250))
+    wide, plain = (list(gpu_rows(facts.gpus(seen), wide=wide)) for wide in (True, False))
+
+    assert "lab/h/c0 0.50, lab/i/c0 0.25" in wide[1]
+    assert "2" == plain[1].split()[-1]
 
 
 def test_top_is_by_node_with_what_is_not_known_left_open():

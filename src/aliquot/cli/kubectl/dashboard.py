@@ -134,4 +134,6 @@ async def _forwarded(forward: asyncio.subprocess.Process, dashboard: str) -> int
     except TimeoutError:
         why = [f"it took longer than {FORWARD_S:g} s"]
     reason = why[-1].removeprefix("error: ").removeprefix("Error from server (NotFound): ") if why else "it ended"
-    raise NoAnswer(f"the dashboard {dashboard} cannot be reached by kubectl port-forward: {reason}")
+    serve = "; the chart serves it with web.enabled=true, elsewhere name it with --dashboard"
+    served = "" if "not found" not in reason else serve
+    raise NoAnswer(f"the dashboard {dashboard} cannot be reached by kubectl port-forward: {reason}{served}")

@@ -16,6 +16,7 @@ from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
 from aliquot.cli.tables import aligned, nearest
 from aliquot.lib.misspelt import closest
 from aliquot.model.errors import UserError
+from aliquot.model.quantities import format_milli
 
 FORMS: Final = ("text", "wide", "json", "yaml", CSV)
 KINDS: Final = ("gpus", "sharepods", "vgpus", "quota")
@@ -93,11 +94,17 @@ def _rows(kind: str, told: list[dict[str, Any]], scene: ClusterScene, *, wide: b
 def _gpu_rows(told: list[dict[str, Any]], *, wide: bool) -> Iterable[str]:
     head = ["NODE", "GPU", "MODEL", "PROMISED", "MEMORY", "TENANTS"]
     rows = [
-        [g["node"], str(g["index"]), g["model"], *facts.reserved(g), str(len(g["residents"]) or "-")]
+        [g["node"], str(g["index"]), g["model"], *facts.reserved(g), _tenants(g, wide=wide)]
         + ([nearest(g["links"]), g["uuid"]] if wide else [])
         for g in told
     ]
     return aligned([head + (["NEAREST", "UUID"] if wide else []), *rows])
+
+
+def _tenants(gpu: dict[str, Any], *, wide: bool) -> str:
+    """How many a GPU has, or with what each of them holds."""
+    held = [f"{one['tenant']} {format_milli(one['request_milli'])}" for one in gpu["residents"]]
+    return (", ".join(held) if wide else str(len(held) or "")) or "-"
 
 
 def _sharepod_rows(told: list[dict[str, Any]], scene: ClusterScene, *, wide: bool) -> Iterable[str]:

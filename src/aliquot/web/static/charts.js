@@ -60,19 +60,25 @@
     return `${one.tenant}, ${metric === "usage_milli" ? `request ${first.toFixed(2)}, limit ${limit.toFixed(2)}` : `of ${first.toFixed(1)}`}`;
   }
 
+  // What the legend shows of a series: the value under the cursor, or without a cursor the last one.
+  function shown(plot, series, value, text) {
+    const known = value ?? (plot.cursor.idx == null ? plot.data[series].at(-1) : null);
+    return known == null ? "–" : text(known);
+  }
+
   function options(metric, tenants, width) {
     const most = Math.max(1, ...tenants.flatMap(({ promised }) => promised[metric] || []));
     const digits = metric === "usage_milli" ? 2 : metric === "memory_mib" ? 1 : 0;
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     return {
       width, height: 176, cursor: { points: { size: 5 } },
-      scales: { x: { range: (_, low, high) => [Math.min(low, high - 300), high] }, y: { range: (_, low, high) => [0, Math.max(metric === "usage_milli" ? 0 : high || 0, most * (metric === "usage_milli" ? 1 : 1.05))] } },
+      scales: { x: { range: (_, low, high) => [Math.min(low, high - 300), high] }, y: { range: (_, low, high) => [0, Math.max(metric === "usage_milli" ? 0 : 1.05 * (high || 0), most * (metric === "usage_milli" ? 1 : 1.05))] } },
       axes: [{ ...axis, space: 72, values: (_, ticks) => ticks.map((s) => clock(s, s % 60 !== 0)) }, { ...axis, size: 44 }],
       legend: { markers: { width: 0, fill: (_, i) => sample(tenants[i - 1].shade, colour(shades[tenants[i - 1].shade])) } },
       hooks: { drawAxes: [(plot) => drawPromised(plot, tenants, metric)] },
-      series: [{ label: zone, value: (_, s) => (s == null ? "–" : clock(s, true)) }].concat(tenants.map((tenant) => ({
+      series: [{ label: zone, value: (plot, s) => shown(plot, 0, s, (at) => clock(at, true)) }].concat(tenants.map((tenant) => ({
         label: labelOf(tenant, metric), stroke: colour(shades[tenant.shade]), width: 2, dash: dashes[tenant.shade], points: { show: false },
-        value: (_, v) => (v == null ? "–" : v.toFixed(digits)),
+        value: (plot, v, i) => shown(plot, i, v, (found) => found.toFixed(digits)),
       }))),
     };
   }
