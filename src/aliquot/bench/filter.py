@@ -6,46 +6,115 @@ realistic pod (several kilobytes) and the names of all nodes in each body, in an
 filters leave them; the sizes change from ask to ask. Between asks some pods leave and others come, so that nothing is
 answered from an unchanged cluster. The time is from the first byte sent to the answer decoded; `cpu_ms` is what the
 extender's process computes for one ask, on the mean, which neighbours on the machine change little.
+
+What an ask may have waited for stands beside it, over all asks: garbage collections, slices of the policy's learning,
+and the longest time that the event loop came back late to a task that sleeps. With `reviewers` as many clients flood
+the webhook beside the asks, each with one review of a megabyte after another; they are another process, which gives
+way to the rest (nice 10), since in a cluster they are other machines.
 """
 
 from __future__ import annotations
 
+import asyncio
+import datetime
+import gc
 import json
+import os
 import random
 import re
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    from aliquot.scheduler.webhook.process import Webhook
 
 MODELS = (("Tesla V100-SXM2-16GB", 16384), ("NVIDIA A100-SXM4-80GB", 81920), ("Tesla T4", 15360))
 CASES = ((1000, 4000), (5000, 20000))
 SIZES = (5, 10, 20, 25, 30, 50, 80, 100, 200)
 WARM_UPS = 30
+LAG_EVERY_S = 0.005
 
 
-def filter_times(cases: tuple[tuple[int, int], ...] = CASES, asks: int = 300) -> dict[str, Any]:
-    """p50 and p99 of filter and prioritize in milliseconds, for each (nodes, pods); with memory and start-up."""
-    return {"asks": asks, "cases": [_case(nodes, pods, asks) for nodes, pods in cases]}
+def filter_times(cases: tuple[tuple[int, int], ...] = CASES, asks: int = 300, reviewers: int = 0) -> dict[str, Any]:
+    """p50 and p99 of filter and prioritize in milliseconds, for each (nodes, pods); with memory and start-up.
+
+    With `reviewers` each case is measured twice: quiet, then while so many clients flood the webhook.
+    """
+    return {"asks": asks, "cases": [found for nodes, pods in cases for found in _case(nodes, pods, asks, reviewers)]}
 
 
-def _case(nodes: int, pods: int, asks: int) -> dict[str, Any]:
+def _case(nodes: int, pods: int, asks: int, reviewers: int) -> list[dict[str, Any]]:
     server = subprocess.Popen(
         [sys.executable, "-m", "aliquot.bench.filter", str(nodes), str(pods)], stdout=subprocess.PIPE, text=True
     )
     try:
         assert server.stdout is not None
         facts = json.loads(server.stdout.readline())
-        found = _ask(facts["port"], nodes, asks, server.pid)
+        found = [_ask(facts["port"], nodes, asks, server.pid)]
+        if reviewers:
+            command = [
+                sys.executable,
+                "-m",
+                "aliquot.bench.filter",
+                str(facts["reviews_port"]),
+                str(reviewers),
+                "flood",
+            ]
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as flooding:
+                flooded = _ask(facts["port"], nodes, asks, server.pid)
+                answered = json.loads(flooding.communicate()[0])
+            found.append(flooded | {"reviewers": reviewers, "reviews": answered})
     finally:
-        server.kill()
+        server.terminate()
         server.wait()
-    return {"nodes": nodes, "pods": pods, **found, "fill_s": facts["fill_s"], "memory_mib": facts["memory_mib"]}
+    more = {"fill_s": facts["fill_s"], "memory_mib": facts["memory_mib"]}
+    return [{"nodes": nodes, "pods": pods, **figures, **more} for figures in found]
+
+
+def _flood(port: int, clients: int) -> None:
+    """Post large reviews from so many connections until standard input ends, then print how many had each status."""
+    os.nice(10)
+    limits = {"aliquot.dev/gpu-percent": "1"}
+    containers = [{"name": f"c{i}", "resources": {"limits": limits}} for i in range(12_000)]
+    pod = {"metadata": {"name": "large"}, "spec": {"containers": containers}}
+    body = msgspec.json.encode({"request": {"uid": "1", "kind": {"kind": "Pod"}, "object": pod}})
+    head = f"POST /mutate HTTP/1.1\r\nHost: webhook\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    answered: Counter[str] = Counter()
+    ending = threading.Event()
+
+    def client() -> None:
+        while not ending.is_set():
+            try:
+                with (
+                    socket.create_connection(("127.0.0.1", port), 10) as plain,
+                    context.wrap_socket(plain) as connected,
+                ):
+                    connected.sendall(head + body)
+                    answered[connected.recv(4096).split(maxsplit=2)[1].decode()] += 1
+            except (OSError, IndexError):
+                answered["no answer"] += 1
+
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    sys.stdin.read()
+    ending.set()
+    for thread in threads:
+        thread.join()
+    sys.stdout.write(json.dumps(answered))
 
 
 class Asker:
@@ -82,13 +151,15 @@ class Asker:
         return found
 
 
-def _ask(port: int, nodes: int, asks: int, server: int) -> dict[str, float]:
+def _ask(port: int, nodes: int, asks: int, server: int) -> dict[str, Any]:
     asker = Asker(socket.create_connection(("127.0.0.1", port)))
     chance = random.Random(7)
     names = [f"node-{i:05d}" for i in range(nodes)]
     times: dict[str, list[float]] = {"filter": [], "prioritize": []}
     computed_ms = dict.fromkeys(times, 0.0)
     for number in range(WARM_UPS + asks):
+        if number == WARM_UPS:
+            asker.post("/waits")
         pod = realistic_pod(f"ask-{number}", chance.choice(SIZES))
         chance.shuffle(names)
         left = names
@@ -102,8 +173,8 @@ def _ask(port: int, nodes: int, asks: int, server: int) -> dict[str, float]:
             if verb == "filter":
                 left = answer["NodeNames"]
         asker.post("/churn")
+    found: dict[str, Any] = {"waits": asker.post("/waits")}
     asker.close()
-    found = {}
     for verb, taken in times.items():
         prefix = "" if verb == "filter" else f"{verb}_"
         found[f"{prefix}p50_ms"] = round(statistics.median(taken), 3)
@@ -207,10 +278,9 @@ class _Server:
             self.come()
 
     def serve(self, fill_s: float) -> None:
-        """Answer until killed; the first line of stdout has the port."""
-        import asyncio
-        import gc
+        """Answer until terminated; the first line of stdout has the ports."""
         import resource
+        import signal
 
         from starlette.requests import Request
         from starlette.responses import Response
@@ -220,33 +290,109 @@ class _Server:
         from aliquot.http.listening import listening
         from aliquot.http.server import HttpServer
         from aliquot.scheduler.bind import Binder
+        from aliquot.scheduler.program import collect_rarely
         from aliquot.scheduler.server import LIMITS, Extender
 
         binder = Binder(None, self.ledger, lambda key: None)  # type: ignore[arg-type]
-        app = Extender(self.ledger, binder, lambda key: None, lambda: True).app()
+        extender = Extender(self.ledger, binder, lambda key: None, lambda: True)
+        app, waits = extender.app(), Waits(self.ledger.policy)
 
         async def churn(request: Request) -> Response:
             self.churn()
             return Response()
 
-        app.router.routes.append(Route("/churn", churn, methods=["POST"]))
+        async def waited(request: Request) -> Response:
+            return Response(msgspec.json.encode(waits.taken()))
+
+        app.router.routes += [
+            Route("/churn", churn, methods=["POST"]),
+            Route("/waits", waited, methods=["POST"]),
+        ]
         gc.collect()
-        gc.freeze()
+        collect_rarely()
         listener = listening("127.0.0.1", 0)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         facts = {"port": listener.getsockname()[1], "fill_s": round(fill_s, 2), "memory_mib": memory}
 
-        def tell() -> None:
-            sys.stdout.write(json.dumps(facts) + "\n")
+        def tell(url: str) -> None:
+            sys.stdout.write(json.dumps(facts | {"reviews_port": int(url.rpartition(":")[2])}) + "\n")
             sys.stdout.flush()
 
-        asyncio.run(HttpServer(app, listener, limits=LIMITS, protocol=ClientConnection, on_up=tell).serve())
+        async def serving() -> None:
+            server = HttpServer(app, listener, limits=LIMITS, protocol=ClientConnection)
+            works = [server.serve(), extender.learn(), waits.lag(), _webhook(tell).serve()]
+            tasks = [asyncio.create_task(work) for work in works]
+            ended = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+            await ended.wait()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run(serving())
+
+
+def _webhook(on_listening: Callable[[str], None]) -> Webhook:
+    """The webhook, with a certificate of its own."""
+    from aliquot.scheduler.settings import SchedulerSettings
+    from aliquot.scheduler.webhook.certs import next_step
+    from aliquot.scheduler.webhook.process import Webhook
+
+    settings = SchedulerSettings(webhook="127.0.0.1:0")
+    made = Webhook(None, settings, lambda namespace: {}, lambda: True, on_listening)  # type: ignore[arg-type]
+    made.renew(next_step(None, b"", settings.webhook_names, datetime.datetime.now(datetime.UTC)))
+    return made
+
+
+class Waits:
+    """What may hold up an ask: collections and learning, all of them and the longest, and the loop's longest lag."""
+
+    def __init__(self, policy: Any) -> None:
+        self._ms: dict[str, list[float]] = {"gc": [], "learning": [], "loop_lag": []}
+        self._began = 0.0
+        gc.callbacks.append(self._collected)
+        idle = policy.idle
+
+        def timed(budget_us: int) -> bool:
+            began = time.perf_counter()
+            more = bool(idle(budget_us))
+            self._ms["learning"].append((time.perf_counter() - began) * 1000)
+            return more
+
+        policy.idle = timed
+
+    async def lag(self) -> None:
+        """Note how late the loop comes back to a task that sleeps 5 ms, until cancelled."""
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(LAG_EVERY_S)
+            self._ms["loop_lag"].append((time.perf_counter() - began - LAG_EVERY_S) * 1000)
+
+    def taken(self) -> dict[str, float]:
+        """The figures since the last call."""
+        found: dict[str, float] = {}
+        for name, times in self._ms.items():
+            if name != "loop_lag":
+                found[f"{name}_ms"] = round(sum(times), 1)
+            found[f"{name}_longest_ms"] = round(max(times, default=0.0), 1)
+            times.clear()
+        return found
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self._ms["gc"].append((time.perf_counter() - self._began) * 1000)
 
 
 def main() -> None:
-    """The server's process: number of nodes and pods as arguments."""
+    """The server's process: number of nodes and pods as arguments; with `flood`, the webhook's port and clients."""
+    first, second, *flooding = sys.argv[1:]
+    if flooding:
+        _flood(int(first), int(second))
+        return
     began = time.perf_counter()
-    server = _Server(int(sys.argv[1]), int(sys.argv[2]))
+    server = _Server(int(first), int(second))
     server.serve(time.perf_counter() - began)
 
 

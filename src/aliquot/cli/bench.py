@@ -209,8 +209,12 @@ def placement(output: str, policies: tuple[str, ...], data: Path | None) -> None
 @bench.command("filter")
 @click.option("--case", "cases", multiple=True, metavar="NODES/PODS", default=("1000/4000", "5000/20000"))
 @click.option("--asks", type=click.IntRange(20), default=300, show_default=True, help="Measured requests per case.")
+@click.option(
+    "--reviewers", type=click.IntRange(0, 64), default=0, show_default=True,
+    help="Measure each case again while so many clients flood the webhook with large reviews.",
+)  # fmt: skip
 @output_option
-def filter_(cases: tuple[str, ...], asks: int, output: str) -> None:
+def filter_(cases: tuple[str, ...], asks: int, reviewers: int, output: str) -> None:
     """Milliseconds of filter and prioritize over HTTP with JSON, by nodes and pods in the ledger."""
     from aliquot.bench.filter import filter_times
 
@@ -220,7 +224,7 @@ def filter_(cases: tuple[str, ...], asks: int, output: str) -> None:
         if not (nodes.isdigit() and pods.isdigit() and int(nodes)):
             raise click.BadParameter(f"{case!r} is not NODES/PODS, as in 1000/4000", param_hint="--case")
         sizes.append((int(nodes), int(pods)))
-    figures = filter_times(tuple(sizes), asks)
+    figures = filter_times(tuple(sizes), asks, reviewers)
     if output == "json":
         click.echo(json.dumps(figures))
         return

@@ -24,16 +24,23 @@ from aliquot.placement.reasons import Infeasible
 NEVER: Final = np.iinfo(np.int64).min
 """The score of a node that does not fit."""
 MEMO_BYTES: Final = 64 << 20
+NODE_BYTES: Final = 25
+"""Of one shape on one node."""
 
 
 class _Memo:
-    """One shape's scores, in the order of ranks, and the versions of the nodes they were made from."""
+    """One shape on every node: `fits`, by index, and `scores`, in the order of ranks.
 
-    __slots__ = ("epoch", "scores", "versions")
+    `fitted` and `scored` are the versions of the nodes that they were made from.
+    """
+
+    __slots__ = ("epoch", "fits", "fitted", "scored", "scores")
 
     def __init__(self, nodes: int, epoch: int) -> None:
+        self.fits = np.zeros(nodes, dtype=np.bool_)
+        self.fitted = np.full(nodes, -1, dtype=np.int64)
         self.scores = np.full(nodes, NEVER)
-        self.versions = np.full(nodes, -1, dtype=np.int64)
+        self.scored = np.full(nodes, -1, dtype=np.int64)
         self.epoch = epoch
 
 
@@ -75,9 +82,10 @@ class Decider:
         return Infeasible(self.cluster, ask, self.quotas, namespace)
 
     def feasible(self, ask: Ask, namespace: str = "") -> BoolArray:
-        """Which nodes could take the ask now: bool [N]."""
-        fits = np.zeros(len(self.cluster.rank), dtype=np.bool_)
-        fits[self._fitting(ask.shape, self._remembered(ask.shape), self._rules(ask, namespace))[0]] = True
+        """Which nodes could take the ask now: bool [N]; asks the policy for nothing, whose scores may take long."""
+        fits = self._fit(ask.shape).fits.copy()
+        nodes = np.flatnonzero(fits)
+        fits[nodes] = self._kept(ask.shape, nodes, self._rules(ask, namespace))
         return fits
 
     def scores(self, ask: Ask, namespace: str = "") -> IntArray:
@@ -145,36 +153,43 @@ class Decider:
         closed = self.quotas.closed(self.cluster, namespace, ask) if self.quotas is not None else ()
         return [rules_for(self.cluster, ask, closed, certain=True), rules]
 
+    def _fit(self, shape: Shape) -> _Memo:
+        """What is remembered of a shape, with the nodes that it fits brought up to date."""
+        cluster = self.cluster
+        if self._layout != cluster.layout:
+            self._look_at_layout()
+        memo = self._memos.get(shape)
+        if memo is None:
+            nodes = len(cluster.rank)
+            while self._memos and len(self._memos) * nodes * NODE_BYTES > MEMO_BYTES:
+                del self._memos[next(iter(self._memos))]
+            memo = self._memos[shape] = _Memo(nodes, self.policy.epoch)
+        changed = np.flatnonzero(memo.fitted != cluster.version)
+        if len(changed):
+            memo.fits[changed] = fitting_nodes(cluster, shape, changed)
+            memo.fitted[changed] = cluster.version[changed]
+        return memo
+
     def _remembered(self, shape: Shape) -> IntArray:
         """Scores of all nodes for a shape, in the order of ranks, brought up to date.
 
         `NEVER` where the shape does not fit; of a policy that is not stable 0 where it fits.
         """
-        cluster, policy = self.cluster, self.policy
-        if self._layout != cluster.layout:
-            self._look_at_layout()
-        memo = self._memos.get(shape)
-        if memo is None or (policy.stable and memo.epoch != policy.epoch):
-            memo = self._fresh(shape)
-        changed = np.flatnonzero(memo.versions != cluster.version)
+        policy, memo = self.policy, self._fit(shape)
+        if policy.stable and memo.epoch != policy.epoch:
+            memo.scored[:] = -1
+            memo.epoch = policy.epoch
+        changed = np.flatnonzero(memo.scored != memo.fitted)
         if len(changed):
-            fits = fitting_nodes(cluster, shape, changed)
+            fits = memo.fits[changed]
             fresh = np.where(fits, 0, NEVER)
             if policy.stable:
                 nodes = changed[fits]
                 if len(nodes):
                     fresh[fits] = policy.scores(shape, nodes)
             memo.scores[self._place_in_order[changed]] = fresh
-            memo.versions[changed] = cluster.version[changed]
+            memo.scored[changed] = memo.fitted[changed]
         return memo.scores
-
-    def _fresh(self, shape: Shape) -> _Memo:
-        nodes = len(self.cluster.rank)
-        self._memos.pop(shape, None)
-        while self._memos and len(self._memos) * nodes * 16 > MEMO_BYTES:
-            del self._memos[next(iter(self._memos))]
-        memo = self._memos[shape] = _Memo(nodes, self.policy.epoch)
-        return memo
 
     def _fitting(self, shape: Shape, ranked: IntArray, rules: Rules | None) -> tuple[IntArray, IntArray]:
         """Nodes that fit, by rank, and their places in that order."""

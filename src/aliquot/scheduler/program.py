@@ -42,8 +42,6 @@ from aliquot.tracing.spans import Spans, tracing
 
 log = Logger("scheduler")
 SETTLE_EVERY_S: Final = 10.0
-IDLE_US: Final = 2000
-IDLE_EVERY_S: Final = 0.05
 LEASE: Final = "aliquot-scheduler"
 
 
@@ -126,7 +124,13 @@ class Scheduler:
         election = [self.elector.run()] if self.settings.leader_elect else []
         if self.settings.leader_service:
             election.append(self._endpoint().run())
-        own = [self._settle(), self._learn(), self.learned.run(), self.evictor.run(), self._never_ends(self._freeze())]
+        own = [
+            self._settle(),
+            self.extender.learn(),
+            self.learned.run(),
+            self.evictor.run(),
+            self._never_ends(self._freeze()),
+        ]
         if self._certificate is not None:
             own.append(self._certificate.follow(_renewed))
         return [*caches, *election, *own, *self.operator.works(), *self.webhook.works()]
@@ -205,12 +209,6 @@ class Scheduler:
             with contextlib.suppress(KubeError):
                 await self.binder.settle()
 
-    async def _learn(self) -> None:
-        """Let the policy use moments without calls."""
-        while True:
-            more = self.synced() and self.ledger.policy.idle(IDLE_US)
-            await asyncio.sleep(IDLE_EVERY_S if more else 1.0)
-
     async def _freeze(self) -> None:
         """Exclude the objects of the first lists from garbage collection: they stay, and collecting costs pauses."""
         gc.collect()
@@ -218,14 +216,22 @@ class Scheduler:
         gc.set_threshold(50_000, 1000, 1000)
         await self.nodes.synced.wait()
         await self.pods.synced.wait()
-        gc.freeze()  # a collection now would hold up the first questions for as long as the lists took
-        gc.set_threshold(50_000, 20, 100)
+        collect_rarely()
 
     def _measure_watches(self) -> None:
         for kind, reflector in (("nodes", self.nodes), ("pods", self.pods), ("gpuquotas", self.quotas)):
             counts = reflector.counts
             for name in ("lists", "watches", "events", "repeated", "undecodable", "failures"):
                 self.extender.metrics.watch.labels(kind, name).set(getattr(counts, name))
+
+
+def collect_rarely() -> None:
+    """Leave out of garbage collection what is there, and collect the rest seldom.
+
+    A collection holds up the first questions for as long as the lists took.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def _renewed(fault: BadCertificate | None) -> None:

@@ -49,6 +49,10 @@ LATE_S: Final = 0.5
 """How long a retry waits for a ledger that is behind; kube-scheduler asks about one pod at a time."""
 HANGS_S: Final = 10.0
 """How long no retry waits for one that was not there by then."""
+IDLE_US: Final = 1000
+IDLE_EVERY_S: Final = 0.025
+"""A slice of learning and the time between two while something is due: what a call waits for one at most, about."""
+IDLE_LOOK_S: Final = 1.0
 _ENCODER: Final = msgspec.json.Encoder()
 Verb = Callable[[bytes], Awaitable[Any]]
 
@@ -182,6 +186,12 @@ class Extender:
                 empty.add_empty_node(self.ledger, name)
         judged = judge(empty, ask, wire.Numbering(empty.cluster)(names), names.__getitem__)
         return judged.answer(names, nodes)
+
+    async def learn(self) -> None:
+        """Let the policy learn between calls, until cancelled."""
+        while True:
+            more = self.synced() and self.ledger.policy.idle(IDLE_US)
+            await asyncio.sleep(IDLE_EVERY_S if more else IDLE_LOOK_S)
 
     async def _catch_up(self, version: str) -> None:
         """Wait until the ledger is as new as kube-scheduler was; not for long, nor soon again for one that hangs."""

@@ -66,6 +66,20 @@ def put(s: Scene, name: str, on: str, limits: dict[str, Any], **meta: Any) -> Po
     return made
 
 
+def test_verdicts_take_no_scores(monkeypatch: pytest.MonkeyPatch):
+    """Which nodes have room is known without the policy, whose scores take long after it has learned."""
+    scene = Scene(Truth(), [node("n", 2), node("m", 1)])
+
+    def never(*_: object) -> None:
+        pytest.fail("a score was computed")
+
+    monkeypatch.setattr(scene.ledger.policy, "scores", never)
+    ask = read(pod({"aliquot.dev/gpu-percent": 50}))
+    assert ask is not None
+
+    assert ["n", "m"] == verdicts(scene.ledger, ask, ["n", "m", "o"]).fitting
+
+
 @pytest.mark.parametrize(
     ("made", "fitting", "failed", "never"),
     [
