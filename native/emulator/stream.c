@@ -8,6 +8,7 @@ uint64_t emu_lists;
 typedef struct { CUcontext ctx; uint64_t id; CUstream stream; } thread_default; /* id: of the context */
 static __thread thread_default mine[8];
 static pthread_key_t at_thread_end;
+static bool has_key; /* without one the stream of a thread that ends stays until its context ends */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* With emu_lock. */
@@ -102,7 +103,7 @@ static void thread_ends(void *list)
 
 static void make_key(void)
 {
-    pthread_key_create(&at_thread_end, thread_ends);
+    has_key = pthread_key_create(&at_thread_end, thread_ends) == 0;
 }
 
 static bool current(const thread_default *d, CUcontext ctx)
@@ -128,7 +129,8 @@ static CUstream per_thread_stream(CUcontext ctx)
     s->per_thread = true;
     *place = (thread_default){ctx, ctx->id, s};
     pthread_once(&once, make_key);
-    pthread_setspecific(at_thread_end, mine);
+    if (has_key)
+        pthread_setspecific(at_thread_end, mine);
     return place->stream;
 }
 

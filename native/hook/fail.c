@@ -10,14 +10,17 @@
  *                                                the time is reported to it. After a second a line on stderr says so
  *   RESERVE without an arbiter                   only what the lease still holds; then OUT_OF_MEMORY (all three)
  *   REFUSED not-yours                            no memory: contexts fail with OUT_OF_MEMORY
+ *   REFUSED too-many                             no memory, and a line on stderr says so; asked again now and then
  *   REFUSED anything else                        as connection lost
+ *   no helper thread can be started              the program's threads answer for it (helper.c); a line on stderr says so
  *
- * r is the tenant's request. The hook never ends the program, and that line is all it ever writes to its streams:
- * where no arbiter was ever reached nothing else explains why the program fails.
+ * r is the tenant's request. The hook never ends the program, and those lines, each once, are all it ever writes to its
+ * streams: nothing else explains why the program fails, or its neighbours wait.
  */
 #include "hook.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define PERIOD_NS 100000000u
 #define SILENT_NS 3000000000u
@@ -53,6 +56,17 @@ void say_unreached(void)
     if (!atomic_exchange(&said, 1))
         dprintf(STDERR_FILENO, "aliquot: no arbiter answers at %s; tenant %s has no share and no memory until one does\n",
                 aliquot_conf.socket, aliquot_conf.tenant);
+}
+
+void say_helperless(int fault)
+{
+    static _Atomic int said;
+    char words[128];
+    if (!atomic_exchange(&said, 1))
+        dprintf(STDERR_FILENO,
+                "aliquot: cannot start a thread in process %d (%s): tenant %s gives its GPU back only when the program itself "
+                "waits for its work, and its neighbours wait until then; allow it more threads (ulimit -u, pids.max)\n",
+                getpid(), strerror_r(fault, words, sizeof words), aliquot_conf.tenant);
 }
 
 bool fail_allows(struct slot *slot, uint64_t *until_ns)

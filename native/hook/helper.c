@@ -6,10 +6,15 @@
  * It sleeps on the grant word. While the token is ours it looks for a pause now and then; when the word closes it waits
  * for the work launched under it. All signals are blocked in it; it never waits with a lock held. It ends when no thread of
  * the program is left (last.c).
+ *
+ * Where no thread can be started (a limit of the system's, a filter of system calls) the program's threads do what they can:
+ * each launch takes the slow path, a thread that is stopped there looks for the end of the work every millisecond, and at
+ * the end of each wait for work the token goes back at once, since no other look is certain to come again later.
  */
 #include "gate.h"
 #include "short_slice.h"
 
+#include <errno.h>
 #include <linux/membarrier.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -18,6 +23,8 @@
 #define FENCE_NS 1000000u
 #define ALONE_NAP_NS 20000000
 #define UNHINTED_NS 500000u
+#define STACK_BYTES (512ul << 10)
+#define STACK_MOST_BYTES (4ul << 30)
 
 /* Makes every thread's last `record_step` visible here, so that the gate needs no fence of its own. Where the kernel
  * has refused it since, launches that have begun without one are given time. */
@@ -240,9 +247,68 @@ static void drain(struct slot *slot, uint32_t word, struct behind *behind)
     checkpoints_look(slot, true);
 }
 
+/* Once for each loss of a helper; see stay_hint(). */
+static void note_missing(struct slot *slot, int fault)
+{
+    int known = 0;
+    if (atomic_compare_exchange_strong(&slot->helper_missing, &known, 1)) {
+        atomic_fetch_add(&gate_shared.awaited, 1);
+        say_helperless(fault);
+    }
+}
+
+/* There was none, and a thread of the program may be in its place still. */
+static void take_over(struct slot *slot)
+{
+    for (int missing = 1; atomic_load(&slot->helper_missing); missing = 1) {
+        if (atomic_compare_exchange_strong(&slot->helper_missing, &missing, 0))
+            atomic_fetch_sub(&gate_shared.awaited, 1);
+        else
+            nanosleep(&(struct timespec){0, 10000}, NULL);
+    }
+}
+
+static void look_once(struct slot *slot)
+{
+    bool inside;
+    const aliquot_page *page = atomic_load(&slot->page);
+    if (!page || !link_alive()) {
+        link_revive();
+        return;
+    }
+    memory_tick(slot, page);
+    link_report();
+    longest_tell(slot);
+    uint32_t word = page_word(page);
+    uint64_t now = now_ns(), launches = slot_launches(slot, &inside);
+    if (page->features & ALIQUOT_FEATURE_UNGATED)
+        return;
+    if ((word & 3) != ALIQUOT_WORD_VALID) {
+        if (has_drained(slot, word))
+            answer_drained(slot, word);
+    } else if (word != atomic_load(&slot->given_back) && !inside && streams_idle(slot, launches)) {
+        slot->last_active_ns = now;
+        checkpoints_look(slot, true);
+        park(slot, word, launches, now);
+        give_back(slot, word, now);
+    }
+}
+
+/* By a thread of the program that has waited for work, where there is no helper. */
+void helper_stand_in(struct slot *slot)
+{
+    int missing = 1;
+    UNCANCELLED();
+    if (!atomic_compare_exchange_strong(&slot->helper_missing, &missing, 2))
+        return;
+    look_once(slot);
+    atomic_store(&slot->helper_missing, 1);
+}
+
 static void *help(void *argument)
 {
     struct slot *slot = argument;
+    take_over(slot);
     uint64_t looked_ns = 0, threads_looked_ns = now_ns();
     struct behind behind = {0, 0};
     prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
@@ -292,11 +358,17 @@ void helper_start(struct slot *slot)
     pthread_t thread;
     sigfillset(&all);
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 512 << 10);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, &attributes, help, slot) != 0)
-        atomic_store(&slot->helper_running, 0);
+    int fault = EINVAL; /* too small: what the program's libraries have of thread-local data comes out of it */
+    for (size_t bytes = STACK_BYTES; fault == EINVAL && bytes <= STACK_MOST_BYTES; bytes *= 2) {
+        pthread_attr_setstacksize(&attributes, bytes);
+        fault = pthread_create(&thread, &attributes, help, slot);
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
+    if (fault) {
+        atomic_store(&slot->helper_running, 0);
+        note_missing(slot, fault);
+    }
 }

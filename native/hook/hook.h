@@ -84,6 +84,7 @@ struct slot {
     _Atomic uint64_t pace_until_ns, pace_sleep_ns;
     _Atomic(struct record *) records;
     _Atomic int helper_running;
+    _Atomic int helper_missing; /* 1: none can be started; 2: a thread of the program does its work just now */
     /* the work */
     pthread_mutex_t driver_lock;   /* own calls, and calls that end what own calls name; see own.h */
     _Atomic unsigned stream_epoch; /* raised whenever a noted stream is forgotten */
@@ -189,6 +190,8 @@ bool fail_allows(struct slot *slot, uint64_t *until_ns);
 bool arbiter_silent(const aliquot_page *page);
 /* One line on stderr, once: there is no arbiter. */
 void say_unreached(void);
+/* Likewise: no helper thread can be started. */
+void say_helperless(int fault);
 /* last.c: only helpers are left of the process's threads. */
 bool program_has_ended(uint64_t *looked_ns);
 /* link.c */
@@ -223,6 +226,7 @@ void longest_tell(struct slot *slot);
 void checkpoints_look(struct slot *slot, bool now_or_never);
 /* helper.c, burst.c */
 void helper_start(struct slot *slot);
+void helper_stand_in(struct slot *slot);
 bool has_drained(struct slot *slot, uint32_t word);
 void answer_drained(struct slot *slot, uint32_t word);
 bool streams_idle(struct slot *slot, uint64_t launches);

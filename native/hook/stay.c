@@ -115,12 +115,15 @@ bool stay_is_short(const struct slot *slot, const aliquot_page *page)
     return page_waiters(page) && stay_ns(slot, page) <= AT_ONCE_NS;
 }
 
-/* A completion point: the helper of each GPU whose end of work is awaited looks, once for each time it has asked. */
+/* A completion point: the helper of each GPU whose end of work is awaited looks, once for each time it has asked. Where there
+ * is no helper it is this thread that looks. */
 void stay_hint(void)
 {
     uint64_t now = now_ns();
     for (unsigned i = 0; slot_at(i); i++) {
         struct slot *slot = slot_at(i);
+        if (atomic_load(&slot->helper_missing))
+            helper_stand_in(slot);
         if (!atomic_load(&slot->stay.awaited) || !atomic_exchange(&slot->stay.awaited, 0))
             continue;
         atomic_fetch_sub(&gate_shared.awaited, 1);

@@ -12,6 +12,9 @@
 
 __thread struct gate_mine gate_mine __attribute__((tls_model("initial-exec")));
 static pthread_key_t thread_key;
+static bool has_key;
+extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *) __attribute__((weak)); /* of C++ */
+extern char __dso_handle;
 static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t carving = PTHREAD_MUTEX_INITIALIZER;
 static struct gate_thread *unused;
@@ -83,9 +86,16 @@ static void thread_ends(void *first)
 /* Without membarrier a helper could miss a launch that begins while it looks, so every launch fences then. */
 static void first_thread(void)
 {
-    pthread_key_create(&thread_key, thread_ends);
+    has_key = pthread_key_create(&thread_key, thread_ends) == 0;
     if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0)
         atomic_store(&gate_shared.fence, 1);
+}
+
+/* A program may have taken all keys there are. Without either the places of a thread are not taken over when it ends. */
+static void await_end(struct gate_thread *thread)
+{
+    if ((!has_key || pthread_setspecific(thread_key, thread) != 0) && __cxa_thread_atexit_impl)
+        __cxa_thread_atexit_impl(thread_ends, thread, &__dso_handle);
 }
 
 static void *carve(size_t bytes)
@@ -116,7 +126,7 @@ static struct gate_thread *this_thread(void)
         thread = carve(sizeof *thread);
     pthread_mutex_unlock(&carving);
     if (thread)
-        pthread_setspecific(thread_key, thread);
+        await_end(thread);
     return gate_mine.thread = thread;
 }
 

@@ -53,7 +53,8 @@ bool wait_for_token(struct slot *slot, uint64_t *until_ns)
         /* Past its deadline: a renewal moves the deadline and leaves the word. */
         futex_wait_ms(&page->word, word, 1);
     } else {
-        futex_wait_ms(&page->word, word, 100);
+        bool unwatched = atomic_load(&slot->helper_missing) && atomic_load(&slot->answered) != word;
+        futex_wait_ms(&page->word, word, unwatched ? 1 : 100);
     }
     atomic_fetch_sub(&slot->waiting, 1);
     if (page_word(page) != word) {

@@ -1,0 +1,46 @@
+"""The hook's own threads and keys in programs that leave little room for them."""
+
+from __future__ import annotations
+
+import pytest
+from test_hook_programs import compile_c
+
+from aliquot.arbiter.abi import MessageType
+
+
+@pytest.mark.parametrize("kib", [64, 400, 600, 1 << 10, 20 << 10, 200 << 10])
+def test_an_idle_token_goes_back_whatever_the_size_of_thread_local_data(tenant, tmp_path, kib):
+    """A program returns the token in a pause, however large the static thread-local data of its threads is."""
+    program = compile_c("threads.c", tmp_path / "threads", f"-DTLS={kib << 10}", "-rdynamic")
+    scene = tenant(auto_grant=True)
+    running = scene.start([str(program), "idle"])
+    running.read()
+    returned = scene.arbiter.wait_for(MessageType.RETURN, timeout_s=20)
+    running.go()
+
+    assert (1, 0) == (returned.a, running.end())
+
+
+def test_without_a_helper_thread_the_program_returns_the_token_when_it_waits(tenant, tmp_path):
+    """Where no thread of the hook can be started, a wait for work returns the token, and one line says why."""
+    program = compile_c("threads.c", tmp_path / "threads", "-DTLS=64", "-rdynamic")
+    scene = tenant(auto_grant=True)
+    running = scene.start([str(program), "refused"])
+    running.read()
+    first = scene.arbiter.wait_for(MessageType.RETURN)
+    _, errors = running.process.communicate("go\n", timeout=20)
+
+    assert (1, 0, 2) == (first.a, running.process.returncode, scene.arbiter.count(MessageType.RETURN))
+    assert 1 == errors.count("\n")
+    assert errors.startswith(f"aliquot: cannot start a thread in process {running.process.pid} (Resource temporarily ")
+
+
+def test_the_keys_of_a_program_are_its_own(tenant, tmp_path):
+    """A program that has taken every thread-specific key finds its values under them, and its threads launch."""
+    program = compile_c("threads.c", tmp_path / "threads", "-DTLS=64", "-rdynamic")
+    scene = tenant(auto_grant=True)
+    running = scene.start([str(program), "keys"])
+    facts = running.read()
+    running.go()
+
+    assert ({"kept": 1}, 0) == (facts, running.end())
