@@ -58,6 +58,15 @@ void say_unreached(void)
                 aliquot_conf.socket, aliquot_conf.tenant);
 }
 
+void say_crowded(unsigned most)
+{
+    static _Atomic int said;
+    if (!atomic_exchange(&said, 1))
+        dprintf(STDERR_FILENO,
+                "aliquot: %u processes of tenant %s use its GPU, and no more may; process %d has no share and no memory until "
+                "one of them ends\n", most, aliquot_conf.tenant, getpid());
+}
+
 void say_helperless(int fault)
 {
     static _Atomic int said;

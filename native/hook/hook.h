@@ -190,6 +190,8 @@ bool fail_allows(struct slot *slot, uint64_t *until_ns);
 bool arbiter_silent(const aliquot_page *page);
 /* One line on stderr, once: there is no arbiter. */
 void say_unreached(void);
+/* Likewise: the tenant has as many processes as it may. */
+void say_crowded(unsigned most);
 /* Likewise: no helper thread can be started. */
 void say_helperless(int fault);
 /* last.c: only helpers are left of the process's threads. */
@@ -205,6 +207,7 @@ bool link_ask(aliquot_message *message, uint16_t expect, int *fd);
 bool link_alive(void);
 bool link_shares(void); /* the arbiter keeps books of what processes share */
 bool link_revive(void);
+bool link_crowded(void); /* the arbiter takes no more processes of the tenant for now */
 /* Reports to the arbiter what of this process bypassed the hook since the last report; one comparison if nothing. */
 void link_report(void);
 bool link_report_longest(const struct slot *slot, uint64_t longest_ns);

@@ -67,7 +67,8 @@ static uint64_t patience_ns(void)
 /* Lets go of slot->lock for a while; false when `outcome` has lasted too long since `start`. */
 static bool wait_for(struct slot *slot, enum outcome outcome, uint64_t start)
 {
-    if (outcome == OVER || now_ns() - start > (outcome == UNANSWERED ? patience_ns() : CONTENDED_NS))
+    if (outcome == OVER || (outcome == UNANSWERED && link_crowded()) ||
+        now_ns() - start > (outcome == UNANSWERED ? patience_ns() : CONTENDED_NS))
         return false;
     pthread_mutex_unlock(&slot->lock);
     if (outcome == UNANSWERED)

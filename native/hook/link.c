@@ -21,6 +21,8 @@
 #include <sys/un.h>
 
 #define UNREACHED_NS 1000000000u
+#define CROWDED_NS 1000000000ull /* until a process that was one too many asks again; twice as long each time */
+#define CROWDED_MOST 6
 
 struct counters aliquot_counters;
 static struct slot slots[MAX_SLOTS];
@@ -28,6 +30,7 @@ static _Atomic unsigned slot_count;
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER, link_lock = PTHREAD_MUTEX_INITIALIZER,
                        revive_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int link_fd = -1;
+static _Atomic unsigned crowded; /* refusals in a row of one process too many */
 static _Atomic int reviver; /* the thread that may speak while the slots are attached again */
 static _Atomic uint64_t next_try_ns, sequence, boot_id, features, reported;
 
@@ -61,6 +64,21 @@ static void link_drop(void)
     pthread_mutex_lock(&link_lock);
     link_close();
     pthread_mutex_unlock(&link_lock);
+}
+
+bool link_crowded(void)
+{
+    return atomic_load(&crowded) != 0;
+}
+
+static void note_crowded(const aliquot_message *refusal)
+{
+    unsigned times = atomic_load(&crowded);
+    if (refusal->type != ALIQUOT_MSG_REFUSED || refusal->a != ALIQUOT_REFUSAL_TOO_MANY)
+        return;
+    atomic_store(&next_try_ns, now_ns() + (CROWDED_NS << times));
+    atomic_store(&crowded, times < CROWDED_MOST ? times + 1 : CROWDED_MOST);
+    say_crowded((unsigned)refusal->b);
 }
 
 static bool may_speak(void)
@@ -112,9 +130,11 @@ static bool receive(int fd, aliquot_message *answer, int *passed)
     struct iovec part = {answer, sizeof *answer};
     struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t got;
-    do
+    bool reset = false; /* the arbiter has hung up; what it said before comes after this */
+    do {
+        reset = !reset;
         got = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
-    while (got < 0 && errno == EINTR);
+    } while (got < 0 && (errno == EINTR || (errno == ECONNRESET && reset)));
     int new_fd = -1;
     for (struct cmsghdr *part = CMSG_FIRSTHDR(&header); got > 0 && part; part = CMSG_NXTHDR(&header, part))
         if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS)
@@ -133,6 +153,8 @@ static bool ask(aliquot_message *message, uint16_t expect, int *passed)
     int fd = link_open();
     uint64_t seq = message->seq = atomic_fetch_add(&sequence, 1) + 1;
     bool good = fd >= 0 && send(fd, message, sizeof *message, MSG_NOSIGNAL) == (ssize_t)sizeof *message;
+    if (fd >= 0 && !good && message->type == ALIQUOT_MSG_HELLO)
+        good = errno == EPIPE || errno == ECONNRESET; /* it may have said why */
     for (int strays = 0; good && strays < 16; strays++) {
         good = receive(fd, message, passed);
         if (good && (message->type == expect || message->type == ALIQUOT_MSG_REFUSED) &&
@@ -179,6 +201,7 @@ static bool connect_once(void)
     pthread_mutex_unlock(&link_lock);
     aliquot_message hello = {.type = ALIQUOT_MSG_HELLO, .a = ALIQUOT_ABI_VERSION, .c = (uint64_t)getpid()};
     if (!ask(&hello, ALIQUOT_MSG_WELCOME, NULL) || hello.type != ALIQUOT_MSG_WELCOME) {
+        note_crowded(&hello);
         link_drop();
         return false;
     }
@@ -222,6 +245,9 @@ static bool attach_locked(struct slot *slot)
     }
     if (message.type == ALIQUOT_MSG_REFUSED) {
         atomic_store(&slot->state, message.a == ALIQUOT_REFUSAL_NOT_YOURS ? SLOT_REFUSED : SLOT_AWAY);
+        note_crowded(&message);
+        if (link_crowded())
+            link_drop();
         return false;
     }
     void *map = mmap(NULL, ALIQUOT_PAGE_SIZE, PROT_READ, MAP_SHARED, fd, 0);
@@ -240,6 +266,7 @@ static bool attach_locked(struct slot *slot)
     atomic_store(&slot->wanted_ns, 0);
     atomic_store(&slot->page, page); /* an older page stays mapped: another thread may be reading it */
     atomic_store(&slot->state, launches ? SLOT_HELD : SLOT_VIEWED);
+    atomic_store(&crowded, 0);
     gate_look_anew();
     return true;
 }
@@ -265,10 +292,11 @@ bool link_revive(void)
         COUNT(reconnects);
     }
     up = up && atomic_load(&link_fd) >= 0;
-    atomic_store(&next_try_ns, up ? 0 : now + 20000000u + (now >> 10) % 80000000u);
+    if (up || !link_crowded())
+        atomic_store(&next_try_ns, up ? 0 : now + 20000000u + (now >> 10) % 80000000u);
     if (missing_since == 0)
         missing_since = now;
-    if (up)
+    if (up || link_crowded())
         missing_since = ~0ull; /* a restart is not reported */
     else if (now > missing_since + UNREACHED_NS && missing_since != ~0ull)
         say_unreached();
@@ -376,6 +404,7 @@ void link_after_fork(void)
     link_close();
     atomic_store(&reviver, 0);
     atomic_store(&next_try_ns, 0);
+    atomic_store(&crowded, 0);
     memset(slots, 0, sizeof slots);
     atomic_store(&slot_count, 0);
 }

@@ -116,7 +116,7 @@ class MessageType(IntEnum):
     SHARE = 11  # gpu, flags, a = bytes, b = descriptor, c = number or 0 for new memory  -> SHARED | REFUSED
     UNSHARE = 12  # gpu, a = number: the process holds that memory no more            (no answer)
     WELCOME = 65  # a = boot id, b = WelcomeFeature bits, c = number of GPUs of the tenant
-    REFUSED = 66  # a = Refusal
+    REFUSED = 66  # a = Refusal, b = with TOO_MANY how many there may be
     PAGE = 67  # gpu = the slot to use from now on, uuid; the page's fd in SCM_RIGHTS
     LEASE = 68  # gpu, a = bytes granted (0 = over the limit), b = 1: not for certain, others may give back; ask again
     SHARED = 69  # gpu, a = the memory's number (0 = not known, or not taken), b = 1: known, and more than fits

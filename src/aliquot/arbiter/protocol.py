@@ -62,11 +62,15 @@ def answer(process: Process, kind: int, seq: int, *, gpu: int = 0, a: int = 0, b
 
 
 class Protocol:
-    """The tenant verbs on an engine. `boot_id` goes into every WELCOME."""
+    """The tenant verbs on an engine. `boot_id` goes into every WELCOME.
 
-    def __init__(self, engine: Dispatcher, boot_id: int) -> None:
+    On each GPU `max_processes` of a tenant may launch, and as many may only query, so that neither keep the others out.
+    """
+
+    def __init__(self, engine: Dispatcher, boot_id: int, max_processes: int) -> None:
         self._engine = engine
         self._boot_id = boot_id
+        self._max_processes = max_processes
 
     def handle(self, process: Process, data: bytes, now_ns: int) -> bool:
         """Carry out one message; False if it was BYE.
@@ -131,6 +135,9 @@ class Protocol:
         if grant is None:
             answer(process, MessageType.REFUSED, seq, a=Refusal.NOT_YOURS)
             return
+        alike = grant.attached - grant.launching if flags & _VIEW else grant.launching
+        if process not in alike and len(alike) >= self._max_processes:
+            raise Misbehaved(Refusal.TOO_MANY)
         if grant.slot not in process.leases:
             record = self._engine.leases.take(process.tenant.name, uuid, process.pid)
             process.leases[grant.slot] = MemoryLease(unsettled=1, record=record)  # what it held before comes next

@@ -61,7 +61,7 @@ class Server:
         self.engine = Dispatcher(token_policy(settings.tokens), self.events.emit, leases)
         self.selector = selectors.EpollSelector()
         self.housekeepers: list[Callable[[int], None]] = []
-        self._protocol = Protocol(self.engine, self.boot_id)
+        self._protocol = Protocol(self.engine, self.boot_id, settings.max_processes_per_tenant)
         self._timer = Timer()
         self._paused: dict[Process, int] = {}
         self._unheard: list[Tenant] = []  # their connections are not accepted until a descriptor may be free again
@@ -228,7 +228,7 @@ class Server:
         process.closed = True
         if refusal is not None:
             with contextlib.suppress(OSError):
-                answer(process, MessageType.REFUSED, 0, a=refusal)
+                answer(process, MessageType.REFUSED, 0, a=refusal, b=self.settings.max_processes_per_tenant)
         if self._paused.pop(process, None) is None:
             self.selector.unregister(process.sock)
         process.sock.close()
@@ -358,11 +358,12 @@ class Server:
         if pid in tenant.absent and has_ended(tenant.absent[pid]):
             self._release(tenant, pid)  # the pid is used again
         others = len(tenant.processes) + len(tenant.absent) - (pid in tenant.absent)
-        if others >= self.settings.max_processes_per_tenant:
+        max_processes = self.settings.max_processes_per_tenant
+        if others >= 2 * max_processes:
             with contextlib.suppress(OSError):
-                answer(process, MessageType.REFUSED, 0, a=Refusal.TOO_MANY)
+                answer(process, MessageType.REFUSED, 0, a=Refusal.TOO_MANY, b=max_processes)
             sock.close()
-            self.events.emit("too-many-processes", now, tenant=tenant.name, pid=pid)
+            self._note_too_many(process, now)
             return
         try:
             process.pidfd = os.pidfd_open(pid)
@@ -375,6 +376,13 @@ class Server:
         self.selector.register(sock, selectors.EVENT_READ, lambda: self._read(process))
         if process.pidfd >= 0:
             self.selector.register(process.pidfd, selectors.EVENT_READ, lambda: self._died(process))
+
+    def _note_too_many(self, process: Process, now_ns: int) -> None:
+        """One event for the 1st, 2nd, 4th, 8th ... refusal, for processes that are refused try again."""
+        process.tenant.too_many = count = process.tenant.too_many + 1
+        if count & (count - 1) == 0:
+            tenant = process.tenant.name
+            self.events.emit("too-many-processes", now_ns, tenant=tenant, pid=process.pid, count=count)
 
     def _died(self, process: Process) -> None:
         if not process.closed:
@@ -406,7 +414,11 @@ class Server:
             if not self._protocol.handle(process, data, now_ns):
                 self.drop(process)
         except Misbehaved as fault:
-            self.events.emit("misbehaved", now_ns, tenant=process.tenant.name, pid=process.pid, why=fault.refusal.name)
+            if fault.refusal is Refusal.TOO_MANY:
+                self._note_too_many(process, now_ns)
+            else:
+                why = fault.refusal.name
+                self.events.emit("misbehaved", now_ns, tenant=process.tenant.name, pid=process.pid, why=why)
             self.drop(process, fault.refusal)
         except OSError:
             self.drop(process)

@@ -20,7 +20,7 @@ class Settings:
     libnvml: Path | None = None
     libhandover: Path | None = None  # None: every hand-over waits for the arbiter's own loop
     metrics_port: int = 0
-    max_processes_per_tenant: int = 256
+    max_processes_per_tenant: int = 256  # that launch on a GPU, and as many apart that only query it
     messages_per_second: int = 5000
     message_burst: int = 5000
     messages_per_turn: int = 32

@@ -10,7 +10,7 @@ import pytest
 from tenant import FakeProcess
 from waiting import eventually
 
-from aliquot.arbiter.abi import ABI_VERSION, MESSAGE_STRUCT, MessageType, Refusal
+from aliquot.arbiter.abi import ABI_VERSION, MESSAGE_STRUCT, AttachFlag, MessageType, Refusal
 
 GOOD_HELLO = MESSAGE_STRUCT.pack(MessageType.HELLO, 0, 0, 1, ABI_VERSION, 0, 1, 0, bytes(16))
 
@@ -135,16 +135,40 @@ def test_flood_is_throttled_and_neighbours_are_served(arbiter):
     assert any(event["kind"] == "throttled" for event in arbiter.client.events())
 
 
-def test_too_many_processes_of_one_tenant_are_refused(arbiter):
-    """The 257th process of a tenant is refused with TOO_MANY; another tenant still gets in."""
+def attached(arbiter, flags):
+    """A process of tenant "many" that asked to be attached, and the answer to that."""
+    process = arbiter.process("many", gpus=())
+    gpu = uuid.UUID(arbiter.gpu.removeprefix("GPU-")).bytes
+    answered = process.ask(MessageType.ATTACH, flags=flags, uuid_bytes=gpu)
+    return process, (MessageType(answered[0]), answered[4], answered[5])
+
+
+@pytest.mark.parametrize(("flags", "others"), [(0, AttachFlag.VIEW), (AttachFlag.VIEW, 0)], ids=["launch", "query"])
+def test_too_many_processes_of_one_tenant_are_refused(arbiter, flags, others):
+    """Of a tenant 256 processes may launch on a GPU, and 256 only query it; one more is refused with that number."""
     arbiter.tenant("many")
     arbiter.tenant("b")
-    crowd = [arbiter.process("many") for _ in range(256)]
-    late = arbiter.process("many", hello=False)
+    crowd = [attached(arbiter, flags)[0] for _ in range(256)]
+    late, answered = attached(arbiter, flags)
 
-    assert refused(late) == Refusal.TOO_MANY
+    assert (MessageType.REFUSED, Refusal.TOO_MANY, 256) == answered
+    assert refused(late) is None
+    assert MessageType.PAGE == attached(arbiter, others)[1][0]
     arbiter.process("b").want()
-    assert len(crowd) == arbiter.seen("many").processes
+    assert len(crowd) + 1 == arbiter.seen("many").processes
+
+
+def test_refusals_that_repeat_leave_few_events(arbiter):
+    """Connections beyond all that a tenant may have are refused with the number; a hundred leave seven events."""
+    arbiter.tenant("many")
+    crowd = [arbiter.process("many", gpus=()) for _ in range(512)]
+    late = [arbiter.process("many", hello=False) for _ in range(100)]
+
+    assert {(MessageType.REFUSED, Refusal.TOO_MANY, 256)} == {
+        (m[0], m[4], m[5]) for m in map(FakeProcess.receive, late)
+    }
+    events = [event["count"] for event in arbiter.client.events() if event["kind"] == "too-many-processes"]
+    assert ([1, 2, 4, 8, 16, 32, 64], 512) == (events, len(crowd))
 
 
 def test_a_reader_that_never_reads_is_cut_off(arbiter):

@@ -54,6 +54,8 @@ class FakeArbiter:
     auto_grant: bool = False
     auto_close: bool = False
     shares: bool = False
+    crowded: str = ""  # hello or attach: refused, since there are 256 processes already
+    refusals: int = 0
     heard: list[Heard] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -137,7 +139,15 @@ class FakeArbiter:
             except OSError:
                 return
             self._connections.append(connection)
+            if self.crowded == "hello":
+                self._refuse(connection, 0)
+                connection.close()
+                continue
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _refuse(self, connection: socket.socket, seq: int) -> None:
+        self.refusals += 1
+        connection.send(MESSAGE_STRUCT.pack(MessageType.REFUSED, 0, 0, seq, Refusal.TOO_MANY, 256, 0, 0, bytes(16)))
 
     def _serve(self, connection: socket.socket) -> None:
         leases = [0] * len(self.uuids)
@@ -181,6 +191,8 @@ class FakeArbiter:
 
         if kind == MessageType.HELLO:
             say(MessageType.WELCOME, value=self.boot_id, second=WelcomeFeature.SHARE if self.shares else 0)
+        elif kind == MessageType.ATTACH and self.crowded == "attach":
+            self._refuse(connection, seq)
         elif kind == MessageType.ATTACH:
             slots = [i for i, one in enumerate(self._gpus) if one.uuid_bytes() == uuid]
             if slots:
