@@ -5,6 +5,7 @@
  * neighbour's turn. Where an address may be either, the driver is asked; small copies are not worth the question.
  */
 #include "copy.h"
+#include "own.h"
 
 #define LEAST_BYTES (64u << 10)
 
@@ -51,4 +52,28 @@ bool copy3d_stays(const struct copy3d *copy)
 {
     return copy && is_large(copy->width * copy->height * copy->depth) && end_stays(copy->src_type, copy->src_device) &&
            end_stays(copy->dst_type, copy->dst_device);
+}
+
+/* Where both contexts are on one GPU; a copy from one GPU to another is bounded by what joins them. */
+bool peers_stay(const void *to, const void *from, size_t bytes)
+{
+    if (!is_large(bytes))
+        return false;
+    const struct gpu_context *one = context_of((void *)to, false), *other = context_of((void *)from, false);
+    return one && other && one->slot == other->slot;
+}
+
+bool peers3d_stay(const struct copy3d *copy)
+{
+    return copy3d_stays(copy) && peers_stay(copy->dst_context, copy->src_context, SIZE_MAX);
+}
+
+bool boxes_stay(const struct copy_box *boxes, size_t count)
+{
+    for (size_t i = 0; boxes && i < count; i++)
+        if (is_large(boxes[i].width * boxes[i].height * boxes[i].depth) &&
+            (boxes[i].src.type == BOX_ARRAY || on_device(boxes[i].src.at)) &&
+            (boxes[i].dst.type == BOX_ARRAY || on_device(boxes[i].dst.at)))
+            return true;
+    return false;
 }

@@ -80,13 +80,26 @@ struct copy3d {
     int src_type;
     const void *src_host;
     CUdeviceptr src_device;
-    void *src_array, *src_reserved;
+    void *src_array, *src_context; /* the contexts: of cuMemcpy3DPeer alone */
     size_t src_pitch, src_height, dst_x, dst_y, dst_z, dst_level;
     int dst_type;
     void *dst_host;
     CUdeviceptr dst_device;
-    void *dst_array, *dst_reserved;
+    void *dst_array, *dst_context;
     size_t dst_pitch, dst_height, width, height, depth;
+};
+
+enum { BOX_POINTER = 1, BOX_ARRAY = 2 };
+struct copy_box {
+    struct {
+        int type;
+        union {
+            CUdeviceptr at;
+            size_t words[4];
+        };
+    } src, dst;
+    size_t width, height, depth;
+    unsigned order, flags;
 };
 
 struct launch_params {

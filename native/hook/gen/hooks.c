@@ -706,6 +706,24 @@ HOOK CUresult hook_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
     return on_mem_alloc(SYM_cuMemAlloc_v2, ptr, bytes);
 }
 
+CUresult hook_cuMemBatchDecompressAsync(void *list, size_t count, unsigned flags, size_t *failed, void *hStream);
+HOOK CUresult hook_cuMemBatchDecompressAsync(void *list, size_t count, unsigned flags, size_t *failed, void *hStream)
+{
+    struct gate_entry *entry = gate_enter(hStream, 0);
+    CUresult result = REAL(cuMemBatchDecompressAsync, void *, size_t, unsigned, size_t *, void *)(list, count, flags, failed, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemBatchDecompressAsync_ptsz(void *list, size_t count, unsigned flags, size_t *failed, void *hStream);
+HOOK CUresult hook_cuMemBatchDecompressAsync_ptsz(void *list, size_t count, unsigned flags, size_t *failed, void *hStream)
+{
+    struct gate_entry *entry = gate_enter(hStream, 1);
+    CUresult result = REAL(cuMemBatchDecompressAsync_ptsz, void *, size_t, unsigned, size_t *, void *)(list, count, flags, failed, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
 CUresult hook_cuMemCreate(CUdeviceptr *handle, size_t bytes, const struct allocation_prop *prop, unsigned long long flags);
 HOOK CUresult hook_cuMemCreate(CUdeviceptr *handle, size_t bytes, const struct allocation_prop *prop, unsigned long long flags)
 {
@@ -944,6 +962,96 @@ HOOK CUresult hook_cuMemcpy3DAsync_v2_ptsz(const struct copy3d *copy, void *hStr
     return result;
 }
 
+CUresult hook_cuMemcpy3DBatchAsync(size_t count, struct copy_box *boxes, size_t *failed, unsigned long long flags, void *hStream);
+HOOK CUresult hook_cuMemcpy3DBatchAsync(size_t count, struct copy_box *boxes, size_t *failed, unsigned long long flags, void *hStream)
+{
+    struct gate_entry *entry = boxes_stay(boxes, count) ? gate_enter(hStream, 0) : NULL;
+    CUresult result = REAL(cuMemcpy3DBatchAsync, size_t, struct copy_box *, size_t *, unsigned long long, void *)(count, boxes, failed, flags, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpy3DBatchAsync_ptsz(size_t count, struct copy_box *boxes, size_t *failed, unsigned long long flags, void *hStream);
+HOOK CUresult hook_cuMemcpy3DBatchAsync_ptsz(size_t count, struct copy_box *boxes, size_t *failed, unsigned long long flags, void *hStream)
+{
+    struct gate_entry *entry = boxes_stay(boxes, count) ? gate_enter(hStream, 1) : NULL;
+    CUresult result = REAL(cuMemcpy3DBatchAsync_ptsz, size_t, struct copy_box *, size_t *, unsigned long long, void *)(count, boxes, failed, flags, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpy3DBatchAsync_v2(size_t count, struct copy_box *boxes, unsigned long long flags, void *hStream);
+HOOK CUresult hook_cuMemcpy3DBatchAsync_v2(size_t count, struct copy_box *boxes, unsigned long long flags, void *hStream)
+{
+    struct gate_entry *entry = boxes_stay(boxes, count) ? gate_enter(hStream, 0) : NULL;
+    CUresult result = REAL(cuMemcpy3DBatchAsync_v2, size_t, struct copy_box *, unsigned long long, void *)(count, boxes, flags, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpy3DBatchAsync_v2_ptsz(size_t count, struct copy_box *boxes, unsigned long long flags, void *hStream);
+HOOK CUresult hook_cuMemcpy3DBatchAsync_v2_ptsz(size_t count, struct copy_box *boxes, unsigned long long flags, void *hStream)
+{
+    struct gate_entry *entry = boxes_stay(boxes, count) ? gate_enter(hStream, 1) : NULL;
+    CUresult result = REAL(cuMemcpy3DBatchAsync_v2_ptsz, size_t, struct copy_box *, unsigned long long, void *)(count, boxes, flags, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpy3DPeer(const struct copy3d *copy);
+HOOK CUresult hook_cuMemcpy3DPeer(const struct copy3d *copy)
+{
+    struct gate_entry *entry = peers3d_stay(copy) ? gate_enter(0, 0) : NULL;
+    CUresult result = REAL(cuMemcpy3DPeer, const struct copy3d *)(copy);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpy3DPeerAsync(const struct copy3d *copy, void *hStream);
+HOOK CUresult hook_cuMemcpy3DPeerAsync(const struct copy3d *copy, void *hStream)
+{
+    struct gate_entry *entry = peers3d_stay(copy) ? gate_enter(hStream, 0) : NULL;
+    CUresult result = REAL(cuMemcpy3DPeerAsync, const struct copy3d *, void *)(copy, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpy3DPeerAsync_ptsz(const struct copy3d *copy, void *hStream);
+HOOK CUresult hook_cuMemcpy3DPeerAsync_ptsz(const struct copy3d *copy, void *hStream)
+{
+    struct gate_entry *entry = peers3d_stay(copy) ? gate_enter(hStream, 1) : NULL;
+    CUresult result = REAL(cuMemcpy3DPeerAsync_ptsz, const struct copy3d *, void *)(copy, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpy3DPeer_ptds(const struct copy3d *copy);
+HOOK CUresult hook_cuMemcpy3DPeer_ptds(const struct copy3d *copy)
+{
+    struct gate_entry *entry = peers3d_stay(copy) ? gate_enter(0, 1) : NULL;
+    CUresult result = REAL(cuMemcpy3DPeer_ptds, const struct copy3d *)(copy);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpy3DWithAttributesAsync(struct copy_box *box, unsigned long long flags, void *hStream);
+HOOK CUresult hook_cuMemcpy3DWithAttributesAsync(struct copy_box *box, unsigned long long flags, void *hStream)
+{
+    struct gate_entry *entry = boxes_stay(box, 1) ? gate_enter(hStream, 0) : NULL;
+    CUresult result = REAL(cuMemcpy3DWithAttributesAsync, struct copy_box *, unsigned long long, void *)(box, flags, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpy3DWithAttributesAsync_ptsz(struct copy_box *box, unsigned long long flags, void *hStream);
+HOOK CUresult hook_cuMemcpy3DWithAttributesAsync_ptsz(struct copy_box *box, unsigned long long flags, void *hStream)
+{
+    struct gate_entry *entry = boxes_stay(box, 1) ? gate_enter(hStream, 1) : NULL;
+    CUresult result = REAL(cuMemcpy3DWithAttributesAsync_ptsz, struct copy_box *, unsigned long long, void *)(box, flags, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
 CUresult hook_cuMemcpy3D_v2(const struct copy3d *copy);
 HOOK CUresult hook_cuMemcpy3D_v2(const struct copy3d *copy)
 {
@@ -1175,6 +1283,42 @@ HOOK CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes
     gate_awaits();
     CUresult result = REAL(cuMemcpyDtoH_v2_ptds, void *, CUdeviceptr, size_t)(dst, src, bytes);
     completed(result);
+    return result;
+}
+
+CUresult hook_cuMemcpyPeer(CUdeviceptr dst, void *dst_ctx, CUdeviceptr src, void *src_ctx, size_t bytes);
+HOOK CUresult hook_cuMemcpyPeer(CUdeviceptr dst, void *dst_ctx, CUdeviceptr src, void *src_ctx, size_t bytes)
+{
+    struct gate_entry *entry = peers_stay(dst_ctx, src_ctx, bytes) ? gate_enter(0, 0) : NULL;
+    CUresult result = REAL(cuMemcpyPeer, CUdeviceptr, void *, CUdeviceptr, void *, size_t)(dst, dst_ctx, src, src_ctx, bytes);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpyPeerAsync(CUdeviceptr dst, void *dst_ctx, CUdeviceptr src, void *src_ctx, size_t bytes, void *hStream);
+HOOK CUresult hook_cuMemcpyPeerAsync(CUdeviceptr dst, void *dst_ctx, CUdeviceptr src, void *src_ctx, size_t bytes, void *hStream)
+{
+    struct gate_entry *entry = peers_stay(dst_ctx, src_ctx, bytes) ? gate_enter(hStream, 0) : NULL;
+    CUresult result = REAL(cuMemcpyPeerAsync, CUdeviceptr, void *, CUdeviceptr, void *, size_t, void *)(dst, dst_ctx, src, src_ctx, bytes, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpyPeerAsync_ptsz(CUdeviceptr dst, void *dst_ctx, CUdeviceptr src, void *src_ctx, size_t bytes, void *hStream);
+HOOK CUresult hook_cuMemcpyPeerAsync_ptsz(CUdeviceptr dst, void *dst_ctx, CUdeviceptr src, void *src_ctx, size_t bytes, void *hStream)
+{
+    struct gate_entry *entry = peers_stay(dst_ctx, src_ctx, bytes) ? gate_enter(hStream, 1) : NULL;
+    CUresult result = REAL(cuMemcpyPeerAsync_ptsz, CUdeviceptr, void *, CUdeviceptr, void *, size_t, void *)(dst, dst_ctx, src, src_ctx, bytes, hStream);
+    gate_leave(entry, LAUNCH_KERNEL);
+    return result;
+}
+
+CUresult hook_cuMemcpyPeer_ptds(CUdeviceptr dst, void *dst_ctx, CUdeviceptr src, void *src_ctx, size_t bytes);
+HOOK CUresult hook_cuMemcpyPeer_ptds(CUdeviceptr dst, void *dst_ctx, CUdeviceptr src, void *src_ctx, size_t bytes)
+{
+    struct gate_entry *entry = peers_stay(dst_ctx, src_ctx, bytes) ? gate_enter(0, 1) : NULL;
+    CUresult result = REAL(cuMemcpyPeer_ptds, CUdeviceptr, void *, CUdeviceptr, void *, size_t)(dst, dst_ctx, src, src_ctx, bytes);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 

@@ -83,6 +83,8 @@ extern char hook_cuMemAllocManaged[];
 extern char hook_cuMemAllocPitch[];
 extern char hook_cuMemAllocPitch_v2[];
 extern char hook_cuMemAlloc_v2[];
+extern char hook_cuMemBatchDecompressAsync[];
+extern char hook_cuMemBatchDecompressAsync_ptsz[];
 extern char hook_cuMemCreate[];
 extern char hook_cuMemExportToShareableHandle[];
 extern char hook_cuMemFree[];
@@ -113,6 +115,16 @@ extern char hook_cuMemcpy3D[];
 extern char hook_cuMemcpy3DAsync[];
 extern char hook_cuMemcpy3DAsync_v2[];
 extern char hook_cuMemcpy3DAsync_v2_ptsz[];
+extern char hook_cuMemcpy3DBatchAsync[];
+extern char hook_cuMemcpy3DBatchAsync_ptsz[];
+extern char hook_cuMemcpy3DBatchAsync_v2[];
+extern char hook_cuMemcpy3DBatchAsync_v2_ptsz[];
+extern char hook_cuMemcpy3DPeer[];
+extern char hook_cuMemcpy3DPeerAsync[];
+extern char hook_cuMemcpy3DPeerAsync_ptsz[];
+extern char hook_cuMemcpy3DPeer_ptds[];
+extern char hook_cuMemcpy3DWithAttributesAsync[];
+extern char hook_cuMemcpy3DWithAttributesAsync_ptsz[];
 extern char hook_cuMemcpy3D_v2[];
 extern char hook_cuMemcpy3D_v2_ptds[];
 extern char hook_cuMemcpyAsync[];
@@ -139,6 +151,10 @@ extern char hook_cuMemcpyDtoD_v2_ptds[];
 extern char hook_cuMemcpyDtoH[];
 extern char hook_cuMemcpyDtoH_v2[];
 extern char hook_cuMemcpyDtoH_v2_ptds[];
+extern char hook_cuMemcpyPeer[];
+extern char hook_cuMemcpyPeerAsync[];
+extern char hook_cuMemcpyPeerAsync_ptsz[];
+extern char hook_cuMemcpyPeer_ptds[];
 extern char hook_cuMemcpyWithAttributesAsync[];
 extern char hook_cuMemcpyWithAttributesAsync_ptsz[];
 extern char hook_cuMemcpy_ptds[];
@@ -679,8 +695,8 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemAllocPitch", hook_cuMemAllocPitch},
     {"cuMemAllocPitch_v2", hook_cuMemAllocPitch_v2},
     {"cuMemAlloc_v2", hook_cuMemAlloc_v2},
-    {"cuMemBatchDecompressAsync", 0},
-    {"cuMemBatchDecompressAsync_ptsz", 0},
+    {"cuMemBatchDecompressAsync", hook_cuMemBatchDecompressAsync},
+    {"cuMemBatchDecompressAsync_ptsz", hook_cuMemBatchDecompressAsync_ptsz},
     {"cuMemCreate", hook_cuMemCreate},
     {"cuMemDiscardAndPrefetchBatchAsync", 0},
     {"cuMemDiscardAndPrefetchBatchAsync_ptsz", 0},
@@ -752,16 +768,16 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemcpy3DAsync", hook_cuMemcpy3DAsync},
     {"cuMemcpy3DAsync_v2", hook_cuMemcpy3DAsync_v2},
     {"cuMemcpy3DAsync_v2_ptsz", hook_cuMemcpy3DAsync_v2_ptsz},
-    {"cuMemcpy3DBatchAsync", 0},
-    {"cuMemcpy3DBatchAsync_ptsz", 0},
-    {"cuMemcpy3DBatchAsync_v2", 0},
-    {"cuMemcpy3DBatchAsync_v2_ptsz", 0},
-    {"cuMemcpy3DPeer", 0},
-    {"cuMemcpy3DPeerAsync", 0},
-    {"cuMemcpy3DPeerAsync_ptsz", 0},
-    {"cuMemcpy3DPeer_ptds", 0},
-    {"cuMemcpy3DWithAttributesAsync", 0},
-    {"cuMemcpy3DWithAttributesAsync_ptsz", 0},
+    {"cuMemcpy3DBatchAsync", hook_cuMemcpy3DBatchAsync},
+    {"cuMemcpy3DBatchAsync_ptsz", hook_cuMemcpy3DBatchAsync_ptsz},
+    {"cuMemcpy3DBatchAsync_v2", hook_cuMemcpy3DBatchAsync_v2},
+    {"cuMemcpy3DBatchAsync_v2_ptsz", hook_cuMemcpy3DBatchAsync_v2_ptsz},
+    {"cuMemcpy3DPeer", hook_cuMemcpy3DPeer},
+    {"cuMemcpy3DPeerAsync", hook_cuMemcpy3DPeerAsync},
+    {"cuMemcpy3DPeerAsync_ptsz", hook_cuMemcpy3DPeerAsync_ptsz},
+    {"cuMemcpy3DPeer_ptds", hook_cuMemcpy3DPeer_ptds},
+    {"cuMemcpy3DWithAttributesAsync", hook_cuMemcpy3DWithAttributesAsync},
+    {"cuMemcpy3DWithAttributesAsync_ptsz", hook_cuMemcpy3DWithAttributesAsync_ptsz},
     {"cuMemcpy3D_v2", hook_cuMemcpy3D_v2},
     {"cuMemcpy3D_v2_ptds", hook_cuMemcpy3D_v2_ptds},
     {"cuMemcpyAsync", hook_cuMemcpyAsync},
@@ -809,10 +825,10 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemcpyHtoDAsync_v2_ptsz", 0},
     {"cuMemcpyHtoD_v2", 0},
     {"cuMemcpyHtoD_v2_ptds", 0},
-    {"cuMemcpyPeer", 0},
-    {"cuMemcpyPeerAsync", 0},
-    {"cuMemcpyPeerAsync_ptsz", 0},
-    {"cuMemcpyPeer_ptds", 0},
+    {"cuMemcpyPeer", hook_cuMemcpyPeer},
+    {"cuMemcpyPeerAsync", hook_cuMemcpyPeerAsync},
+    {"cuMemcpyPeerAsync_ptsz", hook_cuMemcpyPeerAsync_ptsz},
+    {"cuMemcpyPeer_ptds", hook_cuMemcpyPeer_ptds},
     {"cuMemcpyWithAttributesAsync", hook_cuMemcpyWithAttributesAsync},
     {"cuMemcpyWithAttributesAsync_ptsz", hook_cuMemcpyWithAttributesAsync_ptsz},
     {"cuMemcpy_ptds", hook_cuMemcpy_ptds},
@@ -1554,6 +1570,8 @@ const struct version_row aliquot_versions[] = {
     {"cuMemAllocManaged", 6000, 0, 370},
     {"cuMemAllocPitch", 2000, 0, 371},
     {"cuMemAllocPitch", 3020, 0, 372},
+    {"cuMemBatchDecompressAsync", 12060, 0, 374},
+    {"cuMemBatchDecompressAsync", 12060, 1, 375},
     {"cuMemCreate", 10020, 0, 376},
     {"cuMemExportToShareableHandle", 10020, 0, 381},
     {"cuMemFree", 2000, 0, 382},
@@ -1587,6 +1605,16 @@ const struct version_row aliquot_versions[] = {
     {"cuMemcpy3DAsync", 2000, 0, 444},
     {"cuMemcpy3DAsync", 3020, 0, 445},
     {"cuMemcpy3DAsync", 7000, 1, 446},
+    {"cuMemcpy3DBatchAsync", 12080, 0, 447},
+    {"cuMemcpy3DBatchAsync", 12080, 1, 448},
+    {"cuMemcpy3DBatchAsync", 13000, 0, 449},
+    {"cuMemcpy3DBatchAsync", 13000, 1, 450},
+    {"cuMemcpy3DPeer", 4000, 0, 451},
+    {"cuMemcpy3DPeer", 7000, 1, 454},
+    {"cuMemcpy3DPeerAsync", 4000, 0, 452},
+    {"cuMemcpy3DPeerAsync", 7000, 1, 453},
+    {"cuMemcpy3DWithAttributesAsync", 13020, 0, 455},
+    {"cuMemcpy3DWithAttributesAsync", 13020, 1, 456},
     {"cuMemcpyAsync", 4000, 0, 459},
     {"cuMemcpyAsync", 7000, 1, 460},
     {"cuMemcpyAtoA", 2000, 0, 461},
@@ -1611,6 +1639,10 @@ const struct version_row aliquot_versions[] = {
     {"cuMemcpyDtoH", 2000, 0, 486},
     {"cuMemcpyDtoH", 3020, 0, 490},
     {"cuMemcpyDtoH", 7000, 1, 491},
+    {"cuMemcpyPeer", 4000, 0, 504},
+    {"cuMemcpyPeer", 7000, 1, 507},
+    {"cuMemcpyPeerAsync", 4000, 0, 505},
+    {"cuMemcpyPeerAsync", 7000, 1, 506},
     {"cuMemcpyWithAttributesAsync", 13020, 0, 508},
     {"cuMemcpyWithAttributesAsync", 13020, 1, 509},
     {"cuMemsetD16", 2000, 0, 511},

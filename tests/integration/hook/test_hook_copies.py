@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from aliquot.arbiter.abi import MessageType
+
+SYMBOLS = Path(__file__).resolve().parents[3] / "native" / "symbols"
+MOVES = re.compile(r"cu(Launch|GraphLaunch|GraphUpload|Memcpy|Memset|Mem\w*(Decompress|Prefetch|Discard))")
 
 SCENE = """
 import ctypes as c
@@ -18,6 +25,9 @@ HOST, DEVICE, UNIFIED = 1, 2, 4
 def box(src, src_type, dst, dst_type):
     end = lambda at, kind: [0, 0, kind, at.value if kind == HOST else 0, 0 if kind == HOST else at.value, 0, 4096]
     return (u64 * 16)(*end(src, src_type), *end(dst, dst_type), 4096, 2048)
+def box3(src, src_context, dst, dst_context):
+    end = lambda at, of: [0, 0, 0, 0, DEVICE, 0, at.value, 0, of.value, 4096, 2048]
+    return (u64 * 25)(*end(src, src_context), *end(dst, dst_context), 4096, 2048, 1)
 class Location(c.Structure): _fields_ = [("type", c.c_int), ("id", c.c_int)]
 done = c.CFUNCTYPE(None, c.c_void_p)(lambda _: None)
 def one(*values): return [(u64 * 1)(v.value if hasattr(v, "value") else v) for v in values]
@@ -32,6 +42,9 @@ GATED = {
     "unified": "L.cuMemcpy(q, p, size(N))",
     "unified-async": "L.cuMemcpyAsync(q, p, size(N), s)",
     "batch": "L.cuMemcpyBatchAsync_v2(*one(q, p, N), size(1), None, None, size(0), s)",
+    "peer": "L.cuMemcpyPeer(q, cuda.ctx, p, cuda.ctx, size(N))",
+    "peer-async": "L.cuMemcpyPeerAsync(q, cuda.ctx, p, cuda.ctx, size(N), s)",
+    "peer-3d": "L.cuMemcpy3DPeerAsync(box3(p, cuda.ctx, q, cuda.ctx), s)",
     "2d": "L.cuMemcpy2DAsync_v2(box(p, DEVICE, q, DEVICE), s)",
     "2d-unified": "L.cuMemcpy2DAsync_v2(box(p, UNIFIED, q, UNIFIED), s)",
 }
@@ -84,3 +97,14 @@ def test_a_fill_that_is_captured_is_not_gated(tenant, mode):
 
     assert {"begun": 0, "made": [0, 0], "ended": 0} == program.read()
     assert 0 == scene.arbiter.count(MessageType.WANT)
+
+
+def test_every_function_that_moves_memory_or_launches_is_gated_or_has_its_reason():
+    """A function of the driver that by its name launches, copies or fills is intercepted, or `ungated` says why not."""
+    hooks = tomllib.loads((SYMBOLS / "hooks.toml").read_text())
+    reasons = tuple(hooks["ungated"])
+    names = {re.sub(r"_pt[ds][sz]$", "", row.split("\t")[3]) for row in (SYMBOLS / "cuda.tsv").read_text().splitlines()}
+    moves = {name for name in names if MOVES.match(name)}
+
+    assert set() == {name for name in moves if name not in hooks and not name.startswith(reasons)}
+    assert [] == [reason for reason in reasons if not any(name.startswith(reason) for name in moves)]
