@@ -11,7 +11,7 @@ SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -no
 
 .PHONY: help setup dev demo demo-cluster check test test-slow test-frameworks test-sanitizers lint conformance bench bench-cluster bench-node cluster wheel image release clean
 help:
-	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot"
+	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot (EXTRAS=cluster adds a part)"
 	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
 	@echo "make check   lint, unit and property tests"
 	@echo "make test    lint and all tests"
@@ -42,7 +42,9 @@ $(UV):
 	$(UV) sync --frozen --inexact --all-extras --no-extra ray
 	@touch $@ .venv/.setup
 
+# EXTRAS='cluster otel' adds optional parts of the package; those that are there stay.
 setup: .venv/.setup
+	$(if $(EXTRAS),$(UV) sync --frozen --inexact --no-default-groups $(addprefix --extra ,$(EXTRAS)))
 dev: .venv/.dev
 
 demo: setup

@@ -75,12 +75,12 @@ def examine() -> list[Finding]:
 
 def _extras() -> list[Finding]:
     """The optional parts of the package, those that are missing with how they are installed."""
-    from aliquot.model.extras import EXTRAS, installed
+    from aliquot.model.extras import EXTRAS, adding, installed
 
     return [
         Finding(f"extra {extra}", "ok", "installed")
         if installed(extra)
-        else Finding(f"extra {extra}", "note", "not installed", f"pip install 'aliquot[{extra}]'")
+        else Finding(f"extra {extra}", "note", "not installed", adding(extra))
         for extra in EXTRAS
     ]
 

@@ -25,19 +25,29 @@ class MissingExtra(AliquotError):
 
 
 def adding(extra: str) -> str:
-    """The command that adds an extra to the environment that this program runs in: a tool's environment has no pip."""
-    wanted = f"'aliquot[{extra}]'"
-    from importlib import metadata  # it loads the parsers of e-mail, which no start of a program should pay for
+    """The command that adds an extra to the environment that this program runs in: a tool's environment has no pip.
 
+    It names the clone or the wheel that was installed: in the package index the name is another project's.
+    """
+    # Only for the error: metadata loads the parsers of e-mail, which no start of a program should pay for.
+    import contextlib
+    import json
+    import shlex
+    from importlib import metadata
+    from urllib.parse import unquote
+
+    installer, origin = "", ""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        installed_here = metadata.distribution("aliquot")
+        installer = (installed_here.read_text("INSTALLER") or "").strip()
+        url = json.loads(installed_here.read_text("direct_url.json") or "{}")  # PEP 610
+        origin = unquote(str(url.get("url", "")).removeprefix("file://"))
+        if "dir_info" in url:
+            return f"make -C {shlex.quote(origin)} setup EXTRAS={extra}"
+    wheel = shlex.quote(f"{origin or 'dist/aliquot-VERSION.whl'}[{extra}]")
     if "/pipx/venvs/" in sys.prefix:
-        return f"pipx runpip aliquot install {wanted}"
-    try:
-        installer = metadata.distribution("aliquot").read_text("INSTALLER") or ""
-    except metadata.PackageNotFoundError:
-        installer = ""
-    if installer.strip() == "uv":
-        return f"uv pip install {wanted} --python {sys.prefix}"
-    return f"pip install {wanted}"
+        return f"pipx runpip aliquot install {wheel}"
+    return f"uv pip install {wheel} --python {sys.prefix}" if installer == "uv" else f"pip install {wheel}"
 
 
 def missing_extra(module: str) -> MissingExtra | None:

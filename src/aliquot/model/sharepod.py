@@ -32,6 +32,7 @@ Amount = Annotated[
 ]
 Label = Annotated[str, msgspec.Meta(pattern=_LABEL, max_length=63)]
 RestartPolicy = Literal["Always", "OnFailure", "Never"]
+_OF_CLUSTERS: Final = ("CronJob", "DaemonSet", "Deployment", "Job", "Pod", "ReplicaSet", "StatefulSet")
 _IN_WORDS: Final = {
     _NAME: "not a name; write lower-case letters, digits, - and ., beginning and ending with a letter or digit",
     _LABEL: "not a label; write letters, digits, -, _ and ., beginning and ending with a letter or digit",
@@ -234,6 +235,12 @@ def parse_sharepod(document: object) -> SharePodManifest:
     """
     if not isinstance(document, dict):
         raise BadSharePod(f"a SharePod is a mapping with apiVersion, kind, metadata and spec, not {document!r:.40}")
+    if document.get("kind") in _OF_CLUSTERS:
+        raise BadSharePod(
+            f'{str(document["kind"]).lower()} "{_name_of(document)}": a {document["kind"]} is for clusters; on one '
+            "machine write a SharePod: apiVersion aliquot.dev/v1alpha1, kind SharePod, the GPU's part in spec.gpu, "
+            "the pod's spec in spec.template.spec"
+        )
     who = f'sharepod "{_name_of(document)}"'
     try:
         pod = msgspec.convert(document, SharePodManifest)

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from aliquot.lib.files import open_plain, write_whole
 from aliquot.model.errors import AliquotError, UserError
+from aliquot.model.extras import adding
 from aliquot.sim import runs
 from aliquot.sim.figures import RunFigures
 from aliquot.sim.parallel import Finished, shown_progress
@@ -107,7 +108,7 @@ def _dask(address: str) -> Iterator[Callable[[Tables, Sequence[RunTask]], Done]]
     try:
         from distributed import Client, LocalCluster, as_completed
     except ImportError:
-        raise UserError("--on dask: Dask is not installed; install it with: pip install 'aliquot[dask]'") from None
+        raise UserError(f"--on dask: Dask is not installed; {adding('dask')}") from None
     try:
         cluster = None if address else LocalCluster(threads_per_worker=1, dashboard_address=None)
         client = Client(address or cluster, timeout=WAIT_S)
@@ -133,7 +134,7 @@ def _ray(address: str) -> Iterator[Callable[[Tables, Sequence[RunTask]], Done]]:
     try:
         import ray
     except ImportError:
-        raise UserError("--on ray: Ray is not installed; install it with: pip install 'aliquot[ray]'") from None
+        raise UserError(f"--on ray: Ray is not installed; {adding('ray')}") from None
     try:
         ray.init(address=address or None, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # Ray raises bare ones when a node does not start in time

@@ -40,6 +40,7 @@ class ContainerRun:
         grace_s: float,
         base_env: Mapping[str, str],
         note: Callable[[str], None],
+        on_ended: Callable[[], None],
         on_done: Callable[[], None],
         injection: Mode,
     ) -> None:
@@ -54,6 +55,7 @@ class ContainerRun:
         self._env = with_tools(dict(base_env) | {v.name: v.value for v in spec.env}, tenant.folder.conf.libcuda)
         self._env |= tenant.variables
         self._note = note
+        self._on_ended = on_ended
         self._on_done = on_done
         self._injection: Mode = injection
         self._ending = threading.Event()
@@ -115,6 +117,7 @@ class ContainerRun:
         while not self._ending.is_set():
             began_s = time.monotonic()
             self.exit_status = self._run_once()
+            self._on_ended()
             self._note(f"container {self.spec.name} ended with {status_in_words(self.exit_status)}")
             if not self._again():
                 break

@@ -34,7 +34,7 @@ from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import Enforce, GpuRequest, Plan
-from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger
+from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
 from aliquot.standalone.learned import LearnedFile
 from aliquot.standalone.machine import Machine, find_machine
@@ -44,7 +44,7 @@ from aliquot.standalone.tenant import TenantProgram, start_program
 from aliquot.standalone.tools import with_tools
 from aliquot.standalone.wire import RunLease
 from aliquot.tenancy.lifecycle import Tenancy
-from aliquot.tenancy.records import kernel_lengths_us, tenant_record
+from aliquot.tenancy.records import kernel_lengths_us, no_context_fits, tenant_record
 
 T = TypeVar("T")
 REST_US: Final = 5_000
@@ -236,6 +236,17 @@ class Engine:
             found.kernels = kernel_lengths_us(status)
             return status
         return None
+
+    def check_possible(self, request: GpuRequest) -> None:
+        """Refuse what could not run on this machine if it were empty.
+
+        Raises:
+            NeverFits: no device could hold the request, or no context fits in its memory.
+        """
+        plan = self.ledger.empty().plan(request)
+        for piece in () if request.memory is None else plan.slices:
+            if why := no_context_fits(piece.memory_mib, self.machine.models[piece.gpu]):
+                raise NeverFits(why)
 
     def rest(self) -> None:
         """Let placement learn for a moment, and save the result now and then; called when the engine is idle."""

@@ -8,17 +8,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from aliquot.arbiter.records import Status
+from aliquot.driver.gpu import Gpu
 from aliquot.lib.log import Logger
 from aliquot.lib.misspelt import hint
 from aliquot.model.ages import format_age
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import TenantName
+from aliquot.model.quantities import format_mib
 from aliquot.model.requests import GpuRequest
 from aliquot.model.sharepod import SharePodManifest
 from aliquot.standalone.container import ContainerRun
@@ -68,10 +71,23 @@ class SharePodRun:
         self.created_s = time.monotonic()
         self.message = ""
         self.events: list[str] = []
+        self.refusals: dict[str, int] = {}
+        """How often each GPU refused it memory, as far as its events say."""
 
     def note(self, text: str) -> None:
         """Keep an event."""
         self.events = [*self.events, f"{time.strftime('%H:%M:%S')} {text}"][-EVENTS_KEPT:]
+
+    def note_refusals(self, status: Status | None, gpus: Sequence[Gpu]) -> None:
+        """Keep an event for each GPU that has refused it memory since the last call."""
+        for gpu in () if status is None else status.gpus:
+            for now in gpu.tenants:
+                if now.name == self.spec.full_name:
+                    if now.memory_refusals > self.refusals.get(gpu.uuid, 0):
+                        index = next(known.index for known in gpus if known.uuid == gpu.uuid)
+                        limit = format_mib(now.memory_limit_mib)
+                        self.note(f"requested more memory of GPU {index} than its limit of {limit}")
+                    self.refusals[gpu.uuid] = now.memory_refusals
 
     @property
     def phase(self) -> str:
@@ -148,6 +164,8 @@ class Pods:
         """One or all."""
         with self._lock:
             pods = [self._find(name)] if name else list(self._pods.values())
+            if name:
+                pods[0].note_refusals(self._engine.measure(), self._engine.gpus)
             return [self._describe(pod) for pod in pods]
 
     @property
@@ -255,7 +273,7 @@ class Pods:
     def _check_possible(self, spec: SharePodManifest) -> None:
         """Refuse what could not even run on this machine if it were empty."""
         try:
-            self._engine.ledger.empty().plan(spec.request)
+            self._engine.check_possible(spec.request)
         except AliquotError as error:
             raise UserError(f'sharepod "{spec.metadata.name}": {error}') from None
 
@@ -293,6 +311,7 @@ class Pods:
                 grace_s=pod.spec.spec.template.spec.termination_grace_period_seconds,
                 base_env=dict(os.environ),
                 note=pod.note,
+                on_ended=lambda: pod.note_refusals(self._engine.measure(), self._engine.gpus),
                 on_done=lambda: self._container_done(pod),
                 injection=self._engine.injection,
             )

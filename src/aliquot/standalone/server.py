@@ -187,6 +187,8 @@ class EngineServer:
         self, name: TenantName, connection: socket.socket, call: Call, request: GpuRequest
     ) -> EngineTenant | None:
         """The caller as a tenant; None if it closed its connection while it waited for room."""
+        if request.memory is not None:
+            self._engine.check_possible(request)
         if not call.wait:
             return self._engine.admit(name, request, cpu_bind=call.cpu_bind)
         return self._queue.admit(

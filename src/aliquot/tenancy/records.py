@@ -12,6 +12,8 @@ from aliquot.arbiter.records import Status, TenantGpu, TenantRecord
 from aliquot.model.requests import Enforce, Slice
 
 UNKNOWN_MIB: Final = 300
+LEAST_CONTEXT_MIB: Final = 64
+"""Less than a context takes on any GPU, for models of which nothing is known."""
 
 
 def tenant_record(
@@ -39,10 +41,24 @@ def context_allowance_mib(model: str, memory_mib: int) -> int:
     The profile of the same model says it, and a tenant with less memory than that has no context. For another model it
     is a guess, and half of the tenant's memory at most: a tenant with little may run until the truth is measured.
     """
+    return known_context_mib(model) or min(UNKNOWN_MIB, memory_mib // 2)
+
+
+def known_context_mib(model: str) -> int:
+    """MiB that a context takes on a GPU of this model; 0 if no profile says it."""
     from aliquot.driver.emulation import PROFILES
 
-    known = [profile.context_mib for profile in PROFILES.values() if profile.model == model]
-    return known[0] if known else min(UNKNOWN_MIB, memory_mib // 2)
+    return next((profile.context_mib for profile in PROFILES.values() if profile.model == model), 0)
+
+
+def no_context_fits(memory_mib: int, model: str) -> str:
+    """Why so much memory of a GPU is no use to a program, with what was probably meant; empty if a context fits in."""
+    known = known_context_mib(model)
+    if memory_mib >= (known or LEAST_CONTEXT_MIB):
+        return ""
+    needs = f"about {known} MiB on {model}" if known else "some hundred MiB"
+    way_out = f"did you mean {memory_mib}Gi?" if memory_mib < LEAST_CONTEXT_MIB else "ask for more"
+    return f"{memory_mib} MiB of GPU memory is less than one CUDA context needs ({needs}); {way_out}"
 
 
 def tenant_names(status: Status) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,27 @@ def test_gpus_that_are_left_out_take_no_tenants(aliquot_cli: Aliquot):
         with pytest.raises(AliquotError):
             engine.admit(TenantName("a"), GpuRequest(1000, gpu="0"))
         assert {gpu.uuid for gpu in engine.gpus} == set(engine.admit(TenantName("b"), GpuRequest(2000)).plan.uuids)
+
+
+def test_memory_in_which_no_context_fits_is_refused_where_it_is_asked_for(up: Cluster):
+    """A bare number that was meant in GiB starts nothing, as a SharePod and as a run."""
+    applied = up.apply(sharepod("a", "true", memory=4))
+    ran = up.command("run", "--gpu-request", ".2", "--gpu-mem", "4", "--", "true")
+
+    assert (2, 2) == (applied.returncode, ran.returncode)
+    for answer in (applied, ran):
+        assert "4 MiB of GPU memory is less than one CUDA context needs (about 300 MiB on Tesla V100" in answer.stderr
+        assert answer.stderr.endswith("did you mean 4Gi?\n")
+
+
+def test_memory_that_was_refused_is_an_event(up: Cluster):
+    """`describe` says of a program that ended for want of GPU memory that it requested more than its limit."""
+    cuda = "import ctypes; c = ctypes.CDLL('libcuda.so.1'); x = ctypes.c_void_p(); c.cuInit(0)"
+    context = "c.cuDevicePrimaryCtxRetain(ctypes.byref(x), 0); c.cuCtxSetCurrent(x)"
+    allocate = "raise SystemExit(c.cuMemAlloc_v2(ctypes.byref(x), ctypes.c_size_t(8 << 30)))"
+    up.apply(sharepod("a", f'{sys.executable} -c "{cuda}; {context}; {allocate}"', memory="1Gi"))
+    events = up.wait_phase("a", "Failed")["events"]
+
+    assert ["requested more memory of GPU 0 than its limit of 1.0 GiB", "container main ended with status 2"] == [
+        event.partition(" ")[2] for event in events if "memory" in event or "ended with" in event
+    ]

@@ -56,7 +56,7 @@ def test_without_memory_the_fraction_of_compute_is_the_fraction_of_memory():
             'spec.gpu.affinity: "a b" is not a label; write letters, digits',
         ),
         (sharepod({"request": 0.3, "affinity": "a" * 64}), "is longer than 63 characters"),
-        (sharepod(kind="Pod"), 'kind: "Pod" is not known; write SharePod'),
+        (sharepod(kind="Shard"), 'kind: "Shard" is not known; write SharePod'),
         (sharepod(spec={"template": None}), "spec.template is empty; write a mapping"),
         (sharepod(metadata={"name": "näme"}), 'metadata.name: "näme" is not a name; write lower-case letters, digits'),
         (sharepod(metadata={"name": "a", "labels": {"b": "c", "d": 1}}), 'metadata.labels["d"]: 1 is a number; write'),
@@ -173,3 +173,11 @@ def test_shares_may_be_percentages():
         parse_sharepod(sharepod({"request": "30%", "limit": "130%"}))
 
     assert (300, 600, 4096) == (request.request_milli, request.ceiling_milli, request.memory_on(16384))
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Deployment", "Job"])
+def test_a_manifest_for_clusters_is_answered_with_what_to_write(kind: str):
+    """One sentence says what is different on one machine, instead of one wrong field after the other."""
+    document = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "plain"}, "spec": {}}
+    with pytest.raises(BadSharePod, match=f'^{kind.lower()} "plain": a {kind} is for clusters; .* kind SharePod, '):
+        parse_sharepod(document)

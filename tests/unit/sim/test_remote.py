@@ -129,7 +129,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, task
 
     monkeypatch.setattr(builtins, "__import__", without)
 
-    with pytest.raises(UserError, match=rf"pip install 'aliquot\[{name}\]'"):
+    with pytest.raises(UserError, match=f"make -C .* setup EXTRAS={name}"):
         remote.run_all(name, tasks)
 
 

@@ -25,13 +25,8 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self._error = error
         self.asked: list[str] = []
-        self.ledger = self
 
-    def empty(self) -> Failing:
-        """PlainLedger without tenants."""
-        return self
-
-    def plan(self, *_: Any) -> None:
+    def check_possible(self, *_: Any) -> None:
         """There would be room."""
 
     def admit(self, name: str, *_: Any, **__: Any) -> NoReturn:

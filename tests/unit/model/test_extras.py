@@ -1,0 +1,48 @@
+"""The advice on how to add an optional part of the package."""
+
+from __future__ import annotations
+
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from aliquot.model.extras import adding
+
+ROOT = Path(__file__).resolve().parents[3]
+WHEEL = '{"url": "file:///srv/dist/aliquot-0.1.0-py3-none-any.whl", "archive_info": {}}'
+CLONE = '{"url": "file:///home/ann/my%20clone", "dir_info": {"editable": true}}'
+
+
+@pytest.mark.parametrize(
+    ("origin", "installer", "prefix", "advice"),
+    [
+        (CLONE, "uv", "/home/ann/my clone/.venv", "make -C '/home/ann/my clone' setup EXTRAS=top"),
+        (WHEEL, "pip", "/v", "pip install '/srv/dist/aliquot-0.1.0-py3-none-any.whl[top]'"),
+        (WHEEL, "uv", "/v", "uv pip install '/srv/dist/aliquot-0.1.0-py3-none-any.whl[top]' --python /v"),
+        (
+            WHEEL, "pip", "/h/pipx/venvs/aliquot",
+            "pipx runpip aliquot install '/srv/dist/aliquot-0.1.0-py3-none-any.whl[top]'",
+        ),
+        (None, None, "/v", "pip install 'dist/aliquot-VERSION.whl[top]'"),
+    ],
+)  # fmt: skip
+def test_an_extra_is_added_from_where_the_package_came(
+    monkeypatch: pytest.MonkeyPatch, origin, installer, prefix, advice
+):
+    """The advice names the clone or the wheel; in the package index the name belongs to another project."""
+    files = {"direct_url.json": origin, "INSTALLER": installer}
+    package = type("Package", (), {"read_text": staticmethod(files.get)})
+    monkeypatch.setattr(metadata, "distribution", lambda name: package)
+    monkeypatch.setattr("sys.prefix", prefix)
+    assert advice == adding("top")
+
+
+def test_nothing_advises_to_install_the_name_from_the_package_index():
+    """No text of the tree has an installer fetch `aliquot` with extras by its name."""
+    found = subprocess.run(
+        ["git", "grep", "-nE", r"install .{0,20}['\"` ]aliquot\[", "--", ".", ":!tests"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "" == found.stdout
