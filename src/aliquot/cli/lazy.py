@@ -19,6 +19,8 @@ _MEANT: Final = {
     "submit": "run", "srun": "run", "why": "explain", "info": "doctor", "topology": "topo",
 }  # fmt: skip
 """What people of other tools type for a command of ours."""
+_CHANGING: Final = ("edit", "patch", "replace", "resize", "restart", "rollout", "scale", "set")
+"""What people of other tools type to change what runs."""
 
 
 class SuggestingGroup(click.Group):
@@ -29,6 +31,11 @@ class SuggestingGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the arguments name, or a refusal with those that are spelt nearly so."""
         known = self.list_commands(ctx)
+        if args and args[0] in _CHANGING and "apply" in known:
+            ctx.fail(
+                f"No such command '{args[0]}'. What runs cannot be changed in place; change its file and "
+                "start it anew: aliquot apply --restart -f FILE."
+            )
         if args and args[0] not in known and (close := self._close(args[0], known)):
             ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(close)}?")
         return super().resolve_command(ctx, args)

@@ -44,6 +44,7 @@ class Roster:
 
     def clear(self) -> None:
         """Forget all: an orderly end follows, in which nothing is lost."""
+        self.lost = {}
         self._write({})
 
     def _read(self) -> dict[str, str]:

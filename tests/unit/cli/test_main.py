@@ -79,6 +79,8 @@ def test_a_group_lists_its_commands_with_whole_sentences(group):
         (["run", "--no-such-option"], "No such option"),
         (["delete"], "delete takes names, files with -f, labels with -l, or --all; give one of them"),
         (["delete", "--all", "a"], "give one of them"),
+        *(([word], "start it anew: aliquot apply --restart") for word in ("edit", "patch", "resize", "scale")),
+        *(([word, "a"], "start it anew: aliquot apply --restart") for word in ("restart", "rollout")),
         (["ps"], "No such command 'ps'. Did you mean get?"),
         (["ls"], "No such command 'ls'. Did you mean get?"),
         (["gte"], "No such command 'gte'. Did you mean get?"),

@@ -48,6 +48,15 @@ def test_what_is_lost_is_named_until_it_is_applied_again_or_deleted(path: Path):
     assert {"default/web", "default/later"} == Roster(path).lost.keys()
 
 
+def test_an_orderly_end_forgets_what_earlier_kills_ended(path: Path):
+    """After `aliquot down` the next engine names nothing, also where containers ended while the engine stopped."""
+    engine = killed(path, nightly="Running")
+    engine.clear()
+    engine.keep({})
+
+    assert ({}, {}) == (engine.lost, Roster(path).lost)
+
+
 @pytest.mark.parametrize("text", ["", "[1]", '{"a": 1}', "[" * 10_000])
 def test_a_broken_file_stops_no_engine(path: Path, text: str):
     """A file that cannot be read is a warning, and is written anew."""
