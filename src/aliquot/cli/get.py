@@ -36,6 +36,7 @@ class Query:
     selector: tuple[Term, ...]
     form: Form
     headers: bool = True
+    watched: bool = False
 
 
 @click.command()
@@ -80,7 +81,7 @@ def get(
         raise UserError(f"{option} is for sharepods; {', '.join(kinds)} have no namespaces and no labels")
     if watch and len(kinds) > 1:
         raise UserError(f"-w watches one kind, {len(kinds)} were named; write one of {', '.join(kinds)}")
-    query = Query(kinds, names, namespace, everywhere, parse_selector(selector), form, not no_headers)
+    query = Query(kinds, names, namespace, everywhere, parse_selector(selector), form, not no_headers, watch)
     if "sharepods" in kinds and not names:
         _tell_lost(namespace)
     if watch:
@@ -185,7 +186,8 @@ def _print(query: Query, found: dict[str, list[Any]]) -> None:
 def _table(query: Query, kind: str, facts: list[Any]) -> Table:
     wide = query.form.word == "wide"
     if kind == "sharepods":
-        return pod_table(facts, wide=wide, namespaces=query.everywhere)
+        reasons = query.watched or any(pod.message for pod in facts)
+        return pod_table(facts, wide=wide, namespaces=query.everywhere, reasons=reasons)
     return tenant_table(facts, wide=wide) if kind == "tenants" else gpu_table(facts, wide=wide)
 
 

@@ -51,11 +51,16 @@ def nearest(links: Sequence[str]) -> str:
     return f"{best} {','.join(str(g) for _, label, g in others if label == best)}"
 
 
-def pod_table(pods: Sequence[PodFacts], *, wide: bool = False, namespaces: bool = False) -> Table:
-    """SharePods; `namespaces` has their namespaces in a column of their own."""
+def pod_table(
+    pods: Sequence[PodFacts], *, wide: bool = False, namespaces: bool = False, reasons: bool = False
+) -> Table:
+    """SharePods; `namespaces` and `reasons` have their namespaces, and why they wait, in columns of their own."""
     head = ["NAME", "STATUS", "GPU", "REQUEST", "LIMIT", "MEMORY", "RESTARTS", "AGE"]
     head = [*(["NAMESPACE"] if namespaces else []), *head, *(["UUID", "PID", "COMMAND", "LABELS"] if wide else [])]
-    return [head, *(_pod_row(pod, wide=wide, namespaces=namespaces) for pod in pods)]
+    rows = [_pod_row(pod, wide=wide, namespaces=namespaces) for pod in pods]
+    if not reasons:
+        return [head, *rows]
+    return [[*head, "REASON"], *([*row, pod.message.partition(". ")[0]] for row, pod in zip(rows, pods, strict=True))]
 
 
 def _pod_row(pod: PodFacts, *, wide: bool, namespaces: bool) -> list[str]:

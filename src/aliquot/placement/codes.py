@@ -84,11 +84,15 @@ class UnmetConstraint:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What stands against an ask on one node: `reason` for the node, None when it fits; one entry for each device."""
+    """What stands against an ask on one node: `reason` for the node, None when it fits; one entry for each device.
+
+    `indices` are the devices' own numbers.
+    """
 
     node: str
     reason: UnmetConstraint | None
     devices: tuple[UnmetConstraint | None, ...]
+    indices: tuple[int, ...] = ()
 
     @property
     def lasting(self) -> bool:

@@ -21,13 +21,12 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.placement.policy import Policy, policy
 from aliquot.placement.reasons import Infeasible
-from aliquot.placement.sentences import refusal
+from aliquot.placement.sentences import shortfall
 
 if TYPE_CHECKING:
     from aliquot.topology import Topology
 
 DEFAULT_POLICY: Final = "aliquot"
-_SHOWN: Final = 4
 
 
 class NoRoom(AliquotError):
@@ -103,10 +102,11 @@ class MachineLedger:
             NeverFits: the request asks for more than the machine has, or for a wake where turns are not taken for it.
             NoRoom: it would fit on an emptier machine; the text says what is missing on each device.
         """
-        found = self.decider.decide(self.ask(request), again=again)
+        ask = self.ask(request)
+        found = self.decider.decide(ask, again=again)
         if isinstance(found, Infeasible):
             verdict = found.reasons()[0]
-            why = refusal(verdict, _SHOWN)
+            why = shortfall(ask, verdict)
             if any(reason.code == Code.GPU_TURNS for reason in verdict.devices if reason is not None):
                 raise NeverFits(f"{why}. End this engine (aliquot down) and start one with: aliquot up --turns fluid")
             raise NoRoom(f"{why}. See who holds the rest: aliquot get tenants")

@@ -220,13 +220,13 @@ def _verdicts(
     found = node_reasons(cluster, ask, fits, closed, mixed, rows)
     verdicts = []
     for number in numbers:
-        which, name = found.which.item(number - rows.start), cluster.spec(number).name
+        which, spec = found.which.item(number - rows.start), cluster.spec(number)
         reason = None
         if which >= 0:
-            reason = replace(found.reasons[which], node=name)
+            reason = replace(found.reasons[which], node=spec.name)
             if reason.code in (Code.NODE_GPUS, Code.NODE_ONE_MODEL):
                 reason = replace(reason, have=have[number])
-        verdicts.append(Verdict(name, reason, devices[number]))
+        verdicts.append(Verdict(spec.name, reason, devices[number], tuple(device.index for device in spec.gpus)))
     return tuple(verdicts)
 
 

@@ -85,7 +85,8 @@ def waiting(name: str, ask: Ask, verdicts: Sequence[Verdict]) -> str:
     reason = verdicts[0].reason if len(verdicts) == 1 else None
     if reason is not None:
         why = text_of(reason) if reason.code is Code.QUOTA else f"node {sentence_of(reason)}"
-        return f"{name} waits: asks {wish(ask)}; {why}."
+        lacks = shortfall(ask, verdicts[0])
+        return f"{name} waits: asks {wish(ask)}; {why}." + f" It {lacks}." * lacks.startswith("needs ")
     return f"{name} waits: asks {wish(ask)}, none of {len(verdicts)} nodes has that much free."
 
 
@@ -222,6 +223,36 @@ def place_reasons(verdicts: Sequence[Verdict]) -> list[PlaceReason]:
         PlaceReason(names[0] if len(names) == 1 else f"{len(names)} nodes", text, lasting, len(names))
         for (text, lasting), names in ordered
     ]
+
+
+def shortfall(ask: Ask, verdict: Verdict) -> str:
+    """What an ask lacks on one node, in one line: what it needs, and how much of that is free where."""
+    devices = [(index, r) for index, r in zip(verdict.indices, verdict.devices, strict=True) if not (r and r.lasting)]
+    reasons = [r for _, r in devices if r is not None]
+    if verdict.reason is None or verdict.reason.code is not Code.NODE_GPUS or not reasons:
+        return refusal(verdict, _DEVICES_SHOWN)
+    if len(devices) == 1:
+        return sentence_of(reasons[0])
+    room: list[str] = []
+    if ask.devices > 1 or not ask.rest_milli:
+        free = [index for index, r in devices if r is None]
+        room.append(f"{len(free) or 'none'} {'are' if len(free) > 1 else 'is'} free" + f" ({gpus(free)})" * bool(free))
+    else:
+        for code, shown in ((Code.GPU_COMPUTE, format_milli), (Code.GPU_MEMORY, format_mib)):
+            most = max((r for r in reasons if r.code is code), key=lambda r: r.have, default=None)
+            if most is not None:
+                where = "" if code is Code.GPU_COMPUTE else " on those with enough of it"
+                room.append(f"at most {shown(most.have)} is free{where} ({gpus([most.gpu])})")
+    others = Counter(text_of(r) for r in reasons if r.code not in (Code.GPU_COMPUTE, Code.GPU_MEMORY))
+    room += [f"{count} GPU{'s' * (count > 1)} {text}" for text, count in others.most_common(_DEVICES_SHOWN)]
+    return f"needs {_needed(ask)}, {'; '.join(room)}"
+
+
+def _needed(ask: Ask) -> str:
+    """What is needed of GPUs, without the names and labels that are wished for."""
+    parts = [f"{ask.whole} whole GPU{'s' * (ask.whole > 1)}"] if ask.whole else []
+    parts += [f"{format_milli(ask.rest_milli)} of {'another' if ask.whole else 'a GPU'}"] if ask.rest_milli else []
+    return " and ".join(parts) + (f" with {format_mib(ask.gpu_mib)}" if ask.gpu_mib else "")
 
 
 def refusal(verdict: Verdict, shown: int) -> str:

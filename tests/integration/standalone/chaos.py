@@ -136,7 +136,7 @@ class Machine:
     def _judge(self, run: Run) -> None:
         """A run that ended without a fault of its own says why, in one line."""
         said = self.said(run.name.rpartition("-")[0])
-        excused = ("the engine", FULL, "the arbiter", " free, ", "no engine is up")
+        excused = ("the engine", FULL, "the arbiter", " free, ", " is free", "no engine is up")
         if not run.killed and not (said.count("\n") <= 2 and any(word in said for word in excused)):
             raise Broken(f"run {run.name} ended by itself with {run.process.returncode}: {said}")
 

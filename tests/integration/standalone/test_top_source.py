@@ -25,7 +25,7 @@ def test_top_sees_processes_queues_and_sensors(engine: Aliquot, tmp_path):
         late.communicate(timeout=30)
 
     assert ("run/first ended", 0) == (ended, late.returncode)
-    assert reason.startswith("GPU 0") and run.returncode > 128
+    assert reason.startswith("needs 1 whole GPU, none is free") and run.returncode > 128
 
 
 def test_top_ends_a_sharepod(engine: Aliquot, tmp_path):

@@ -54,6 +54,37 @@ def test_requests_on_a_gpu_never_exceed_one():
         machine.place("b", 500)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "held", "asked", "says"),
+    [
+        (8, [1000] * 7, 4000, "needs 4 whole GPUs, 1 is free (GPU 7)"),
+        (4, [1000] * 2, 4000, "needs 4 whole GPUs, 2 are free (GPU 2 and GPU 3)"),
+        (2, [700, 700], 1000, "needs 1 whole GPU, none is free"),
+        (3, [700, 600, 800], 500, "needs 0.50 of a GPU, at most 0.40 is free (GPU 1)"),
+    ],
+)
+def test_what_waits_has_one_headline(gpus: int, held: list[int], asked: int, says: str):
+    """A refusal says what is needed and how much of it is free where, however many GPUs there are; explain too."""
+    machine = Machine(gpus=gpus)
+    for number, milli in enumerate(held):
+        machine.place(f"t{number}", milli, gpu=str(number))
+
+    with pytest.raises(NoRoom) as refused:
+        machine.place("big", asked)
+    assert f"{says}. See who holds the rest: aliquot get tenants" == str(refused.value)
+    assert f"It {says}." in machine.ledger.explain(GpuRequest(asked)).headline("big")
+
+
+def test_memory_that_is_not_there_is_in_the_headline():
+    """Where compute is free and memory is not, the headline says how much of it is."""
+    machine = Machine(gpus=2)
+    for number in range(2):
+        machine.place(f"t{number}", 100, gpu=str(number), memory_mib=14336)
+
+    with pytest.raises(NoRoom, match=r"needs 0\.50 of a GPU with 4\.0 GiB, at most .* GiB is free on those with"):
+        machine.place("big", 500, memory_mib=4096)
+
+
 def test_a_wake_where_turns_do_not_keep_it_names_those_that_do():
     """A wake on an engine that takes turns otherwise never fits, and the message says how to start another."""
     machine = Machine(gpus=1)

@@ -199,7 +199,7 @@ def test_a_viewer_of_a_namespace_learns_nothing_of_others(facts: MadeUpFacts):
     assert "secret/waits" in everything and "secret/low" in everything
     assert "secret" not in text and "research" not in text and "batch" not in text
     windows = sum(s.windows for gpu in facts.gpus() for s in gpu.shares if s.tenant.startswith("web/"))
-    assert "web/waits" in text and f"of {windows:,} windows" in text
+    assert "web/waits" in text and f"of {windows:,} sliding windows" in text
     assert re.search(rf"<dt>Workloads</dt><dd><b>{own}</b> <span>running · <a [^>]*>1 waiting", text)
     assert cells(everything) == cells(text)
 
