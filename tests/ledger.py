@@ -25,12 +25,19 @@ def check(cluster: Cluster) -> None:
         row = cluster.free_milli[number, : len(node.residents)]
         assert cluster.free_total[number] == row.sum() and cluster.idle_count[number] == (row == MILLI).sum()
         for g, residents in enumerate(node.residents):
+            closed: set[str] = set()
             for tenant, resident in residents.items():
                 assert resident.piece in cluster.tenants[tenant].placement.slices
                 labels.add((number, g), resident.labels, resident.gpu_id)
-                used = totals.setdefault((split_key(tenant)[0], cluster.model.item(number, g)), [0, 0])
-                used[0] += resident.piece.request_milli
-                used[1] += resident.piece.memory_mib
+                namespace = split_key(tenant)[0]
+                used = totals.setdefault((namespace, cluster.model.item(number, g)), [0, 0])
+                if not resident.labels.exclusion:
+                    used[0] += resident.piece.request_milli
+                    used[1] += resident.piece.memory_mib
+                elif namespace not in closed:
+                    closed.add(namespace)
+                    used[0] += MILLI
+                    used[1] += cluster.size_mib.item(number, g)
     listed = sum(len(residents) for node in cluster.rows if node for residents in node.residents)
     assert listed == sum(len(holding.cells) for holding in cluster.tenants.values())
     assert labels == cluster.labels

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from aliquot.driver.emulation import MAX_GPUS, PROFILES
 from aliquot.scheduler.config import PROFILE, kube_scheduler_config
-from aliquot.scheduler.webhook.configuration import asks_for_gpus, configurations
+from aliquot.scheduler.webhook.configuration import asks_for_gpus, configurations, looked_at
 
 CHART = ROOT / "deploy" / "chart"
 MANIFEST = ROOT / "deploy" / "manifests" / "aliquot.yaml"
@@ -89,9 +89,9 @@ def chart_files() -> dict[Path, str]:
     values["properties"]["global"] = {"type": "object"}  # what a chart around this one may hand down
     made[CHART / "values.schema.json"] = json.dumps({"$schema": DRAFT} | values, indent=2) + "\n"
     hooks = configurations("{{ .Release.Namespace }}", failure_policy="{{ .Values.webhook.failurePolicy }}")
-    condition = hooks[0]["webhooks"][0]["matchConditions"][0]
     beside = "{{ if eq .Values.scheduler.gpus `coexist` }}"
-    condition["expression"] = f"{beside}{asks_for_gpus(whole=False)}{{{{ else }}}}{asks_for_gpus()}{{{{ end }}}}"
+    for hook, cel in zip(hooks[0]["webhooks"], (asks_for_gpus, looked_at), strict=True):
+        hook["matchConditions"][0]["expression"] = f"{beside}{cel(whole=False)}{{{{ else }}}}{cel()}{{{{ end }}}}"
     for hook in hooks:
         labels = {"app.kubernetes.io/name": "aliquot", "app.kubernetes.io/instance": "{{ .Release.Name }}"}
         hook["metadata"]["labels"] = labels

@@ -201,8 +201,9 @@ def test_admission_rewrites_defaults_and_refuses(control_plane: ControlPlane, na
     with pytest.raises(ApiError) as refused:
         control_plane.api.create(pods, gpu_pod("bad", percent(30), annotations=bad))
     assert all(f'metadata.annotations["{key}"]' in str(refused.value) for key in bad), refused.value
-    with pytest.raises(ApiError, match="is written by Aliquot alone"):
-        control_plane.api.create(pods, gpu_pod("forged", percent(30), annotations={"aliquot.dev/plan": "{}"}))
+    control_plane.api.create(pods, gpu_pod("forged", percent(30), annotations={"aliquot.dev/plan": "{}"}))
+    (forged,) = [pod for pod in wait_bound(control_plane, namespace, 3) if pod["metadata"]["name"] == "forged"]
+    assert [300] == [milli for _, milli, _ in slices_of(forged)]
     hidden = gpu_pod("hidden", percent(30), annotations={"aliquot.dev/plan": "{}"})
     hidden["metadata"]["labels"] = {"aliquot.dev/webhook": "ignore"}
     with pytest.raises(ApiError, match="is written once"):
@@ -243,3 +244,63 @@ def test_controllers_of_plain_pods_need_nothing_else(
     milli = sorted((pod["metadata"]["ownerReferences"][0]["kind"], slices_of(pod)[0][1]) for pod in bound)
     assert [("Job", 150), *[("ReplicaSet", 200)] * 2, *[("StatefulSet", 100)] * 2] == milli
     control_plane.kubectl("delete", "deployment,statefulset,job", "--all", "-n", namespace)
+
+
+WORDS: dict[str, dict[str, Any]] = {
+    "tencent": {"limits": {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 8}},
+    "aliyun": {"limits": {"aliyun.com/gpu-mem": 2}},
+    "hami": {"limits": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}},
+    "nvidia": {"limits": {"nvidia.com/gpu": 1}},
+    "kubeshare2": {"labels": {"sharedgpu/gpu_limit": "0.5", "sharedgpu/gpu_request": "0.3"}},
+    "aliquot": {"limits": {"aliquot.dev/gpu-percent": 10, "aliquot.dev/gpu-memory": "4G"}},
+}
+
+
+@pytest.mark.parametrize("dialect", WORDS)
+def test_a_manifest_is_applied_again_and_a_saved_pod_made_again(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler, dialect: str
+):
+    """The same file changes nothing on the pod; what `kubectl get` saved is taken again, and gets a plan of its own."""
+    words = WORDS[dialect]
+    container = {"name": "main", "image": "busybox", "resources": {"limits": words.get("limits", {})}}
+    spec: dict[str, Any] = {"containers": [container], "terminationGracePeriodSeconds": 0}
+    spec |= {"schedulerName": "kubeshare-scheduler"} if dialect == "kubeshare2" else {}
+    labels = {"app": "p", **words.get("labels", {})}
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": labels}, "spec": spec}
+    in_it = ("-n", namespace, "-f", "-")
+    control_plane.kubectl("apply", *in_it, input_=json.dumps(manifest))
+    (first,) = wait_bound(control_plane, namespace, 1)
+    control_plane.kubectl("apply", *in_it, input_=json.dumps(manifest))
+    again = control_plane.pod(namespace, "p")
+
+    assert (first["spec"], first["metadata"]["uid"]) == (again["spec"], again["metadata"]["uid"])
+    saved = control_plane.kubectl("get", "pod", "p", "-n", namespace, "-o", "yaml")
+    control_plane.kubectl("replace", *in_it, input_=saved)
+    control_plane.kubectl("replace", "--force", *in_it, input_=saved)
+    (made,) = wait_bound(control_plane, namespace, 1)
+    assert slices_of(made) and made["metadata"]["uid"] != first["metadata"]["uid"]
+    forged = json.dumps({"metadata": {"annotations": {"aliquot.dev/plan": "{}"}}})
+    path = ("patch", "pod", "p", "-n", namespace, "--type=merge", "-p", forged)
+    for subresource in ((), ("--subresource=status",)):
+        with pytest.raises(RuntimeError, match="is written once"):
+            control_plane.kubectl(*path, *subresource)
+
+
+def test_a_sharepod_changes_before_its_pod_is_made_and_not_after(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
+):
+    """An edit while nothing runs is acted on; later it is refused with the way out, and the lists show what runs."""
+    path, manifest = ("apply", "-n", namespace, "-f", "-"), sharepod("a", "0.3", template={"schedulerName": "own"})
+    control_plane.kubectl(*path, input_=json.dumps(manifest))
+    wait_for(lambda: reason(look(control_plane, namespace, "a"))[0], lambda s: s == "WaitsForScheduler", "no other")
+    del manifest["spec"]["template"]["spec"]["schedulerName"]
+    manifest["spec"]["gpu"] |= {"request": "0.4"}
+    control_plane.kubectl(*path, input_=json.dumps(manifest))
+    seen = wait_phase(control_plane, namespace, "a", "Running")
+    manifest["spec"]["gpu"] |= {"request": "0.6"}
+    with pytest.raises(RuntimeError, match=r"spec\.gpu cannot be changed in place"):
+        control_plane.kubectl(*path, input_=json.dumps(manifest))
+
+    assert [400] == [milli for _, milli, _ in slices_of(control_plane.pod(namespace, "a"))]
+    assert seen["metadata"]["generation"] == seen["status"]["observedGeneration"]
+    assert "0.4" in control_plane.kubectl("get", "sharepods", "-n", namespace)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from aliquot.kube.dialects import FOREIGN, NATIVE, spoken
+from aliquot.kube.dialects import FOREIGN, NATIVE, spoken, unread
 from aliquot.kube.dialects.base import Dialect, put, strip
 from aliquot.kube.dialects.kubeshare1 import API_VERSION as KUBESHARE1
 from aliquot.kube.names import API_VERSION
@@ -36,8 +36,7 @@ WHERE_PODS_ARE: Final[Mapping[str, tuple[str, ...]]] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
     "PodTemplate": ("template",),
 }
-_OTHERS: Final = ("nvidia.com/mig-", "nvidia.com/vgpu", "alpha.kubernetes.io/nvidia-gpu", "aliyun.com/gpu")
-_UNREAD: Final = (*_OTHERS, *(name for dialect in FOREIGN.values() for name in dialect.owned.requests))
+_UNREAD: Final = (*unread.RESOURCES, *(name for dialect in FOREIGN.values() for name in dialect.owned.requests))
 """Prefixes of names that request GPUs: those of the dialects, and some that no dialect reads."""
 
 _PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
@@ -87,7 +86,7 @@ def _unread(value: Any, path: str = "") -> list[str]:
     limits = value.get("limits")
     found = []
     for key, inner in value.items():
-        if str(key).startswith(_UNREAD):
+        if str(key).startswith(_UNREAD) or (path.endswith("annotations") and key in unread.ANNOTATIONS):
             found.append(f'{path}["{key}"]')
         elif key == "requests" and isinstance(inner, dict) and isinstance(limits, dict):
             found += _unread({k: v for k, v in inner.items() if k not in limits}, f"{path}.requests")
@@ -132,10 +131,14 @@ def _left(pod: dict[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
     """The parts of a pod that request GPUs in no known dialect."""
     prefix = "".join(f"{key}." for key in path)
     return tuple(
-        f"{prefix}{place} is left as it is: "
-        + ("Aliquot gives no MIG instances" if "nvidia.com/mig-" in place else "it is not known here")
-        for place in _unread(pod)
+        f"{prefix}{place} is left as it is: {_way_out(place) or 'it is not known here'}" for place in _unread(pod)
     )
+
+
+def _way_out(place: str) -> str:
+    """What to write in place of the key at the end of a path."""
+    key = place.rpartition('["')[2].removesuffix('"]')
+    return unread.ANNOTATIONS.get(key) or unread.way_out(key)
 
 
 def _pod(whole: dict[str, Any], inner: dict[str, Any], path: tuple[str, ...]) -> Pod:

@@ -85,6 +85,9 @@ GPU_KERNELS: Final = f"{GROUP}/gpu-kernels"
 DIALECT: Final = f"{GROUP}/dialect"
 """Annotation on pods: the project in whose dialect the pod was written, so that its tools find their annotations."""
 
+SHAREPOD_GENERATION: Final = f"{GROUP}/sharepod-generation"
+"""Annotation on the pods of SharePods: the generation of the SharePod that the pod was made of."""
+
 HOLDS: Final = f"{GROUP}/holds"
 """Annotation on holder pods: the UUID of the GPU that the stock plugin gave them, written by the node's agent."""
 

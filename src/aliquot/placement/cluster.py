@@ -249,12 +249,16 @@ class Cluster:
         """Who is on a device, in the order of arrival."""
         return list(self._node(node).residents[gpu].values())
 
+    def holds(self, namespace: str, node: int, gpu: int) -> bool:
+        """Whether a tenant of the namespace is on a device."""
+        return any(split_key(tenant)[0] == namespace for tenant in self._node(node).residents[gpu])
+
     def tenants_on(self, node: int) -> list[str]:
         """Who is on a node, sorted."""
         return sorted(self._node(node).tenants)
 
     def usage(self, namespace: str) -> Mapping[str, tuple[int, int]]:
-        """What a namespace holds of every model: (milli-GPU, MiB of GPU memory)."""
+        """What a namespace holds of every model: (milli-GPU, MiB of GPU memory); an exclusive device counts whole."""
         used = self.used.get(namespace, {})
         return {self.models[model]: (milli, mib) for model, (milli, mib) in used.items() if milli}
 
@@ -293,7 +297,11 @@ class Cluster:
         self.free_milli[number, g] -= milli
         self.free_mib[number, g] -= mib
         self.free_total[number] -= milli
-        used = self.used.setdefault(split_key(resident.tenant)[0], {}).setdefault(self.model.item(number, g), [0, 0])
+        namespace = split_key(resident.tenant)[0]
+        if resident.labels.exclusion:  # the GPU is closed to others, so its first tenant of a namespace takes all of it
+            first = not self.holds(namespace, number, g)
+            milli, mib = sign * first * MILLI, sign * first * self.size_mib.item(number, g)
+        used = self.used.setdefault(namespace, {}).setdefault(self.model.item(number, g), [0, 0])
         used[0] += milli
         used[1] += mib
 

@@ -120,7 +120,7 @@ class Decider:
             QuotaExceeded: the tenant's namespace may have no more of these.
         """
         if self.quotas is not None:
-            self.quotas.require(self.cluster, tenant, placement)
+            self.quotas.require(self.cluster, tenant, placement, ask)
         self.cluster.reserve(tenant, placement, ask)
 
     def release(self, tenant: str) -> Holding | None:

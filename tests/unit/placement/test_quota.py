@@ -69,3 +69,27 @@ def test_what_ended_no_longer_counts(scene):
     scene.decider.release("team/a")
 
     assert isinstance(decide(scene, 1500, models=("V100",)), Placement)
+
+
+def test_a_gpu_that_is_closed_to_others_counts_whole(scene):
+    """A small share with an exclusion label takes a GPU of the quota, and a second one beside it takes no more."""
+    scene.place(10, "team/a", models=("V100",), exclusion="mine")
+
+    assert {V100: (1000, 16384)} == dict(scene.cluster.usage("team"))
+    assert isinstance(decide(scene, 10, models=("V100",), exclusion="other"), Infeasible)
+    scene.place(10, "team/b", models=("V100",), exclusion="mine")
+    assert {V100: (1000, 16384)} == dict(scene.cluster.usage("team"))
+    scene.decider.release("team/a")
+    assert {V100: (1000, 16384)} == dict(scene.cluster.usage("team"))
+    scene.decider.release("team/b")
+    assert {} == dict(scene.cluster.usage("team"))
+
+
+def test_the_commit_counts_a_closed_gpu_whole(scene):
+    """Of two labels placed at the same time the second is refused: two GPUs are more than one and a half."""
+    wanted = [ask(10, gpu_uuid=gpu, exclusion=label) for gpu, label in (("v/0", "mine"), ("v/1", "other"))]
+    first, second = (scene.decider.decide(one, "team") for one in wanted)
+    scene.decider.commit("team/a", first, wanted[0])
+
+    with pytest.raises(QuotaExceeded, match=r"holds 1\.00 of V100 GPUs of 1\.50 .*, 1\.00 more"):
+        scene.decider.commit("team/b", second, wanted[1])

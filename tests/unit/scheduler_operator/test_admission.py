@@ -177,15 +177,130 @@ def test_every_fault_of_a_pod_is_named():
     assert all(any(f'metadata.annotations["{key}"]' in fault for fault in said.faults) for key in notes)
 
 
-@pytest.mark.parametrize("key", ["aliquot.dev/plan", "aliquot.dev/plan-status"])
-def test_nobody_writes_a_plan_but_aliquot(key: str):
-    """A pod that brings one is refused, and one that is bound keeps its own."""
-    admission = Admission()
-    assert ("is written by Aliquot alone" in " ".join(admission.mutate(ask(pod({}, {key: "{}"}))).faults)) is True
+@pytest.mark.parametrize("limits", [{"aliquot.dev/gpu-percent": 30}, {"cpu": "1"}])
+def test_a_copy_of_a_placed_pod_is_placed_anew(limits: dict[str, Any]):
+    """The plan, its outcome and the node go with a warning that names them; a forged plan is worth nothing."""
+    document = pod(limits, {"aliquot.dev/plan": "{}", "aliquot.dev/plan-status": "main: waits", "a": "b"})
+    document["spec"]["nodeName"] = "node-1"
+    said = Admission().mutate(ask(document))
 
+    assert said.changed is not None and () == said.faults
+    assert {"a": "b"} == said.changed["metadata"]["annotations"] and "nodeName" not in said.changed["spec"]
+    (warning,) = said.warnings
+    assert all(name in warning for name in ('"aliquot.dev/plan"', '"aliquot.dev/plan-status"', "spec.nodeName"))
+
+
+def test_a_plan_changes_at_the_bind_alone():
+    """A pod that is bound keeps its own, and one that is not gets none past the webhook that would drop it."""
+    admission = Admission()
     bound, other = pod({}, {"aliquot.dev/plan": "{}"}), pod({}, {"aliquot.dev/plan": '{"v":1}'})
+
+    assert admission.validate(ask(other)).faults
     assert admission.validate(ask(other, oldObject=bound)).faults
     assert not admission.validate(ask(bound, oldObject=bound)).faults
+
+
+APPLIED_TWICE: list[dict[str, Any]] = [
+    {"limits": {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 8}},
+    {"limits": {"tencent.com/vcuda-core": 30}, "spec": {"nodeSelector": {"gaia.tencent.com/gpu-model": "V100"}}},
+    {"limits": {"aliyun.com/gpu-mem": 4}},
+    {"limits": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}, "spec": {"schedulerName": "hami-scheduler"}},
+    {"limits": {"nvidia.com/gpu": 2}},
+    {"limits": {"aliquot.dev/gpu-percent": 10, "aliquot.dev/gpu-memory": "4G"}},
+    {"labels": {"sharedgpu/gpu_limit": "1.0"}, "spec": {"schedulerName": "kubeshare-scheduler"}},
+]
+
+
+def applied(words: dict[str, Any]) -> dict[str, Any]:
+    """A pod in these words, as the API server completes it."""
+    limits = words.get("limits", {})
+    container = {"name": "main", "resources": {"limits": dict(limits), "requests": dict(limits)} if limits else {}}
+    spec = {"schedulerName": "default-scheduler", "containers": [container], **words.get("spec", {})}
+    return {"metadata": {"name": "p", "labels": words.get("labels", {"app": "p"})}, "spec": spec}
+
+
+def completed(document: dict[str, Any]) -> None:
+    """Fill in what the API server does after a webhook, in place."""
+    document["spec"].setdefault("schedulerName", "default-scheduler")
+    resources = document["spec"]["containers"][0].get("resources") or {}
+    if limits := resources.get("limits"):
+        resources["requests"] = limits | resources.get("requests", {})
+    for side, amounts in resources.items():
+        resources[side] = {name: str(amount) for name, amount in amounts.items()}
+
+
+def merged(live: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+    """The live object with what the manifest says laid over it, as kubectl apply does."""
+    both = {**live, **manifest}
+    for key in live.keys() & manifest.keys():
+        if isinstance(live[key], dict):
+            both[key] = merged(live[key], manifest[key])
+        elif key == "containers":
+            both[key] = [merged(a, b) for a, b in zip(live[key], manifest[key], strict=True)]
+    return both
+
+
+@pytest.mark.parametrize("words", APPLIED_TWICE, ids=lambda words: str(next(iter(words.values()))))
+@pytest.mark.parametrize("scheduler", ["", "aliquot-scheduler"])
+def test_a_manifest_may_be_applied_again(words: dict[str, Any], scheduler: str):
+    """The words that admission replaced are added by the client, and go again: the pod's spec is as it was."""
+    admission = Admission(pod_scheduler=scheduler)
+    manifest = applied(words)
+    live = admission.mutate(ask(manifest)).changed
+    assert live is not None
+    completed(live)
+    again = merged(live, manifest)
+    assert again != live
+    said = admission.mutate(ask(again, oldObject=live))
+
+    assert said.changed is not None
+    completed(said.changed)
+    assert live == said.changed
+
+
+@pytest.mark.parametrize("words", APPLIED_TWICE[:5], ids=lambda words: str(next(iter(words.values()))))
+def test_another_request_in_replaced_words_reaches_the_api_server(words: dict[str, Any]):
+    """It is refused there as a change of the pod's resources, and not dropped in silence."""
+    admission = Admission()
+    live = admission.mutate(ask(applied(words))).changed
+    assert live is not None
+    more = {**words, "limits": {name: value + 1 for name, value in words["limits"].items()}}
+    said = admission.mutate(ask(merged(live, applied(more)), oldObject=live))
+
+    assert said.changed is None and () == said.faults
+
+
+def test_an_update_of_a_pod_that_was_let_in_unread_passes():
+    """A pod that was created while no webhook answered may get another image; its request stays as it was written."""
+    live = applied({"limits": {"aliyun.com/gpu-mem": 4}})
+    again = merged(live, {"spec": {"containers": [{"name": "main", "image": "b"}]}})
+
+    assert AdmissionAnswer() == Admission(pod_scheduler="aliquot-scheduler").mutate(ask(again, oldObject=live))
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "named"),
+    [
+        ({"cpu": 1}, {"gpu-fraction": "0.5"}, "gpu-fraction"),
+        ({"cpu": 1}, {"gpu-memory": "2000"}, "gpu-memory"),
+        ({"volcano.sh/vgpu-memory": 1}, None, "volcano.sh/vgpu-memory"),
+        ({"koordinator.sh/gpu-core": 50}, None, "koordinator.sh/gpu-core"),
+        ({"tke.cloud.tencent.com/qgpu-core": 50}, None, "tke.cloud.tencent.com/qgpu-core"),
+        ({"elasticgpu.io/gpu-core": 50}, None, "elasticgpu.io/gpu-core"),
+        ({"4pd.io/vgpu": 1}, None, "4pd.io/vgpu"),
+        ({"metax-tech.com/sgpu": 1}, None, "metax-tech.com/sgpu"),
+        ({"nvidia.com/mig-1g.5gb": 1}, None, "nvidia.com/mig-1g.5gb"),
+        ({"aliyun.com/gpu-mem": 2, "aliyun.com/gpu-core.percentage": 30}, None, "aliyun.com/gpu-core.percentage"),
+    ],
+)
+def test_words_of_systems_that_are_not_read_get_a_warning(
+    limits: dict[str, Any], annotations: dict[str, str] | None, named: str
+):
+    """The pod is let in, for another plugin may serve it, and its author reads what to write for a share."""
+    said = Admission().mutate(ask(pod(limits, annotations)))
+
+    (warning,) = said.warnings
+    assert () == said.faults and f'"{named}"] is not read here and is left as it is; ' in warning
 
 
 def test_a_quota_below_what_is_held_is_refused():
@@ -205,6 +320,30 @@ def test_a_sharepod_that_was_taken_may_lose_its_finalizers():
 
     assert admission.validate(ask(wrong, "SharePod")).faults
     assert not admission.validate(ask(wrong, "SharePod", oldObject=wrong)).faults
+
+
+PLACED = {"podName": "s", "nodeName": "node-1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"gpu": {"request": "0.6", "limit": "0.9"}}, "spec.gpu"),
+        ({"template": {"spec": {"containers": [{"name": "main", "command": ["b"]}]}}}, "spec.template"),
+        ({"nodeName": "node-2"}, "spec.nodeName"),
+    ],
+)
+def test_a_sharepod_with_a_pod_is_not_changed_in_place(change: dict[str, Any], field: str):
+    """A running share keeps what it was made with, so a change is refused with the way out; before, it is taken."""
+    spec = {"gpu": {"request": "0.2", "limit": "0.5"}, "template": {"spec": {"containers": [{"name": "main"}]}}}
+    waits = {"metadata": {"name": "s"}, "spec": spec}
+    new, placed = waits | {"spec": spec | change}, waits | {"status": PLACED}
+    admission = Admission()
+    (fault,) = admission.validate(ask(new, "SharePod", oldObject=placed)).faults
+
+    assert fault.startswith(f"{field} cannot be changed in place") and "kubectl delete sharepod s" in fault
+    assert AdmissionAnswer() == admission.validate(ask(new, "SharePod", oldObject=waits))
+    assert AdmissionAnswer() == admission.validate(ask(placed, "SharePod", oldObject=placed))
 
 
 def apply(document: Any, patch: list[dict[str, Any]]) -> Any:

@@ -103,3 +103,10 @@ def test_annotations_for_plain_pods_are_refused_in_a_template():
     with pytest.raises(BadTemplate, match=r'annotations\["aliquot.dev/gpu-limit"\] is for plain pods') as refused:
         pod_of(sharepod({"request": 0.5}, template=notes))
     assert 1 == len(refused.value.faults)
+
+
+@pytest.mark.parametrize("key", ["aliquot.dev/plan", "aliquot.dev/plan-status", "aliquot.dev/dialect"])
+def test_what_aliquot_writes_is_refused_in_a_template(key: str):
+    """The SharePod is refused at admission, and does not wait for a pod that would be."""
+    with pytest.raises(BadTemplate, match=rf'annotations\["{key}"\] is written by Aliquot alone'):
+        pod_of(sharepod({"request": 0.5}, template={"metadata": {"annotations": {key: "{}"}}}))

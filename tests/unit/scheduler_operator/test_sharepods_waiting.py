@@ -1,4 +1,4 @@
-"""SharePods that wait: how often each is looked at."""
+"""SharePods that wait: how often each is looked at, and which of their generations is in force."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 
 from aliquot.kube.custom import SharePod
 from aliquot.kube.objects import Pod
@@ -19,6 +20,7 @@ class Cluster:
     def __init__(self, count: int) -> None:
         owner = [{"kind": "SharePod", "apiVersion": "aliquot.dev/v1alpha1", "controller": True}]
         spec = {"gpu": {"request": "0.5"}, "template": {"spec": {"containers": [{"name": "main"}]}}}
+        self.status: dict[str, Any] = {}
         self.sharepods, self.pods = dict[str, SharePod](), dict[str, Pod]()
         for number in range(count):
             meta = {"name": f"s{number}", "namespace": "team", "uid": f"u{number}"}
@@ -31,8 +33,9 @@ class Cluster:
         api: Any = self
         self.looks = SharePods(api, nothing, pool, self.sharepods.get, self.pods.get, nothing)
 
-    async def patch(self, *where: object, **more: object) -> None:
+    async def patch(self, kind: object, name: str, body: dict[str, Any], **more: object) -> None:
         """The status is taken."""
+        self.status = body["status"]
 
     def look(self, key: str) -> float | None:
         """Seconds until it wants to be looked at again."""
@@ -50,3 +53,17 @@ def test_the_more_wait_the_less_often_each_is_looked_at():
 
     assert [2.0, 2.0] == waits[:2] and 12.0 == waits[-1] == again
     assert 2.0 == cluster.look("team/s0")
+
+
+@pytest.mark.parametrize(("deleted", "observed"), [(None, 1), ("2026-01-01T00:00:00Z", 3)])
+def test_the_observed_generation_is_the_one_in_force(deleted: str | None, observed: int):
+    """An edit that came after the pod was made is not observed, and the message says so; a deletion is no edit."""
+    cluster = Cluster(1)
+    meta = cluster.sharepods["team/s0"].metadata
+    meta.generation, meta.deletion_timestamp = 3, deleted
+    cluster.pods["team/s0"].metadata.annotations["aliquot.dev/sharepod-generation"] = "1"
+    cluster.look("team/s0")
+    scheduled = cluster.status["conditions"][0]
+
+    assert observed == cluster.status["observedGeneration"] == scheduled["observedGeneration"]
+    assert ("since generation 1 is not in force" in scheduled["message"]) == (deleted is None)

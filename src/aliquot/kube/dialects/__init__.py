@@ -37,10 +37,11 @@ FOREIGN: Final = foreign()
 def of_origin(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
     """The project in whose dialect the pod was created, also after it was rewritten; None for Aliquot's own."""
     named = others.get(pod.metadata.annotations.get(names.DIALECT, ""))
-    return named or next(iter(_speaking(pod, others)), None)
+    return named or next(iter(speaking(pod, others)), None)
 
 
-def _speaking(pod: Pod, others: Mapping[str, Dialect]) -> list[Dialect]:
+def speaking(pod: Pod, others: Mapping[str, Dialect]) -> list[Dialect]:
+    """The dialects of others that the pod uses."""
     found = [dialect for dialect in others.values() if dialect.speaks(pod)]
     return [dialect for dialect in found if dialect.yields_to.isdisjoint(other.name for other in found)]
 
@@ -53,7 +54,7 @@ def spoken(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
     """
     native = NATIVE.speaks(pod)
     converted = native and names.DIALECT in pod.metadata.annotations
-    found = [NATIVE] * native + ([] if converted else _speaking(pod, others))
+    found = [NATIVE] * native + ([] if converted else speaking(pod, others))
     if found:
         require_readable(pod)
     if len(found) > 1:

@@ -103,7 +103,11 @@ class Aliyun(Dialect):
         }
 
     def environment(self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, Device]) -> dict[str, str]:
-        """What gpushare's device plugin sets."""
+        """What gpushare's device plugin sets, but with the container's share as the device's memory.
+
+        By gpushare's recipe a program takes CONTAINER / DEV of the memory that CUDA shows it as the GPU's. That is the
+        whole GPU there, and the share here.
+        """
         device = _first_device(plan, devices)
         everyone = [*pod.spec.init_containers, *pod.spec.containers]
         own = next((c for c in everyone if c.name == container), None)
@@ -113,7 +117,7 @@ class Aliyun(Dialect):
             IDX: str(device.index),
             POD: str(self._pod_total(pod, plan)),
             CONTAINER: str(asked(own, MEMORY) or self._planned(plan, container)),
-            DEV: str(device.memory_mib // self.unit_mib),
+            DEV: str(self._planned(plan, container)),
         }
 
     def started(self, pod: Pod) -> dict[str, str]:

@@ -73,7 +73,9 @@ def pod_of(sharepod: SharePod, *, node: str = "", gpu_uuid: str = "", profile: s
         },
         "spec": spec,
     }
-    put(body, NATIVE.write(PodAsk(meta.key, "", (ask,))))
+    words = NATIVE.write(PodAsk(meta.key, "", (ask,)))
+    words.annotations[names.SHAREPOD_GENERATION] = str(meta.generation)
+    put(body, words)
     if spec.get("schedulerName") in (None, "") or spec["schedulerName"] not in STOCK:
         spec["schedulerName"] = profile
     if node:
@@ -147,7 +149,11 @@ def _template_faults(sharepod: SharePod, spec: Mapping[str, Any]) -> list[str]:
         for key in sorted(notes)
         if _base(key) in names.ASK_ANNOTATIONS and _base(key) != names.CPU_BIND
     ]
-    return faults
+    return faults + [
+        f'spec.template.metadata.annotations["{key}"] is written by Aliquot alone; leave it out'
+        for key in (names.PLAN, names.PLAN_STATUS, names.DIALECT)
+        if key in notes
+    ]
 
 
 def _gpu_faults(sharepod: SharePod) -> list[str]:

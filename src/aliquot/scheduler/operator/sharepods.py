@@ -10,7 +10,7 @@ A pod is created once. A deleted one is not created again, since its author's pr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from aliquot.kube.api import Api
@@ -27,7 +27,7 @@ from aliquot.placement.sentences import text_of
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.bodies import PROFILE, BadTemplate, ask_of, pod_of, scheduled_by_others
 from aliquot.scheduler.operator.demand import Demand
-from aliquot.scheduler.operator.status import Told, body, lost, of_pod, waiting
+from aliquot.scheduler.operator.status import Told, body, generation_of, lost, of_pod, waiting
 from aliquot.scheduler.pool.pool import NAMED, VgpuPool
 from aliquot.scheduler.verdicts import fits_now
 
@@ -79,13 +79,13 @@ class SharePods:
         meta = sharepod.metadata
         pod = self.pod(meta.key)
         if pod is not None and _is_of(pod, sharepod):
-            return await self._of_pod(sharepod, pod)
+            return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod))
         if sharepod.status.phase in ENDED or meta.deletion_timestamp:
             return None
         if pod is None and sharepod.status.pod_name:
             pod = await self.api.find(PODS, meta.name, namespace=meta.namespace)  # the cache may be behind
             if pod is not None and _is_of(pod, sharepod):
-                return await self._of_pod(sharepod, pod)
+                return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod))
         if pod is not None:
             message = f'a pod "{meta.name}" is there already and is not of this SharePod; choose another name'
             return waiting("NameTaken", message)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from aliquot.kube import names
 from aliquot.kube.clock import seconds_time
 from aliquot.kube.custom import SharePod, SharePodPhase
 from aliquot.kube.objects import Condition, Pod
@@ -38,6 +40,8 @@ class Told:
     gpu_id: str = ""
     uuid: str = ""
     pod: str = ""
+    generation: int | None = None
+    """The generation that its pod was made of; None without a pod."""
 
 
 def waiting(reason: str, message: str, *, pod: str = "", gpu_id: str = "", node: str = "") -> Told:
@@ -64,6 +68,12 @@ def lost(sharepod: SharePod, message: str) -> Told:
         uuid=status.gpu_uuid,
         pod=status.pod_name,
     )
+
+
+def generation_of(pod: Pod) -> int | None:
+    """The generation of the SharePod that this pod was made of, as the annotation says."""
+    text = pod.metadata.annotations.get(names.SHAREPOD_GENERATION, "")
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> Told:
@@ -114,7 +124,14 @@ def conditions(
 
 def body(sharepod: SharePod, told: Told, now: datetime.datetime) -> dict[str, Any] | None:
     """The merge patch of the status; None if it is up to date."""
-    generation = sharepod.metadata.generation
+    meta = sharepod.metadata
+    generation = meta.generation if told.generation is None or meta.deletion_timestamp else told.generation
+    scheduled = told.scheduled
+    if generation != meta.generation:
+        not_in_force = (
+            f"what was changed since generation {generation} is not in force; delete the SharePod and apply it again"
+        )
+        scheduled = replace(scheduled, message="; ".join(filter(None, (scheduled.message, not_in_force))))
     made = {
         "phase": told.phase,
         "nodeName": told.node or None,
@@ -123,7 +140,7 @@ def body(sharepod: SharePod, told: Told, now: datetime.datetime) -> dict[str, An
         "podName": told.pod or None,
         "observedGeneration": generation,
         "conditions": msgspec.to_builtins(
-            conditions(sharepod.status.conditions, (told.scheduled, told.ready), now, generation)
+            conditions(sharepod.status.conditions, (scheduled, told.ready), now, generation)
         ),
     }
     return changed(made, msgspec.to_builtins(sharepod.status))

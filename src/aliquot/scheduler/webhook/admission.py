@@ -2,7 +2,11 @@
 
 Pods are changed: those written for other projects get the resources that the scheduler sees, those with a request
 in an annotation alone get its resource, those without a limit the cluster's default, and those that name no scheduler
-the one that calls Aliquot, where the cluster's own does not. Nothing else is changed.
+the one that calls Aliquot, where the cluster's own does not. A copy of a pod that was placed loses its plan, so that
+it is placed anew. Nothing else is changed.
+
+The same is done to a pod's spec when it is updated: a client that applies a manifest again adds the words that were
+replaced at admission, and without that the API server would refuse them as a change of resources.
 """
 
 from __future__ import annotations
@@ -16,13 +20,15 @@ from typing import Any, Final
 
 from aliquot.kube import names
 from aliquot.kube.custom import GPUQuota, SharePod
-from aliquot.kube.dialects import FOREIGN, NATIVE, read, spoken
+from aliquot.kube.dialects import FOREIGN, NATIVE, read, speaking, spoken
 from aliquot.kube.dialects.base import Dialect, Owned, Words, put, strip
 from aliquot.kube.dialects.native import resources_for, unknown_words
+from aliquot.kube.dialects.unread import unread
 from aliquot.kube.objects import MetaOnly, Pod, Undecodable, decoded
-from aliquot.kube.requests import BadPod, PodAsk
+from aliquot.kube.quantities import parse_quantity
+from aliquot.kube.requests import BadPod, PodAsk, containers_of, require_readable
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import MILLI, format_milli
+from aliquot.model.quantities import MILLI, BadQuantity, format_milli
 from aliquot.scheduler.operator.bodies import BadTemplate, pod_of
 from aliquot.scheduler.operator.quotas import Usage
 from aliquot.scheduler.operator.quotas import faults as quota_faults
@@ -59,27 +65,50 @@ class Admission:
     """Name of the scheduler for pods that name none; empty where the cluster's default one calls Aliquot."""
 
     def mutate(self, request: Document) -> AdmissionAnswer:
-        """A pod on its way in."""
-        document = request["object"]
+        """A pod on its way in, or changed."""
+        if request.get("oldObject"):
+            return self._updated(request["object"], request["oldObject"])
         try:
-            pod = decoded(document, Pod)
-            if forged := [key for key in WRITTEN_BY_US if key in pod.metadata.annotations]:
-                return AdmissionAnswer(
-                    tuple(f'metadata.annotations["{key}"] is written by Aliquot alone' for key in forged)
-                )
+            pod = decoded(request["object"], Pod)
             dialect = spoken(pod, self.dialects)
+            document = copy.deepcopy(request["object"])
+            dropped = _without_plan(document)
+            warnings, admitted = [*dropped, *unread(document)], document if dropped else None
             if dialect is None:
-                return AdmissionAnswer(tuple(unknown_words(pod)))  # misspelt fields would silently request nothing
+                # Misspelt words would silently request nothing.
+                return AdmissionAnswer(tuple(unknown_words(pod)), admitted, (*warnings,))
             if dialect.name == "nvidia" and not self.whole:
-                return AdmissionAnswer()
+                return AdmissionAnswer((), admitted, (*warnings,))
             ask = dialect.read(pod)
+            if not ask.containers:
+                return AdmissionAnswer((), admitted, (*warnings,))
+            self._rewrite(document, pod, ask, dialect)
+            read(decoded(document, Pod), self.dialects)
         except BadPod as error:
             return AdmissionAnswer(error.faults)
         except Undecodable as error:
             return AdmissionAnswer((str(error),))
-        if not ask.containers:
+        warnings += [*ask.notes, *_privileged(document, ask)]
+        if document["spec"].get("nodeName"):
+            warnings.append("spec.nodeName passes the scheduler by: without a plan the pod gets no GPU")
+        return AdmissionAnswer(changed=document, warnings=tuple(warnings))
+
+    def _updated(self, now: Document, old: Document) -> AdmissionAnswer:
+        """Words that admission had replaced go again where the rest asks for what the pod has; else they stay, and the
+        API server refuses them.
+        """
+        try:
+            pod = decoded(now, Pod)
+            dialect = next(iter(speaking(pod, self.dialects)), NATIVE if NATIVE.speaks(pod) else None)
+            if dialect is None or (dialect.name == "nvidia" and not self.whole):
+                return AdmissionAnswer()
+            require_readable(pod)
+            document = copy.deepcopy(now)
+            self._rewrite(document, pod, dialect.read(pod), dialect)
+            same = _fixed(decoded(document, Pod)) == _fixed(decoded(old, Pod))
+        except (BadPod, BadQuantity, Undecodable):
             return AdmissionAnswer()
-        return self._rewritten(copy.deepcopy(document), pod, ask, dialect)
+        return AdmissionAnswer(changed={**now, "spec": document["spec"]} if same else None)
 
     def validate(self, request: Document) -> AdmissionAnswer:
         """Objects that are not changed: SharePods, quotas, and pods whose plan was edited."""
@@ -98,7 +127,8 @@ class Admission:
             return AdmissionAnswer((str(error),))
         return AdmissionAnswer()
 
-    def _rewritten(self, document: Document, pod: Pod, ask: PodAsk, dialect: Dialect) -> AdmissionAnswer:
+    def _rewrite(self, document: Document, pod: Pod, ask: PodAsk, dialect: Dialect) -> None:
+        """Write the request into the document as the scheduler reads it, in place."""
         words = Words()
         if dialect.name == NATIVE.name:
             words.resources = {c.container: dict(resources_for(c)) for c in ask.containers}
@@ -113,14 +143,6 @@ class Admission:
         # none.
         if self.pod_scheduler and document["spec"].get("schedulerName") in (None, "", DEFAULT_SCHEDULER):
             document["spec"]["schedulerName"] = self.pod_scheduler
-        try:
-            read(decoded(document, Pod), self.dialects)
-        except BadPod as error:
-            return AdmissionAnswer(error.faults)
-        warnings = [*ask.notes, *_privileged(document, ask)]
-        if pod.spec.node_name:
-            warnings.append("spec.nodeName passes the scheduler by: without a plan the pod gets no GPU")
-        return AdmissionAnswer(changed=document, warnings=tuple(warnings))
 
     def _default_limits(self, pod: Pod, ask: PodAsk) -> dict[str, str]:
         """A limit for pods that specify none, up to one GPU; never below their request."""
@@ -135,14 +157,45 @@ class Admission:
 
     def _sharepod(self, sharepod: SharePod, request: Document) -> AdmissionAnswer:
         sharepod.metadata.namespace = sharepod.metadata.namespace or request.get("namespace", "")
-        old = request.get("oldObject")
-        if old and (old.get("spec") == request["object"].get("spec") or sharepod.metadata.deletion_timestamp):
-            return AdmissionAnswer()  # objects admitted before may lose their finalizers and get labels
+        if old := request.get("oldObject"):
+            before, now = old.get("spec") or {}, request["object"].get("spec") or {}
+            changed = [f"spec.{name}" for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+            if not changed or sharepod.metadata.deletion_timestamp:
+                return AdmissionAnswer()  # objects admitted before may lose their finalizers and get labels
+            if pod := (old.get("status") or {}).get("podName"):
+                name = sharepod.metadata.name
+                return AdmissionAnswer(
+                    (
+                        f'{", ".join(changed)} cannot be changed in place once pod "{pod}" is made of it; to run it '
+                        f"changed, end it and apply it again: kubectl delete sharepod {name}, then kubectl apply",
+                    )
+                )
         try:
             pod_of(sharepod)
         except BadTemplate as error:
             return AdmissionAnswer(error.faults)
         return AdmissionAnswer()
+
+
+def _fixed(pod: Pod) -> list[Any]:
+    """What admission writes of a pod's spec and no update may change; a request that is left out is the limit."""
+    amounts = [
+        {name: [parse_quantity(value) for value in (limits[name], requests.get(name, limits[name]))] for name in limits}
+        for c, _, _ in containers_of(pod)
+        for limits, requests in [(c.resources.limits, c.resources.requests)]
+    ]
+    return [pod.spec.scheduler_name or DEFAULT_SCHEDULER, *amounts]
+
+
+def _without_plan(document: Document) -> list[str]:
+    """Make a copy of a placed pod one that is to be placed, in place; a warning for what was dropped."""
+    notes = (document.get("metadata") or {}).get("annotations") or {}
+    dropped = [f'metadata.annotations["{key}"]' for key in WRITTEN_BY_US if notes.pop(key, None) is not None]
+    if not dropped:
+        return []
+    if isinstance(document.get("spec"), dict) and document["spec"].pop("nodeName", ""):
+        dropped.append("spec.nodeName")
+    return [f"{', '.join(dropped)} dropped: they are of the pod that this one was copied from; it is placed anew"]
 
 
 def _privileged(document: Document, ask: PodAsk) -> Iterator[str]:
@@ -217,5 +270,8 @@ def _plan_untouched(document: Document, old: Document) -> AdmissionAnswer:
     if now == before:
         return AdmissionAnswer()
     return AdmissionAnswer(
-        (f'metadata.annotations["{names.PLAN}"] is written once, when the pod is bound, and never changed',)
+        (
+            f'metadata.annotations["{names.PLAN}"] is written once, when the pod is bound, and never changed; leave it '
+            "out of a new pod",
+        )
     )

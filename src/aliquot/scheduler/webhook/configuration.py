@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from aliquot.kube import names
-from aliquot.kube.dialects import FOREIGN, hami, kubeshare1, kubeshare2
+from aliquot.kube.dialects import FOREIGN, hami, kubeshare1, kubeshare2, unread
 from aliquot.kube.dialects.nvidia import GPU
 
 NAME: Final = "aliquot"
@@ -63,25 +63,23 @@ def configurations(
         "objectSelector": {"matchExpressions": [_not_in(names.WEBHOOK, "ignore")]},
         "namespaceSelector": {"matchExpressions": [_not_in(names.WEBHOOK, "ignore"), _not_in(_HOST, *_SYSTEM)]},
     }
-    pods = {"resources": ["pods"]}
+    pods, planned = {"resources": ["pods"]}, {"resources": ["pods", "pods/status"]}
     ours = {"apiGroups": [names.GROUP], "apiVersions": [names.VERSION]}
     asks = [{"name": "speaks-of-gpus", "expression": asks_for_gpus(whole=whole)}]
+    looks = [{"name": "words-to-look-at", "expression": looked_at(whole=whole)}]
     plans = [{"name": "plan-changes", "expression": plan_changes()}]
     both = ["CREATE", "UPDATE"]
+    required = ignored | {"failurePolicy": failure_policy, "matchConditions": asks}
+    optional = ignored | {"failurePolicy": "Ignore", "matchConditions": looks, "timeoutSeconds": 2}
     return [
         _whole(
             "Mutating",
-            hook(
-                "pods",
-                "/mutate",
-                pods | {"operations": ["CREATE"]},
-                matchConditions=asks,
-                **ignored | {"failurePolicy": failure_policy},
-            ),
+            hook("pods", "/mutate", pods | {"operations": ["CREATE"]}, **required),
+            hook("others.pods", "/mutate", pods | {"operations": both}, **optional),
         ),
         _whole(
             "Validating",
-            hook("plans", "/validate", pods | {"operations": both}, matchConditions=plans),
+            hook("plans", "/validate", planned | {"operations": both}, matchConditions=plans),
             hook("sharepods", "/validate", ours | {"resources": ["sharepods"], "operations": both}),
             hook("gpuquotas", "/validate", ours | {"resources": ["gpuquotas"], "operations": both}),
         ),
@@ -109,6 +107,18 @@ def asks_for_gpus(*, whole: bool = True) -> str:
             f"({_resource(f'key in {_listed([GPU])}')} && {_noted('annotations', f'key in {_listed(hami.NOTED)}')})"
         )
     return " || ".join(found)
+
+
+def looked_at(*, whole: bool = True) -> str:
+    """CEL: is this a new pod with words that are not read here, or one that asks for GPUs and whose spec changes?
+
+    Nothing of what is done then is needed for a share, so these pods pass where no webhook answers.
+    """
+    asks = asks_for_gpus(whole=whole)
+    starts = " || ".join(f"key.startsWith('{start}')" for start in unread.RESOURCES)
+    words = _resource(f"({starts}) && !(key in {_listed(unread.READ)})")
+    noted = _noted("annotations", f"key in {_listed(unread.ANNOTATIONS)}")
+    return f"oldObject == null ? !({asks}) && ({words} || {noted}) : object.spec != oldObject.spec && ({asks})"
 
 
 def _resource(matches: str) -> str:

@@ -1,0 +1,64 @@
+"""Words for GPUs that no dialect reads: those of other plugins and schedulers, and what to write in their place.
+
+They are left as they are, since a plugin of theirs may serve them beside Aliquot; a pod that relies on Aliquot would
+wait for ever, or run without a GPU, so its author is told.
+
+Facts: NVIDIA/KAI-Scheduler docs/gpu-sharing; volcano-sh/devices README.md; koordinator.sh docs,
+device-scheduling-gpu-share; Alibaba Cloud ACK and Tencent Cloud TKE user guides; elastic-gpu README.md.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final
+
+from aliquot.kube import names
+from aliquot.kube.requests import MAX_FAULTS
+
+_SHARE: Final = f"for a share of Aliquot's write {names.GPU_PERCENT} and {names.GPU_MEMORY} in resources.limits"
+_WHOLE: Final = f"for whole GPUs of Aliquot's write {names.GPU_PERCENT}: 100 for each in resources.limits"
+RESOURCES: Final = {
+    "volcano.sh/vgpu-": _SHARE,
+    "volcano.sh/gpu-": _SHARE,
+    "koordinator.sh/gpu": _SHARE,
+    "aliyun.com/gpu-core": f"write {names.GPU_PERCENT}",
+    "aliyun.com/gpu-count": _WHOLE,
+    "aliyun.com/gpu": _SHARE,
+    "tke.cloud.tencent.com/qgpu-": _SHARE,
+    "elasticgpu.io/": _SHARE,
+    "4pd.io/": _SHARE,
+    "metax-tech.com/": "Aliquot shares NVIDIA's GPUs",
+    "nvidia.com/mig-": f"Aliquot gives no MIG instances; {_SHARE}",
+    "nvidia.com/vgpu": _SHARE,
+    "nvidia.com/gpu.shared": _SHARE,
+    "alpha.kubernetes.io/nvidia-gpu": _WHOLE,
+}
+"""How names of resources begin, and the way out; the first that fits counts."""
+
+READ: Final = ("aliyun.com/gpu-mem",)
+"""Resources that begin so and are read."""
+
+ANNOTATIONS: Final = {
+    "gpu-fraction": f"write {names.GPU_PERCENT}, hundredths of a GPU, in resources.limits",
+    "gpu-memory": f"write {names.GPU_MEMORY}, as in 4Gi, beside {names.GPU_PERCENT} in resources.limits",
+}
+"""Whole names, of run.ai and KAI."""
+
+
+def way_out(name: str) -> str:
+    """What to write in place of a resource; empty for one that is read, or that is not known."""
+    return "" if name in READ else next((way for start, way in RESOURCES.items() if name.startswith(start)), "")
+
+
+def unread(pod: dict[str, Any]) -> list[str]:
+    """A sentence for each such word of a pod, with its path; for the first sixteen."""
+    notes = (pod.get("metadata") or {}).get("annotations") or {}
+    found = {f'metadata.annotations["{key}"]': way for key, way in ANNOTATIONS.items() if key in notes}
+    spec = pod.get("spec") or {}
+    for place in ("initContainers", "containers"):
+        for container in spec.get(place) or []:
+            resources = container.get("resources") or {}
+            for name in (*(resources.get("limits") or {}), *(resources.get("requests") or {})):
+                if way := way_out(name):
+                    found[f'spec.{place}[{container.get("name", "?")}].resources.limits["{name}"]'] = way
+    return [f"{where} is not read here and is left as it is; {way}" for where, way in islice(found.items(), MAX_FAULTS)]
