@@ -131,7 +131,11 @@ def _left(pod: dict[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
     """The parts of a pod that request GPUs in no known dialect."""
     prefix = "".join(f"{key}." for key in path)
     return tuple(
-        f"{prefix}{place} is left as it is: {_way_out(place) or 'it is not known here'}" for place in _unread(pod)
+        f"{prefix}{place} is left as it is: {way}"
+        for place, way in (
+            *((place, _way_out(place) or "it is not known here") for place in _unread(pod)),
+            *unread.model_affinity(pod).items(),
+        )
     )
 
 

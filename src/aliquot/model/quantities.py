@@ -110,6 +110,9 @@ def parse_memory(text: str | int | float) -> Memory:
         return Memory(part=number / 100)
     mib = number if unit == "" else number * _BYTES[unit] / _MIB
     if mib < 1:
+        if unit == "" and number > 0:
+            part = f"{float(number * 100):g}%"
+            raise BadQuantity(f'"{text}" is less than 1 MiB of memory; for that part of a device write {part}')
         raise BadQuantity(f'"{text}" is less than 1 MiB of memory; plain numbers are MiB, so 4 GiB is 4Gi or 4096')
     return Memory(mib=int(mib))
 

@@ -103,3 +103,10 @@ def test_numbers_of_any_length_are_refused_in_one_short_sentence(parse: Callable
         parse(text)
 
     assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["0.5", 0.5])
+def test_memory_as_a_fraction_is_refused_with_its_percentage(text):
+    """A plain number is MiB, so the refusal of half a MiB says how half of a device is written."""
+    with pytest.raises(BadQuantity, match=r'"0\.5" is less than 1 MiB of memory; for that part of a device write 50%'):
+        parse_memory(text)

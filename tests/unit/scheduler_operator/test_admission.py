@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aliquot.kube.convert import convert
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
 from aliquot.scheduler.webhook.admission import Admission, AdmissionAnswer, BadReview, answer, difference
@@ -301,6 +302,35 @@ def test_words_of_systems_that_are_not_read_get_a_warning(
 
     (warning,) = said.warnings
     assert () == said.faults and f'"{named}"] is not read here and is left as it is; ' in warning
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ({"aliyun.com/gpu-mem": 1024}, "where it means MiB, convert with --aliyun-unit MiB"),
+        ({"aliyun.com/gpu-mem": 16}, ""),
+        ({"aliquot.dev/gpu-percent": 10, "aliquot.dev/gpu-memory": 4}, "did you mean 4Gi?"),
+        ({"aliquot.dev/gpu-percent": 10, "aliquot.dev/gpu-memory": "4Gi"}, ""),
+    ],
+)
+def test_an_amount_of_memory_in_another_unit_gets_a_warning(limits: dict[str, Any], sentence: str):
+    """More than any GPU has, or less than any program needs, was probably meant in another unit."""
+    warnings = Admission().mutate(ask(pod(limits))).warnings
+
+    assert bool(sentence) == len(warnings) and sentence in "".join(warnings)
+
+
+def test_a_model_that_is_asked_for_by_affinity_gets_a_warning():
+    """gpu-manager's label is read from the node selector, and no node has it."""
+    expression = {"key": "gaia.tencent.com/gpu-model", "operator": "In", "values": ["V100"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    document = pod({"tencent.com/vcuda-core": 30})
+    document["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    (warning,) = Admission().mutate(ask(document)).warnings
+    (note,) = convert({"kind": "Pod", **document})[0].notes
+
+    assert 'spec.affinity.nodeAffinity["gaia.tencent.com/gpu-model"] is not read here' in warning
+    assert 'spec.affinity.nodeAffinity["gaia.tencent.com/gpu-model"] is left as it is: write it in' in note
 
 
 def test_a_quota_below_what_is_held_is_refused():

@@ -41,6 +41,8 @@ CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 Unit = Literal["GiB", "MiB"]
+MAX_GPU_MIB: Final = 512 * 1024
+"""More memory than a GPU has (2026: at most 288 GiB)."""
 UNIT_MIB: Final[Mapping[Unit, int]] = {"GiB": 1024, "MiB": 1}
 
 
@@ -63,7 +65,15 @@ class Aliyun(Dialect):
             raise BadPod(pod.metadata.key, faults)
         several, uid = len(found) > 1, pod.metadata.uid
         together = Labels(affinity=f"pod-{uid}"[:63]) if several and uid else Labels()
-        notes = [f"{MEMORY} on several containers means one GPU in gpushare; only placed together, not converted so"]
+        notes = [
+            f"{MEMORY} {amount} is read as {amount} GiB, more than any GPU has; where it means MiB, convert with "
+            "--aliyun-unit MiB and install with scheduler.aliyunUnit=MiB"
+            for _, _, amount in found
+            if self.unit_mib > 1 and amount * self.unit_mib > MAX_GPU_MIB
+        ]
+        several_notes = [
+            f"{MEMORY} on several containers means one GPU in gpushare; only placed together, not converted so"
+        ]
         asks = [
             ContainerAsk(
                 c.name,
@@ -72,7 +82,7 @@ class Aliyun(Dialect):
             )
             for c, role, amount in found
         ]
-        return pod_ask(pod, asks, self.name, notes if several and not uid else ())
+        return pod_ask(pod, asks, self.name, [*notes, *(several_notes if several and not uid else ())])
 
     def write(self, ask: PodAsk) -> Words:
         """Memory alone can be said."""

@@ -33,6 +33,7 @@ from aliquot.model.wake import format_wake, parse_wake
 
 _TAKEN_BACK: Final = f"{names.PREFIX}priority"
 _NO_ASK: Final = (names.PLAN, names.PLAN_STATUS, names.DIALECT, names.TRACEPARENT, names.SHAREPOD_GENERATION)
+_MIN_MIB: Final = 64
 _CORES_MOST: Final = 1024
 _PARTS_MOST: Final = 64
 
@@ -59,7 +60,7 @@ class Native(Dialect):
             )
         if faults:
             raise BadPod(pod.metadata.key, faults)
-        return pod_ask(pod, asks, self.name)
+        return pod_ask(pod, asks, self.name, _too_small(pod))
 
     def write(self, ask: PodAsk) -> Words:
         """Resources on each container; annotations with a suffix where there are several containers that ask."""
@@ -69,6 +70,18 @@ class Native(Dialect):
             words.resources[c.container] = resources_for(c)
             words.annotations |= {f"{name}{suffix}": text for name, text in _annotations(c).items() if text}
         return words
+
+
+def _too_small(pod: Pod) -> list[str]:
+    """A note for each amount of memory that was probably meant in another unit: the resource is counted in bytes."""
+    return [
+        f'{path}.resources.limits["{names.GPU_MEMORY}"] {value} is in bytes, less than {_MIN_MIB} MiB, in which no '
+        f"program has a CUDA context; did you mean {value}Gi?"
+        for c, _, path in containers_of(pod)
+        if (value := asked(c, names.GPU_MEMORY)) is not None
+        and str(value).isdigit()
+        and int(value) < _MIN_MIB * 1024 * 1024
+    ]
 
 
 def resources_for(ask: ContainerAsk) -> dict[str, str | int | float]:

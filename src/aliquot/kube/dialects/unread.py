@@ -9,12 +9,14 @@ device-scheduling-gpu-share; Alibaba Cloud ACK and Tencent Cloud TKE user guides
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 from typing import Any, Final
 
 from aliquot.kube import names
 from aliquot.kube.requests import MAX_FAULTS
 
+_MODEL: Final = "gaia.tencent.com/gpu-model"
 _SHARE: Final = f"for a share of Aliquot's write {names.GPU_PERCENT} and {names.GPU_MEMORY} in resources.limits"
 _WHOLE: Final = f"for whole GPUs of Aliquot's write {names.GPU_PERCENT}: 100 for each in resources.limits"
 RESOURCES: Final = {
@@ -50,10 +52,20 @@ def way_out(name: str) -> str:
     return "" if name in READ else next((way for start, way in RESOURCES.items() if name.startswith(start)), "")
 
 
+def model_affinity(pod: dict[str, Any]) -> dict[str, str]:
+    """gpu-manager's label for the model where it is not read, with the way out, by its path."""
+    path = "spec.affinity.nodeAffinity"
+    affinity = ((pod.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
+    if _MODEL not in json.dumps(affinity):
+        return {}
+    return {f'{path}["{_MODEL}"]': f"write it in spec.nodeSelector, or {names.GPU_MODEL} in metadata.annotations"}
+
+
 def unread(pod: dict[str, Any]) -> list[str]:
     """A sentence for each such word of a pod, with its path; for the first sixteen."""
     notes = (pod.get("metadata") or {}).get("annotations") or {}
     found = {f'metadata.annotations["{key}"]': way for key, way in ANNOTATIONS.items() if key in notes}
+    found |= model_affinity(pod)
     spec = pod.get("spec") or {}
     for place in ("initContainers", "containers"):
         for container in spec.get(place) or []:
