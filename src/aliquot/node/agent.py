@@ -54,6 +54,8 @@ _LOG: Final = Logger("node")
 SYNC_S: Final = 20.0
 MISSES: Final = 2
 HOLDERS_S: Final = 1.0
+AWAITED_S: Final = 0.2
+"""How often kubelet is asked which GPUs holder pods have, and while one was not told its GPU yet."""
 
 
 class GpuReturned(AliquotError):
@@ -86,6 +88,7 @@ class Agent:
         self.holders: Holders | None = None
         self.calls = KubeletCalls(self.node, spans)
         self._misses = 0
+        self._holders_due_s = 0.0
         self.steps: tuple[tuple[str, Callable[[], Awaitable[str]]], ...] = (
             ("driver", self._find_driver),
             ("pods", self._follow_pods),
@@ -201,7 +204,7 @@ class Agent:
             "driver", follow(self.provisioner, self.allotments, self._redriven, self.settings.health_period_s)
         )
         if self.holders is not None:
-            self._tasks.last("holders", every(HOLDERS_S, self._refresh_holders))
+            self._tasks.last("holders", every(AWAITED_S, self._refresh_holders))
         self._tasks.last("check", every(self.settings.allocation_check_period_s, self.check.look))
         try:
             await self._describe()
@@ -303,7 +306,11 @@ class Agent:
 
     async def _refresh_holders(self) -> None:
         """Follow which GPUs holder pods take from the stock plugin and return to it."""
-        gained, lost = await self.holders.refresh() if self.holders is not None else (frozenset(), frozenset())
+        now_s = time.monotonic()
+        if self.holders is None or (now_s < self._holders_due_s and not self.holders.awaited):
+            return
+        self._holders_due_s = now_s + HOLDERS_S
+        gained, lost = await self.holders.refresh()
         if gained or lost:
             await self.plugin.tell()
             with contextlib.suppress(KubeError):

@@ -84,6 +84,17 @@ class Holders:
         """Close the connection to kubelet."""
         await self._account.close()
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a holder pod starts and has not been told its GPU yet: a SharePod waits for that."""
+        return any(
+            VGPU in pod.metadata.labels
+            and pod.metadata.namespace == self._namespace
+            and pod.status.phase == "Pending"
+            and HOLDS not in pod.metadata.annotations
+            for pod in self._pods
+        )
+
     async def refresh(self) -> tuple[frozenset[GpuUuid], frozenset[GpuUuid]]:
         """Which of the node's GPUs are newly held, and which are no longer held.
 

@@ -6,6 +6,7 @@ plan, the arbiter's record, and what the CUDA program in the container sees.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import threading
@@ -25,8 +26,9 @@ from cluster.ours import program, surroundings
 from cluster.parts import until
 from cluster.whole import Whole, whole
 from operating import sharepod
-from scheduling import check_promises, pods_of
+from scheduling import check_promises, ledger_of, pods_of
 
+from aliquot.arbiter.client import ArbiterError
 from aliquot.driver.emulation import PROFILES
 from aliquot.kube.plan import read_plan
 
@@ -200,7 +202,8 @@ class Applied:
 
         def note() -> None:
             while not ended.wait(NOTE_S):
-                self._note_records()
+                with contextlib.suppress(ArbiterError):  # it is being restarted
+                    self._note_records()
 
         thread = threading.Thread(target=note)
         thread.start()
@@ -210,11 +213,20 @@ class Applied:
             ended.set()
             thread.join()
 
-    def _note_records(self) -> None:
+    def books(self) -> dict[str, dict[str, tuple[int, int, int]]]:
+        """Request, limit and memory that the arbiter has now, by tenant and GPU."""
+        found: dict[str, dict[str, tuple[int, int, int]]] = {}
         for gpu in self.cluster.gpus.status().gpus:
             for tenant in gpu.tenants:
                 what = (tenant.request_milli, tenant.limit_milli, tenant.memory_limit_mib)
-                self.records.setdefault(tenant.name, {})[gpu.uuid] = what
+                found.setdefault(tenant.name, {})[gpu.uuid] = what
+        return found
+
+    def _note_records(self) -> None:
+        for name, parts in self.books().items():
+            self.records.setdefault(name, {}).update(parts)
+        for gpu in self.cluster.gpus.status().gpus:
+            for tenant in gpu.tenants:
                 self.charged_ns[tenant.name] = self.charged_ns.get(tenant.name, 0) + tenant.charged_ns
 
     def remove(self) -> None:
@@ -296,12 +308,35 @@ def test_the_cluster_examples_get_what_they_ask_for(kubelet_node: KubeletNode):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_manifests_of_other_projects_get_what_they_ask_for(kubelet_node: KubeletNode):
-    """gpu-manager's, gpushare's, HAMi's, KubeShare's and the stock plugin's words, and ours, as they stand."""
+    """gpu-manager's, gpushare's, HAMi's, KubeShare's and the stock plugin's words, and ours, as they stand; also after
+    every part of the node and the scheduler was killed and started again."""
     with whole(kubelet_node, "v100x16", arbiter_flags=MEASURED) as cluster:
         with applied(cluster, "dialects") as made:
-            check(made, made.wait_told(), PROFILES["v100"].memory_mib)
+            told = made.wait_told()
+            check(made, told, PROFILES["v100"].memory_mib)
             ended(made)
+            restarted(cluster, made, told)
         until(lambda: not [t for gpu in cluster.gpus.status().gpus for t in gpu.tenants], "no tenant left")
+
+
+def restarted(cluster: Whole, made: Applied, told: dict[str, list[Container]]) -> None:
+    """After a restart of everything, plans, ledger and arbiter say of what runs the same as before."""
+    pods = [pod for namespace in made.files.values() for pod in pods_of(made.plane, namespace)]
+    runs = {(p["metadata"]["namespace"], p["metadata"]["name"]) for p in pods if p["status"]["phase"] == "Running"}
+    every = [c for containers in told.values() for c in containers if tuple(c.tenant.split("/")[:2]) in runs]
+    wanted = {c.tenant: {uuid: tuple(rest) for uuid, *rest in c.planned} for c in every}
+    until(lambda: made.books() == wanted, "the end of those that ended")
+    parts = (cluster.scheduler.part, cluster.gpus.agent, cluster.gpus.arbiter, cluster.plane["kubelet"])
+
+    for part in parts:
+        part.kill()
+    for part in reversed(parts):
+        part.start()
+
+    assert wanted
+    until(lambda: made.books() == wanted, "the same books as before", 60)
+    pods = [pod for namespace in made.files.values() for pod in pods_of(made.plane, namespace)]
+    assert check_promises(cluster.plane, pods) == ledger_of(cluster.scheduler)
 
 
 def ended(made: Applied) -> None:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.errors import Forbidden
+from aliquot.kube.names import HOLDS
 from aliquot.kube.objects import Meta, PodStatus
 from aliquot.node.holders import Holders, held_gpus
 from aliquot.node.identity import Held
@@ -125,6 +126,19 @@ def test_gpus_come_and_go_and_nothing_changes_while_kubelet_is_silent():
     assert {"GPU-a"} == holders.held
     kubelet.rows = [row("two", "GPU-c")]
     assert ({"GPU-c"}, {"GPU-a"}) == refreshed()
+
+
+def test_a_gpu_is_awaited_while_its_holder_starts():
+    """Only then is kubelet asked more often; one that runs on what is no whole GPU would be asked about for ever."""
+
+    def awaited(*pods: NodePod) -> bool:
+        return Holders(FakeApi(), FakeKubelet(), pods, HOME, machine()).awaited  # type: ignore[arg-type]
+
+    starting, told = holder("one", phase="Pending"), holder("two", phase="Pending")
+    told.metadata.annotations[HOLDS] = "GPU-1"
+
+    assert awaited(told, starting)
+    assert not awaited(told, holder("three"), holder("four", "elsewhere", phase="Pending"))
 
 
 def test_a_holder_that_can_not_be_told_what_it_holds_is_told_of_once():
