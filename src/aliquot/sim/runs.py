@@ -23,9 +23,9 @@ from aliquot.sim.policies import made
 from aliquot.sim.tables import opened
 from aliquot.sim.workloads import specs
 from aliquot.sim.workloads.table import read_jobs, unread_columns
-from aliquot.sim.workloads.trace import Draws, TraceReplay, drawn, replayed
+from aliquot.sim.workloads.trace import Draws, TableTask, TraceReplay, drawn, replayed
 
-OF_OPENB = "--load, --services, --from-s, --gpu-only, --jitter-s and --compress"
+OF_OPENB = "--services, --from-s, --gpu-only, --jitter-s and --compress"
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,24 @@ def _jobs(scenario: Scenario, seed: int) -> Workload:
     path = Path(scenario.trace)
     generated = specs.is_spec(scenario.trace)
     if generated or not is_openb(path):
-        if scenario.draws or scenario.services or scenario.replay != TraceReplay():
+        if scenario.services or scenario.replay != TraceReplay():
             raise UserError(f"trace {path}: {OF_OPENB} need a trace with the columns num_gpu and gpu_milli")
-        return specs.generated(scenario.trace, seed) if generated else read_jobs_once(path, workload_name(path))
+        if generated and scenario.draws:
+            raise UserError(f"trace {path}: --load draws from a table of jobs; a generator has rate= instead")
+        found = specs.generated(scenario.trace, seed) if generated else read_jobs_once(path, workload_name(path))
+        if scenario.draws is None:
+            return found
+        return drawn([TableTask(job) for job in found.jobs], found.name, _gpus(scenario), seed, scenario.draws)
     name = workload_name(path)
     pods = read_pods_once(path)
     if scenario.draws is None:
         return replayed(pods, name, seed, scenario.replay)
-    gpus = sum(len(node.gpus) for node in cluster_of(scenario.nodes))
     services = read_pods_once(Path(scenario.services)) if scenario.services else None
-    return drawn(pods, name, gpus, seed, scenario.draws, services=services)
+    return drawn(pods, name, _gpus(scenario), seed, scenario.draws, services=services)
+
+
+def _gpus(scenario: Scenario) -> int:
+    return sum(len(node.gpus) for node in cluster_of(scenario.nodes))
 
 
 def offered_load(scenario: Scenario, seed: int) -> Offered:

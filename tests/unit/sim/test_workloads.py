@@ -57,13 +57,33 @@ def test_whole_gpus_instead_of_parts(tmp_path: Path, trace: str):
     assert (before.arrive_us, before.service_us) == (after.arrive_us, after.service_us)
 
 
-@pytest.mark.parametrize(
-    "how", [{"draws": Draws(0.9, 10)}, {"replay": TraceReplay(compress=2.0)}, {"services": "x.csv"}]
-)
+@pytest.mark.parametrize("how", [{"replay": TraceReplay(compress=2.0)}, {"services": "x.csv"}])
 def test_an_option_that_would_change_nothing_is_refused(how):
     """What only the openb trace has a meaning for is not passed over in silence."""
     with pytest.raises(UserError, match="need a trace with the columns num_gpu and gpu_milli"):
         workload(Scenario("v100", "mix:jobs=5", **how), 42)
+
+
+def test_jobs_are_drawn_from_a_table_that_was_imported(tmp_path):
+    """`--load` takes the table that `sim import` writes: its requests and times, at the load asked for."""
+    table = tmp_path / "jobs.csv"
+    table.write_text("name,arrival_s,duration_s,gpu\na,0,100,1\nb,10,50,0.5\n")
+    jobs = workload(Scenario("v100x4", str(table), draws=Draws(0.5, 400)), 42).jobs
+    arriving = [job for job in jobs if not job.name.startswith("start")]
+    work_s = sum(job.ask.request.request_milli / 1000 * job.service_us / 1e6 for job in arriving)
+
+    assert {(1000, 100_000_000), (500, 50_000_000)} == {(j.ask.request.request_milli, j.service_us) for j in arriving}
+    assert 0.5 == pytest.approx(work_s / (arriving[-1].arrive_us / 1e6 * 4), rel=0.15)
+
+
+def test_a_load_needs_a_table_with_gpus(tmp_path):
+    """Neither a generator nor a table without a GPU can be drawn from; each is one sentence."""
+    table = tmp_path / "jobs.csv"
+    table.write_text("name,arrival_s,duration_s,gpu\na,0,100,0\n")
+    with pytest.raises(UserError, match="no job asks for a GPU"):
+        workload(Scenario("v100", str(table), draws=Draws(0.9, 10)), 42)
+    with pytest.raises(UserError, match="a generator has rate= instead"):
+        workload(Scenario("v100", "mix:jobs=5", draws=Draws(0.9, 10)), 42)
 
 
 def test_a_trace_without_times_says_what_to_do():

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
+from aliquot.placement.asks import Ask
 from aliquot.sim.jobs import Job, Workload
 from aliquot.sim.kernel import us
 from aliquot.sim.openb.trace import PodRow
@@ -32,7 +33,52 @@ class TraceReplay:
     compress: float = 1.0
 
 
-def service_s(pod: PodRow) -> float | None:
+class Task(Protocol):
+    """What jobs are drawn from: a line of a trace."""
+
+    @property
+    def scheduled_s(self) -> float | None:
+        """When it began to run."""
+        ...
+
+    @property
+    def deleted_s(self) -> float | None:
+        """When it ended."""
+        ...
+
+    @property
+    def total_milli(self) -> int:
+        """Milli-GPU of all its GPUs."""
+        ...
+
+    def ask(self) -> Ask:
+        """Its request."""
+        ...
+
+
+@dataclass(frozen=True)
+class TableTask:
+    """A line of a table of one's own, or of one that was imported; it began to run at 0."""
+
+    job: Job
+    scheduled_s: float = 0.0
+
+    @property
+    def deleted_s(self) -> float:
+        """When it ended."""
+        return self.job.service_us / 1e6
+
+    @property
+    def total_milli(self) -> int:
+        """Milli-GPU of all its GPUs."""
+        return self.job.ask.request.request_milli
+
+    def ask(self) -> Ask:
+        """Its request."""
+        return self.job.ask
+
+
+def service_s(pod: Task) -> float | None:
     """How long the pod ran; None where the trace does not say."""
     if pod.deleted_s is None or pod.scheduled_s is None or pod.deleted_s <= pod.scheduled_s:
         return None
@@ -86,7 +132,7 @@ class Draws:
 
 
 def drawn(
-    pods: Sequence[PodRow], name: str, gpus: int, seed: int, how: Draws, *, services: Sequence[PodRow] | None = None
+    pods: Sequence[Task], name: str, gpus: int, seed: int, how: Draws, *, services: Sequence[Task] | None = None
 ) -> Workload:
     """Jobs drawn from the trace with replacement; `services` gives the times where the trace has none.
 
@@ -99,6 +145,8 @@ def drawn(
         raise UserError(f"trace {name} has no times; give --service-s, the mean time that a task runs")
     source, held_s = services_s.source, services_s.expected_s
     milli = np.array([pods[at].total_milli for at in source])
+    if not milli.any():
+        raise UserError(f"trace {name}: no job asks for a GPU, so no number of them makes a load; leave --load out")
     rate_per_s = how.load * gpus * MILLI / float((milli * held_s).mean())
     asks = [pod.ask() for pod in pods]
     # Who is there at the start: as many as the rate times the mean service, each with what is left of it.
@@ -120,7 +168,7 @@ class _Services:
     `source` are the tasks that may be drawn, `expected_s` what each runs on average.
     """
 
-    def __init__(self, pods: Sequence[PodRow], others: Sequence[PodRow], how: Draws) -> None:
+    def __init__(self, pods: Sequence[Task], others: Sequence[Task], how: Draws) -> None:
         self._mean_s = how.mean_service_s
         times = [None if (ran_s := service_s(pod)) is None else min(ran_s, how.max_s) for pod in pods]
         timed = [at for at, ran_s in enumerate(times) if ran_s is not None]
