@@ -9,6 +9,7 @@ leader.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -80,6 +81,7 @@ class Extender:
     def __post_init__(self) -> None:
         self._numbering = wire.Numbering(self.ledger.cluster)
         self._hangs_until_s = float("-inf")
+        self._arrived = asyncio.Event()
         self.groups = Groups(self.ledger, self.binder.clock.monotonic_s, PodGroups(self.binder.api).needed)
 
     def app(self) -> Starlette:
@@ -125,6 +127,7 @@ class Extender:
         if self.ledger.first_call(ask):
             for unit in ask.units(self.ledger.known):
                 self.ledger.policy.arrived(unit.ask.shape)
+            self._arrived.set()
         if self.wording.retried(ask.key, args.pod.metadata.resource_version):
             await self._catch_up(args.pod.metadata.resource_version)
         numbers = self._numbering(names)
@@ -190,8 +193,12 @@ class Extender:
     async def learn(self) -> None:
         """Let the policy learn between calls, until cancelled."""
         while True:
-            more = self.synced() and self.ledger.policy.idle(IDLE_US)
-            await asyncio.sleep(IDLE_EVERY_S if more else IDLE_LOOK_S)
+            if self.synced() and self.ledger.policy.idle(IDLE_US):
+                await asyncio.sleep(IDLE_EVERY_S)
+            else:
+                self._arrived.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._arrived.wait(), IDLE_LOOK_S)
 
     async def _catch_up(self, version: str) -> None:
         """Wait until the ledger is as new as kube-scheduler was; not for long, nor soon again for one that hangs."""
