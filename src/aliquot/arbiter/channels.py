@@ -10,17 +10,20 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from aliquot.lib.package import version
 from aliquot.model.errors import in_words
 
 from .events import Event
-from .records import Answer, Request, TenantRecord
+from .records import WIRE, Answer, Request, TenantRecord
 from .report import status_of
 from .server import Server, listen
 
+VERSION: Final = version()
 _LINE_LIMIT: Final = 1 << 20
 _BUFFER_LIMIT: Final = 4 << 20
 _CLIENT_LIMIT: Final = 64
@@ -83,6 +86,9 @@ class Channel:
             self._say(Answer(error=str(error)))
         except OSError as error:
             self._say(Answer(error=in_words(error)))
+        except Exception:  # as for a tenant's message: the connection ends, not the arbiter
+            self._owner.server.note_defect(f"{request.op} on a local socket", time.monotonic_ns())
+            self.close()
 
     def _serve(self, request: Request) -> None:
         server = self._owner.server
@@ -128,6 +134,7 @@ class Channel:
     def _say(self, answer: Answer) -> None:
         if self._closed:
             return
+        answer.wire, answer.version = WIRE, VERSION
         self._out += msgspec.json.encode(answer) + b"\n"
         if len(self._out) > _BUFFER_LIMIT:
             self.close()
@@ -158,22 +165,34 @@ class Channels:
         self.server = server
         self.changed = changed
         self.clients: set[Channel] = set()
-        self._listeners: list[socket.socket] = []
-        settings = server.settings
-        for path, mode, admin in ((settings.admin_socket, 0o600, True), (settings.status_socket, 0o660, False)):
-            sock = listen(path, socket.SOCK_STREAM, mode)
-            self._listeners.append(sock)
-            server.selector.register(sock, selectors.EVENT_READ, lambda s=sock, a=admin: self._accept(s, admin=a))
+        self._listeners: dict[Path, socket.socket] = {}
+        for path in (server.settings.admin_socket, server.settings.status_socket):
+            self._listen(path)
+        server.housekeepers.append(self._bind_again)
 
     def close(self) -> None:
         """Close and unlink."""
         for client in list(self.clients):
             client.close()
-        for sock in self._listeners:
+        for path, sock in self._listeners.items():
             self.server.selector.unregister(sock)
             sock.close()
-        for path in (self.server.settings.admin_socket, self.server.settings.status_socket):
             path.unlink(missing_ok=True)
+
+    def _listen(self, path: Path) -> None:
+        admin = path == self.server.settings.admin_socket
+        sock = listen(path, socket.SOCK_STREAM, 0o600 if admin else 0o660)
+        self._listeners[path] = sock
+        self.server.selector.register(sock, selectors.EVENT_READ, lambda: self._accept(sock, admin=admin))
+
+    def _bind_again(self, now_ns: int) -> None:
+        """A socket whose name was removed cannot be reached: bind it again."""
+        for path, sock in [(path, sock) for path, sock in self._listeners.items() if not path.is_socket()]:
+            with contextlib.suppress(OSError):  # its folder is gone; tried again with the next round
+                self._listen(path)
+                self.server.selector.unregister(sock)
+                sock.close()
+                self.server.events.emit("socket-bound-again", now_ns, path=str(path))
 
     def _accept(self, listener: socket.socket, *, admin: bool) -> None:
         with contextlib.suppress(OSError):

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from .records import Answer, GpuTurns, Request, Status, TenantGpu, TenantRecord
+from aliquot.lib.package import of_another_version
+
+from .records import WIRE, Answer, GpuTurns, Request, Status, TenantGpu, TenantRecord
 
 _CREDENTIALS: Final = struct.Struct("3i")
 __all__ = ["ArbiterClient", "ArbiterError", "NoArbiter", "Status", "TenantGpu", "TenantRecord", "Unanswered"]
@@ -166,7 +168,14 @@ class _Lines:
             return None
         except TimeoutError as error:
             raise Unanswered(f"the arbiter at {self._path} does not answer") from error
-        return msgspec.json.decode(line, type=Answer) if line.endswith(b"\n") else None
+        if not line.endswith(b"\n"):
+            return None
+        if other := of_another_version(f"the arbiter at {self._path.parent}", line, WIRE, self.peer()):
+            raise ArbiterError(other)
+        try:
+            return msgspec.json.decode(line, type=Answer)
+        except msgspec.MsgspecError as error:
+            raise ArbiterError(f"an answer of the arbiter at {self._path} is not understood: {error}") from None
 
     def peer(self) -> int:
         """The pid on the other side."""

@@ -21,6 +21,8 @@ from .turns import TurnLog
 from .wakes import shortest_wake_us
 
 STUCK_FACTOR: Final = 4
+MAX_REPORTED: Final = 1 << 62
+"""Of sums that processes report; JSON has no larger numbers for all readers."""
 LONGEST_KERNEL_US: Final = 3_600_000_000
 
 Emit = Callable[..., None]
@@ -102,8 +104,9 @@ class Dispatcher:
             self._emit("unrouted", now_ns, tenant=tenant.name, pid=process.pid, functions=unrouted)
         if ungated_ns and not process.ungated_ns:
             self._emit("ungated", now_ns, tenant=tenant.name, pid=process.pid, ms=ungated_ns // 1_000_000)
-        tenant.unrouted += max(0, unrouted - process.unrouted)
-        tenant.ungated_ns += max(0, ungated_ns - process.ungated_ns)
+        unrouted, ungated_ns = min(unrouted, MAX_REPORTED), min(ungated_ns, MAX_REPORTED)
+        tenant.unrouted = min(MAX_REPORTED, tenant.unrouted + max(0, unrouted - process.unrouted))
+        tenant.ungated_ns = min(MAX_REPORTED, tenant.ungated_ns + max(0, ungated_ns - process.ungated_ns))
         process.unrouted = max(process.unrouted, unrouted)
         process.ungated_ns = max(process.ungated_ns, ungated_ns)
 

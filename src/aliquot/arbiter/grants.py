@@ -297,6 +297,7 @@ class Tenant:
     absent: dict[int, int] = field(default_factory=dict)
     too_many: int = 0  # processes refused because there were as many as may be, since it came
     wanted_at_ns: int = 0
+    missing: bool = False  # its socket's name was not there at the last round
     stopping: bool = False  # idle as a whole, to be revoked at this turn's end
     unrouted: int = 0  # driver functions that its processes got unhooked, since it came
     ungated_ns: int = 0  # time its processes launched freely because no arbiter could be reached

@@ -7,7 +7,7 @@ understands a newer arbiter.
 from __future__ import annotations
 
 import uuid as uuid_module
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -87,14 +87,18 @@ class Status(msgspec.Struct):
     now_ns: int
     boot_id: int
     pid: int
-    window_ms: int
-    turns: str
-    quota_ms: int
-    handover: str
-    fail_policy: str
-    connections: int
-    gpus: list[GpuStatus]
+    window_ms: int = 0
+    turns: str = ""
+    quota_ms: int = 0
+    handover: str = ""
+    fail_policy: str = ""
+    connections: int = 0
+    gpus: list[GpuStatus] = []
     compared: bool = False
+
+
+WIRE: Final = 2
+"""Of both local sockets; raised when a change would be misunderstood. New fields have defaults instead."""
 
 
 class HeldTurn(msgspec.Struct, frozen=True, array_like=True):
@@ -126,6 +130,8 @@ class Request(msgspec.Struct):
 class Answer(msgspec.Struct, omit_defaults=True):
     """One line back: `error` is a sentence for a person, empty when all went well."""
 
+    wire: int = 0
+    version: str = ""
     error: str = ""
     status: Status | None = None
     turns: GpuTurns | None = None

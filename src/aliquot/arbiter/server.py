@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from aliquot.lib.log import Logger
 from aliquot.tokens import Turns, token_policy
 
 from .abi import MESSAGE_SIZE_BYTES, MessageType, Refusal
@@ -45,10 +46,14 @@ LOOK_NS: Final = 5_000_000
 ROUND_PATIENCE_NS: Final = 20_000_000
 """How long less urgent work, of a millisecond or more, is put off while a GPU is about to change hands."""
 PUT_OFF_NS: Final = 2_000_000
+DEFECT_NS: Final = 60_000_000_000
 _NEVER_NS: Final = 1 << 62
 _BACKLOG: Final = 1024
 _KEPT_DESCRIPTORS: Final = 80
 """Never given to tenants: the status and admin sockets' clients, the journal, what housekeeping opens."""
+
+
+_LOG: Final = Logger("arbiter")
 
 
 class Server:
@@ -66,6 +71,7 @@ class Server:
         self._paused: dict[Process, int] = {}
         self._unheard: list[Tenant] = []  # their connections are not accepted until a descriptor may be free again
         self._stopping = False
+        self._next_defect_ns = 0
         self._next_round_ns = self._latest_round_ns = 0
         self._ran_ns = time.monotonic_ns()
         self._native = native_loop(settings.libhandover, self.selector.fileno())
@@ -155,6 +161,7 @@ class Server:
                 self._hear(tenant)
         self._unheard.clear()
         for tenant in self.engine.tenants.values():
+            self._bind_again(tenant, now_ns)
             for pid in [pid for pid in tenant.absent if not any(pid in grant.absent for grant in tenant.grants)]:
                 self._release(tenant, pid)
         self.engine.policy.judge(now_ns)
@@ -322,6 +329,21 @@ class Server:
         for grant in tenant.grants:
             grant.page.close()
 
+    def _bind_again(self, tenant: Tenant, now_ns: int) -> None:
+        """Bind a tenant's socket again whose name was missing at the last round too; its folder may be ending."""
+        path = Path(tenant.record.socket)
+        missing, tenant.missing = tenant.missing, not path.is_socket()
+        if not (missing and tenant.missing):
+            return
+        with contextlib.suppress(OSError):  # its folder is gone; tried again with the next round
+            listener = listen(path, socket.SOCK_SEQPACKET, 0o666)
+            with contextlib.suppress(KeyError, ValueError):
+                self.selector.unregister(tenant.listener)
+            tenant.listener.close()
+            tenant.listener = listener
+            self._hear(tenant)
+            self.events.emit("socket-bound-again", now_ns, tenant=tenant.name)
+
     def _hear(self, tenant: Tenant) -> None:
         self.selector.register(tenant.listener, selectors.EVENT_READ, lambda: self._accept(tenant))
 
@@ -340,7 +362,11 @@ class Server:
                 sock.close()
                 self._stop_hearing(tenant)
                 return
-            self._welcome(tenant, sock)
+            try:
+                self._welcome(tenant, sock)
+            except Exception:
+                self.note_defect(tenant.name, time.monotonic_ns())
+                sock.close()
 
     def _stop_hearing(self, tenant: Tenant) -> None:
         """Stop accepting until the next round; polling a backlog that cannot be accepted would spin."""
@@ -422,6 +448,16 @@ class Server:
             self.drop(process, fault.refusal)
         except OSError:
             self.drop(process)
+        except Exception:  # a defect of ours, and one tenant's message must not cost all others their arbiter
+            self.note_defect(process.tenant.name, now_ns)
+            self.drop(process, Refusal.MALFORMED)
+
+    def note_defect(self, where: str, now_ns: int) -> None:
+        """Log the exception that is being handled, which ended one connection; at most one in `DEFECT_NS`."""
+        self.events.emit("defect", now_ns, tenant=where)
+        if now_ns >= self._next_defect_ns:
+            self._next_defect_ns = now_ns + DEFECT_NS
+            _LOG.exception("a defect ended a connection", of=where)
 
     def _count(self, process: Process, now_ns: int) -> None:
         """Count one message; a connection that sends too many is not read for a second.

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -149,6 +150,7 @@ class ArbiterProcess:
         while True:
             if self._process is not None:
                 self._wait(self._process)
+                self._log_end(self._process)
             if self._stopping.wait(min(RESTART_PAUSE_S * failures, RESTART_PAUSE_MAX_S)):
                 return
             try:
@@ -160,6 +162,13 @@ class ArbiterProcess:
             except (AliquotError, OSError):
                 self._process = None
                 failures += 1
+
+    def _log_end(self, process: subprocess.Popen[str]) -> None:
+        if self._stopping.is_set():
+            return
+        ended = f"the arbiter (pid {process.pid}) ended with {status_in_words(process.returncode)} and is started again"
+        with contextlib.suppress(OSError), self._log.open("a") as log:
+            log.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {ended}\n")
 
     def _wait(self, process: subprocess.Popen[str]) -> None:
         """Wait until it has ended; one that does not answer is killed, because its tenants wait for it."""

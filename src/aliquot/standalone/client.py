@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -16,12 +17,14 @@ from typing import Final
 
 import msgspec
 
+from aliquot.lib.package import of_another_version
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.standalone.paths import RuntimeDir, state_dir
-from aliquot.standalone.wire import COMMAND_ENDED, Call, Reply, RunLease, encode_call
+from aliquot.standalone.wire import COMMAND_ENDED, WIRE, Call, Reply, RunLease, encode_call
 
 START_TIMEOUT_S: Final = 30.0
 ATTEMPTS: Final = 5
+_PEER: Final = struct.Struct("3i")
 SILENCE_S: Final = 5.0
 """After this long without an answer the user is informed that the engine may be stopped."""
 
@@ -121,7 +124,15 @@ class EngineConnection:
             line = b""
         if not line:
             raise NoEngine("the engine went away")
-        reply = msgspec.json.decode(line, type=Reply)
+        pid = _PEER.unpack(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0]
+        if other := of_another_version(f"the engine at {self._root}", line, WIRE, pid):
+            raise EngineRefused(other, 1)
+        try:
+            reply = msgspec.json.decode(line, type=Reply)
+        except msgspec.MsgspecError as error:
+            raise EngineRefused(
+                f"the engine at {self._root} gave an answer that is not understood: {error}", 1
+            ) from None
         if reply.error:
             raise EngineRefused(reply.error, reply.code)
         return reply

@@ -75,7 +75,7 @@ class RuntimeDir:
         if self.root.stat().st_uid != os.geteuid():
             raise RuntimeDirError(f"{self.root} belongs to another user; set ALIQUOT_RUNTIME_DIR to a folder of yours")
         self.root.chmod(0o700)
-        of_arbiter = (self.root / name for name in ("arbiter.lock", "journal", "tenants.json"))
+        of_arbiter = (self.root / name for name in ("arbiter.lock", "journal", "leases", "tenants.json"))
         for file in (self.engine_log, self.sharepods, *of_arbiter):
             if file.exists() and not file.is_file():
                 raise RuntimeDirError(f"{file} is not a plain file; remove it, or set ALIQUOT_RUNTIME_DIR")

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import GpuUuid, TenantName, tenant_name
 from aliquot.model.requests import GpuRequest
@@ -23,10 +24,13 @@ from aliquot.standalone.logs import ALL
 from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.queueing import RunQueue
-from aliquot.standalone.wire import COMMAND_ENDED, Call, EngineFacts, Reply, RunLease, decode_call
+from aliquot.standalone.wire import COMMAND_ENDED, Call, EngineFacts, Reply, RunLease, decode_call, encode_reply
 
 LINE_BYTES: Final = 4 << 20
 OUT_OF_DESCRIPTORS_S: Final = 0.1
+
+
+_LOG: Final = Logger("engine")
 
 
 class EngineServer:
@@ -110,6 +114,9 @@ class EngineServer:
                 _send(connection, Reply(error=str(error), code=error.exit_code))
             except OSError as error:  # a file that cannot be written; a caller who hung up does not read this either
                 _send(connection, Reply(error=in_words(error), code=1))
+            except Exception as error:
+                _LOG.exception("a defect ended a call", of=line[:200].decode(errors="replace"))
+                _send(connection, Reply(error=f"a defect of the engine, see its log: {error!r}", code=1))
 
     def _answers(self, call: Call, connection: socket.socket) -> Iterator[Reply]:
         match call.verb:
@@ -234,7 +241,7 @@ def tenant_facts(tenant: EngineTenant, index: Mapping[GpuUuid, int]) -> dict[str
 
 
 def _send(connection: socket.socket, reply: Reply) -> None:
-    connection.sendall(msgspec.json.encode(reply) + b"\n")
+    connection.sendall(encode_reply(reply))
 
 
 def _wait_for_end(connection: socket.socket) -> bool:

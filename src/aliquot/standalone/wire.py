@@ -15,9 +15,12 @@ from typing import Any, Final
 import msgspec
 
 from aliquot.driver.gpu import Gpu
+from aliquot.lib.package import version
 from aliquot.model.requests import Device, Enforce, GpuRequest
 from aliquot.status.workloads import PENDING, ContainerState, pod_state
 
+WIRE: Final = 2
+"""Raised when a change to calls or replies would be misunderstood. New fields have defaults instead."""
 COMMAND_ENDED: Final = b"ended\n"
 
 
@@ -43,6 +46,12 @@ class Call(msgspec.Struct, omit_defaults=True):
     pid: int = 0
     wait: bool = False
     cut: LogCut | None = None
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """The line for a reply."""
+    reply.wire, reply.version = WIRE, version()
+    return msgspec.json.encode(reply) + b"\n"
 
 
 def encode_call(call: Call) -> bytes:
@@ -176,6 +185,8 @@ class PodFacts(msgspec.Struct):
 class Reply(msgspec.Struct, omit_defaults=True):
     """One line back. `error` is a sentence for a person and `code` the exit status that goes with it."""
 
+    wire: int = 0
+    version: str = ""
     error: str = ""
     code: int = 1
     lease: RunLease | None = None

@@ -117,6 +117,19 @@ def test_removed_tenant_is_gone(arbiter):
     arbiter.client.add_tenant(record)
 
 
+@pytest.mark.parametrize("name", ["admin.sock", "status.sock", "a.sock"])
+def test_a_socket_whose_name_is_removed_is_bound_again(arbiter, name):
+    """Programs and tenants reach the arbiter again after the name of one of its sockets was removed."""
+    arbiter.tenant("a")
+    arbiter.process("a").reserve(1)
+    arbiter.client.close()
+    (arbiter.directory / name).unlink()
+    eventually((arbiter.directory / name).is_socket)
+
+    assert 2 == len({arbiter.tenant("b").name, arbiter.seen("a").name})
+    assert 1 == arbiter.process("a").reserve(1)
+
+
 def test_status_socket_cannot_change_anything(arbiter):
     """A change asked on the read-only socket is refused with a sentence."""
     import socket

@@ -10,7 +10,7 @@ import pytest
 
 from aliquot.standalone import client
 from aliquot.standalone.paths import RuntimeDir
-from aliquot.standalone.wire import Call
+from aliquot.standalone.wire import Call, Reply, encode_reply
 
 
 def test_an_engine_that_does_not_answer_is_named(
@@ -48,4 +48,4 @@ def _answer(engine: socket.socket, said: threading.Event) -> None:
     with connection:
         connection.recv(4096)
         said.wait(10)
-        connection.sendall(b"{}\n")
+        connection.sendall(encode_reply(Reply()))
