@@ -66,7 +66,8 @@ def singular(
     also in part. `tie` picks one of several equally good ones (a seeded `random.Random(7).choice`); the lowest id
     without it. On a machine whose links are no tree, the GPU is taken whose going leaves most behind.
 
-    Source: Gaia Scheduler (ISPA 2018), Algorithm 3; "Cousin" is read as sibling under the same topology node.
+    Source: after Gaia Scheduler (ISPA 2018), Algorithm 3, which asks for siblings with nothing left; a group counts as
+    broken here once anything runs in it. The policy `gaia` has the rule as printed.
 
     Raises:
         NotEnoughGpus: no GPU is free, or an index is not the machine's.

@@ -12,7 +12,7 @@ from math import exp
 from plain_ledger import PlainLedger, allowed, by_memory_too, common_choice, emptiest, fits, fullest, holds, linked
 
 from aliquot.placement.asks import Ask, model_matches
-from aliquot.topology import link_cost, set_cost, singular
+from aliquot.topology import link_cost, set_cost
 
 
 class Oracle:
@@ -174,7 +174,11 @@ class Gaia(Oracle):
         idle = [g for g in (rest or whole) if free[g] == 1000]
         if topology is None:
             return (idle[0],)
-        return (singular(topology, idle, [g for g in range(len(free)) if free[g] < 1000]),)
+        access = [min((c for o, c in enumerate(row) if o != g), default=0) for g, row in enumerate(topology.cost)]
+        if ask.whole:  # Algorithm 3, line 2: idle, and its cousins have nothing left
+            cousins = {g: [o for o in range(len(free)) if o != g and topology.cost[g][o] == access[g]] for g in idle}
+            idle = [g for g in idle if cousins[g] and sum(free[o] for o in cousins[g]) == 0] or idle
+        return (min(idle, key=lambda g: (access[g], g)),)
 
 
 class KubeShare(Oracle):

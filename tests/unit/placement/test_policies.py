@@ -101,6 +101,14 @@ def test_gaia_table_3_broken_groups_first():
     assert ["n/3"] == scene.where(1000)
 
 
+def test_gaia_a_cousin_in_part_is_no_broken_group():
+    """With half of gpu0 taken, one GPU is not gpu1, whose cousin has something left."""
+    scene = Scene(node("n", 4, topology=FIG7), by="gaia")
+    scene.put("n/0", 500)
+
+    assert ["n/2"] == scene.where(1000)
+
+
 def test_gaia_table_4_pairs_stay_pairs():
     """With gpu2 taken, two GPUs are gpu0 and gpu1."""
     scene = Scene(node("n", 4, topology=FIG7), by="gaia")
@@ -109,12 +117,12 @@ def test_gaia_table_4_pairs_stay_pairs():
     assert ["n/0", "n/1"] == scene.where(2000)
 
 
-def test_gaia_fragments_leave_intact_groups_alone():
-    """A fragment that needs a fresh GPU takes the one that Singular would take."""
+def test_gaia_fragments_take_the_least_access_cost():
+    """A fragment that needs a fresh GPU takes the idle one of least access cost, in an intact group too."""
     scene = Scene(node("n", 4, topology=FIG7), by="gaia")
     scene.put("n/0", 1000)
 
-    assert ["n/1"] == scene.where(300)
+    assert ["n/2"] == scene.where(300)
 
 
 # KubeShare's Algorithm 1

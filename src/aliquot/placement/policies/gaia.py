@@ -1,10 +1,11 @@
 """Gaia: the access cost tree decides, by Fragment, Singular and Link.
 
-Fragment, below one GPU: a partly used GPU with the least left that holds the request, else the idle GPU that Singular
-would take. Singular, one GPU: one whose siblings are used already, where the fewest are idle, so that intact groups
-stay intact. Link, several: those that together cost least to talk. The paper draws one tree for the cluster; here the
-node is chosen by the same preferences, then the tree of its machine. Nodes whose wiring is unknown count as wired the
-slow way.
+Fragment, below one GPU: a partly used GPU with the least left that holds the request, else the idle GPU of least
+access cost. Singular, one GPU: of the idle GPUs whose cousins have nothing left the one of least access cost, else of
+all idle ones, so that intact groups stay intact. The access cost of a GPU is that of the link to the GPUs nearest to
+it, and these are its cousins. Link, several: those that together cost least to talk. The paper draws one tree for the
+cluster; here the node is chosen by the same preferences, then the tree of its machine. Nodes whose wiring is unknown
+count as wired the slow way.
 
 Source: Song et al. (Gaia Scheduler, ISPA'18), Algorithms 2 to 4; order of the links (NVLink < PIX < PXB < PHB < NODE <
 SYS) as nvidia-smi has it, not as the paper's text.
@@ -12,7 +13,7 @@ SYS) as nvidia-smi has it, not as the paper's text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.fits import hold_rest, hold_whole, linked, pair_cost, pick_devices, rest_mask
 from aliquot.placement.policy import BasePolicy
-from aliquot.topology import link_cost, singular
+from aliquot.topology import link_cost
 
 if TYPE_CHECKING:
     from aliquot.placement.cluster import Cluster
@@ -67,24 +68,21 @@ class Gaia(BasePolicy):
         shape = ask.shape
         if shape.devices != 1:
             return super().choose(ask, node, fitting)
+        free = self.cluster.free_milli[node]
         if shape.rest_milli:
             fitting = hold_rest(self.cluster, shape, node, fitting)
-            partly = [g for g in fitting if self.cluster.free_milli.item(node, g) < MILLI]
-            if partly:
+            if partly := [g for g in fitting if free.item(g) < MILLI]:
                 return (min(partly, key=lambda g: (*self.prefers(node, g), g)),)
-        return (self._singular(node, fitting),)
-
-    def _singular(self, node: int, fitting: Sequence[int]) -> int:
-        topology = self.cluster.spec(node).topology
-        idle = [g for g in fitting if self.cluster.free_milli.item(node, g) == MILLI]
-        if topology is None:
-            return self._tie(idle) if self._random_ties else idle[0]
-        used = np.flatnonzero(self.cluster.free_milli[node, : topology.count] < MILLI).tolist()
-        tie: Callable[[Sequence[int]], int] | None = self._tie if self._random_ties else None
-        return singular(topology, idle, used, tie=tie)
-
-    def _tie(self, equal: Sequence[int]) -> int:
-        return equal[int(self._chance.integers(len(equal)))]
+        candidates = [g for g in fitting if free.item(g) == MILLI]
+        if topology := self.cluster.spec(node).topology:
+            others = {g: [o for o in range(topology.count) if o != g] for g in candidates}
+            cost = {g: min((topology.cost[g][o] for o in others[g]), default=0) for g in candidates}
+            if shape.whole:
+                cousins = {g: [o for o in others[g] if topology.cost[g][o] == cost[g]] for g in candidates}
+                candidates = [g for g in candidates if cousins[g] and not free[cousins[g]].any()] or candidates
+            least = min(cost[g] for g in candidates)
+            candidates = [g for g in candidates if cost[g] == least]
+        return (candidates[int(self._chance.integers(len(candidates))) if self._random_ties else 0],)
 
     def _link_cost(self, shape: Shape, node: int) -> int:
         """What the GPUs that the node would give cost to talk, all pairs."""
