@@ -23,7 +23,6 @@ from .records import WIRE, Answer, Request, TenantRecord
 from .report import status_of
 from .server import Server, listen
 
-VERSION: Final = version()
 _LINE_LIMIT: Final = 1 << 20
 _BUFFER_LIMIT: Final = 4 << 20
 _CLIENT_LIMIT: Final = 64
@@ -134,7 +133,7 @@ class Channel:
     def _say(self, answer: Answer) -> None:
         if self._closed:
             return
-        answer.wire, answer.version = WIRE, VERSION
+        answer.wire, answer.version = WIRE, version()
         self._out += msgspec.json.encode(answer) + b"\n"
         if len(self._out) > _BUFFER_LIMIT:
             self.close()

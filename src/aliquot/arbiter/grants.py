@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from .leases import Record
+from .leases import LeaseRecord
 from .pages import GrantPage
 from .records import TenantGpu, TenantRecord
 from .shares import Descriptor, SharedMemory
@@ -49,7 +49,7 @@ class MemoryLease:
     earlier_max_bytes: int = 0
     unsettled: int = 0
     shared_bytes: int = 0
-    record: Record | None = None
+    record: LeaseRecord | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -256,7 +256,7 @@ class GrantState:
         self.kernels_us.pop(process, None)
         self.show_processes()
 
-    def hold(self, pid: int, held_bytes: int, record: Record | None) -> None:
+    def hold(self, pid: int, held_bytes: int, record: LeaseRecord | None) -> None:
         """Charge what a process that is not connected holds; as by a new arbiter, what others hold too is charged."""
         lease = self.absent.setdefault(pid, MemoryLease(unsettled=2))
         spare, lease.record = (record, lease.record) if lease.record else (None, record)

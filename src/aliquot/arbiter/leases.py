@@ -46,7 +46,7 @@ class Earlier:
     pid: int
     start: int
     held_bytes: int
-    record: Record
+    record: LeaseRecord
 
 
 class Leases:
@@ -71,7 +71,7 @@ class Leases:
         self._map[: len(_HEADER)] = _HEADER
         self._words[_MISSED] = 0
 
-    def take(self, tenant: str, gpu: bytes, pid: int) -> Record | None:
+    def take(self, tenant: str, gpu: bytes, pid: int) -> LeaseRecord | None:
         """A record for a process on a GPU; None: the process is not to be seen, or the file is full."""
         start = start_ticks(pid)
         if not start:
@@ -84,7 +84,7 @@ class Leases:
         at = index * _RECORD_BYTES
         self._map[at : at + len(identity)] = identity
         self._words[index * 8 + _CHECKSUM] = self._checksum(identity)
-        return Record(self, index)
+        return LeaseRecord(self, index)
 
     def store(self, index: int, held_bytes: int) -> None:
         """Change what a record says."""
@@ -109,7 +109,7 @@ class Leases:
         if self._words[index * 8 + _CHECKSUM] == self._checksum(data[: _IDENTITY.size]):
             tenant, gpu, pid, start = _IDENTITY.unpack_from(data)
             held = self._words[index * 8 + _HELD]
-            self.earlier.append(Earlier(tenant, gpu, pid, start, held, Record(self, index)))
+            self.earlier.append(Earlier(tenant, gpu, pid, start, held, LeaseRecord(self, index)))
             return
         self.whole = False
         self.clear(index)
@@ -119,7 +119,7 @@ class Leases:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LeaseRecord:
     """The place of one process's lease of one GPU."""
 
     leases: Leases

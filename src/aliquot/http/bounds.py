@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """The bounds of one server. All bodies together have twice the bytes that one may have."""
 
     body_bytes: int = 64 * 1024
@@ -25,7 +25,7 @@ class Limits:
     answer_s: float = 60.0
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A refused request; `code` is the HTTP status of the answer, the text one sentence."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -33,10 +33,10 @@ class Refused(Exception):
         self.code = code
 
 
-class Bounded:
+class BoundedApplication:
     """An application within bounds."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: RequestLimits) -> None:
         self._app, self._limits = app, limits
         self._unanswered = self._held_bytes = 0
 
@@ -49,7 +49,7 @@ class Bounded:
         try:
             if await self._read(scope, receive, body):
                 await self._answer(scope, receive, send, b"".join(body))
-        except Refused as error:
+        except RequestRefused as error:
             headers = {"connection": "close"} | ({"retry-after": "1"} if error.code == 503 else {})
             await PlainTextResponse(f"{error}\n", error.code, headers)(scope, receive, send)
         finally:
@@ -61,9 +61,9 @@ class Bounded:
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         size = int(declared) if declared.isdigit() else 0
         if size > most:
-            raise Refused(413, f"the body has {size} bytes, the most is {most}")
+            raise RequestRefused(413, f"the body has {size} bytes, the most is {most}")
         if self._unanswered >= self._limits.requests or self._held_bytes + size > 2 * most:
-            raise Refused(503, f"{self._unanswered} requests are waiting for their answer; try again")
+            raise RequestRefused(503, f"{self._unanswered} requests are waiting for their answer; try again")
         size = 0
         try:
             async with asyncio.timeout(self._limits.body_s):
@@ -75,13 +75,13 @@ class Bounded:
                     size += len(body[-1])
                     self._held_bytes += len(body[-1])
                     if size > most:
-                        raise Refused(413, f"the body has more than {most} bytes")
+                        raise RequestRefused(413, f"the body has more than {most} bytes")
                     if self._held_bytes > 2 * most:
-                        raise Refused(503, "the bodies of other requests take all room; try again")
+                        raise RequestRefused(503, "the bodies of other requests take all room; try again")
                     if not message.get("more_body", False):
                         return True
         except TimeoutError:
-            raise Refused(408, f"the body took longer than {self._limits.body_s:g} s") from None
+            raise RequestRefused(408, f"the body took longer than {self._limits.body_s:g} s") from None
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         """Call the application; when its answer begins, neither number nor time are bounded any more: it may stream."""
@@ -109,6 +109,6 @@ class Bounded:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            raise Refused(503, f"the answer took longer than {self._limits.answer_s:g} s; try again") from None
+            raise RequestRefused(503, f"the answer took longer than {self._limits.answer_s:g} s; try again") from None
         finally:
             self._unanswered -= answering

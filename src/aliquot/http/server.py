@@ -16,10 +16,10 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from aliquot.http.bounds import Bounded, Limits
+from aliquot.http.bounds import BoundedApplication, RequestLimits
 from aliquot.http.connections import HEAD_BYTES, Connection
 
-LIMITS: Final = Limits()
+LIMITS: Final = RequestLimits()
 KEEP_ALIVE_S: Final = 30
 GRACE_S: Final = 2
 _BACKLOG: Final = 1024
@@ -52,7 +52,7 @@ class HttpServer:
         app: ASGIApp,
         listener: socket.socket,
         *,
-        limits: Limits = LIMITS,
+        limits: RequestLimits = LIMITS,
         context: ssl.SSLContext | None = None,
         protocol: type[asyncio.Protocol] = Connection,
         keep_alive_s: int = KEEP_ALIVE_S,
@@ -63,7 +63,7 @@ class HttpServer:
         self._listener = listener
         self.port: int = listener.getsockname()[1]
         self.config = uvicorn.Config(
-            Bounded(app, limits),
+            BoundedApplication(app, limits),
             http=protocol,
             ws="none",
             log_config=None,

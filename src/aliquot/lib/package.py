@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+from functools import cache
 
 import msgspec
 
@@ -30,8 +30,11 @@ def of_another_version(who: str, line: bytes, wire: int, pid: int) -> str:
     return f"{who} is {age} than this program ({versions}); restart it: kill {pid}, then start it from this version"
 
 
+@cache
 def version() -> str:
     """Its version; `unknown` for a source tree that runs uninstalled."""
+    from importlib import metadata  # loads the parsers of e-mail, which no start of a program should pay for
+
     try:
         return metadata.version("aliquot")
     except metadata.PackageNotFoundError:

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from aliquot.http.bounds import Limits
+from aliquot.http.bounds import RequestLimits
 from aliquot.http.exposition import exposition
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.aliyun import Unit, inspect
@@ -43,7 +43,7 @@ from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.spans import PodSpans
 from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, Wording, judge, scores
 
-LIMITS: Final = Limits(body_bytes=64 * 1024 * 1024)
+LIMITS: Final = RequestLimits(body_bytes=64 * 1024 * 1024)
 """Of a cluster whose nodes are sent whole."""
 CATCH_UP_S: Final = 0.002
 LATE_S: Final = 0.5

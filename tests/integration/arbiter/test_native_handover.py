@@ -36,7 +36,7 @@ class Side:
 
     def __init__(self, shares, turns: Turns) -> None:
         self.engine = Dispatcher(token_policy(TokenConfig(turns=turns)), self.note)
-        self.protocol = Protocol(self.engine, 1)
+        self.protocol = Protocol(self.engine, 1, 256)
         self.selector = selectors.EpollSelector()
         self.noted: list[str] = []
         self.processes: list[Process] = []

@@ -12,6 +12,7 @@ import tempfile
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -233,7 +234,12 @@ class EngineFaults(Faults):
         gpus = tuple(Gpu(g, uuid, "Tesla V100", GPU_MIB) for g, uuid in enumerate(UUIDS))
         machine = Machine(gpus, self.folder / "libcuda.so.1", self.folder / "libnvidia-ml.so.1")
         self.engine = standalone.Engine(
-            RuntimeDir(self.folder), machine, ArbiterOptions(), injection="auto", policy="binpack"
+            RuntimeDir(self.folder),
+            machine,
+            SimpleNamespace(close=lambda: None),
+            ArbiterOptions(),
+            injection="auto",
+            policy="binpack",
         )
 
     def admit_now(self, name: str, gpu: int, milli: int, mib: int) -> bool:

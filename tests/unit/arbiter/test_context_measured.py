@@ -105,7 +105,7 @@ def test_a_context_that_ended_after_it_was_measured_is_not_charged_to_the_other(
     process = next(iter(grant.attached))
     lease.contexts = 2
     grant.add(lease, leased=64 * MIB, context=600 * MIB)
-    protocol = Protocol(SimpleNamespace(), 1)  # this message needs no engine
+    protocol = Protocol(SimpleNamespace(), 1, 256)  # this message needs no engine
     process.greeted = True
     protocol.handle(process, message(MessageType.RELEASE, ReserveFlag.CONTEXT), 0)
     for measured in (664, 664, 364):
@@ -147,7 +147,7 @@ def test_a_context_made_past_the_hook_is_not_charged_again_when_the_hook_sees_it
     correct(grant, {(GPU, PID): measured * MIB})
     engine = Dispatcher(token_policy(TokenConfig()), lambda *_, **__: None)
 
-    Protocol(engine, 1).handle(process, message(MessageType.RESERVE, ReserveFlag.CONTEXT), 0)
+    Protocol(engine, 1, 256).handle(process, message(MessageType.RESERVE, ReserveFlag.CONTEXT), 0)
 
     assert (1, charged) == (lease.contexts, grant.context_bytes // MIB)
 
@@ -171,7 +171,7 @@ def test_a_context_is_charged_what_one_was_seen_to_take_alone(scene, used, lease
     measure.apply(engine, EventRing(10), 0)
     grant.add(lease, context=-grant.context_bytes)
 
-    Protocol(engine, 1).handle(process, message(MessageType.RESERVE, ReserveFlag.CONTEXT), 0)
+    Protocol(engine, 1, 256).handle(process, message(MessageType.RESERVE, ReserveFlag.CONTEXT), 0)
 
     assert charged == grant.context_bytes // MIB
 

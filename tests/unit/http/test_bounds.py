@@ -10,15 +10,15 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from aliquot.http.bounds import Bounded, Limits
+from aliquot.http.bounds import BoundedApplication, RequestLimits
 
-SMALL = Limits(body_bytes=10, requests=2)
+SMALL = RequestLimits(body_bytes=10, requests=2)
 
 
 class Client:
     """One request to a bounded application, whose body comes in parts; what was answered is in `code` and `text`."""
 
-    def __init__(self, bounded: Bounded, *parts: bytes, length: str = "", whole: bool = True) -> None:
+    def __init__(self, bounded: BoundedApplication, *parts: bytes, length: str = "", whole: bool = True) -> None:
         self.parts = list(parts)
         self.whole = whole
         self.reads = self.code = 0
@@ -69,7 +69,7 @@ def test_the_parts_of_a_body_are_put_together():
 
     async def scene(app: App) -> None:
         app.may.set()
-        client = Client(Bounded(app, SMALL), b"01234", b"", b"56789", length="10")
+        client = Client(BoundedApplication(app, SMALL), b"01234", b"", b"56789", length="10")
         await client.task
 
         assert (200, b"0123456789") == (client.code, client.text)
@@ -82,7 +82,7 @@ def test_a_body_that_is_too_long_is_refused(parts: tuple[bytes, ...], length: st
     """Before it is read if it says its length, else as soon as it is too long; the application does not see it."""
 
     async def scene(app: App) -> None:
-        client = Client(Bounded(app, SMALL), *parts, length=length)
+        client = Client(BoundedApplication(app, SMALL), *parts, length=length)
         await client.task
 
         assert (413, reads, 0) == (client.code, client.reads, app.arrived)
@@ -95,7 +95,7 @@ def test_requests_beyond_the_bound_are_refused_until_one_is_answered():
     """A flood costs no more than the requests that may wait; the server is back as soon as they are answered."""
 
     async def scene(app: App) -> None:
-        bounded = Bounded(app, SMALL)
+        bounded = BoundedApplication(app, SMALL)
         first = [Client(bounded, b"a") for _ in range(2)]
         while app.arrived < 2:
             await asyncio.sleep(0)
@@ -118,7 +118,7 @@ def test_bodies_on_their_way_are_bounded_together():
 
     async def scene(app: App) -> None:
         app.may.set()
-        bounded = Bounded(app, SMALL)
+        bounded = BoundedApplication(app, SMALL)
         slow = [Client(bounded, b"0123456789"[:9], whole=False) for _ in range(2)]
         await asyncio.sleep(0)
         refused = Client(bounded, b"abc", length="3")
@@ -142,7 +142,7 @@ def test_an_answer_that_has_begun_does_not_count():
         await asyncio.Event().wait()
 
     async def scene(_: App) -> None:
-        bounded = Bounded(stream, Limits(requests=1, answer_s=0.01))
+        bounded = BoundedApplication(stream, RequestLimits(requests=1, answer_s=0.01))
         clients = [Client(bounded, b"") for _ in range(5)]
         while not all(client.code for client in clients):
             await asyncio.sleep(0)
@@ -158,15 +158,15 @@ def test_an_answer_that_has_begun_does_not_count():
 @pytest.mark.parametrize(
     ("limits", "whole", "code", "why"),
     [
-        (Limits(body_s=0.01), False, 408, b"the body took longer than 0.01 s"),
-        (Limits(answer_s=0.01), True, 503, b"the answer took longer than 0.01 s; try again"),
+        (RequestLimits(body_s=0.01), False, 408, b"the body took longer than 0.01 s"),
+        (RequestLimits(answer_s=0.01), True, 503, b"the answer took longer than 0.01 s; try again"),
     ],
 )
-def test_what_takes_too_long_is_answered(limits: Limits, whole: bool, code: int, why: bytes):
+def test_what_takes_too_long_is_answered(limits: RequestLimits, whole: bool, code: int, why: bytes):
     """A body that does not end and an application that does not answer."""
 
     async def scene(app: App) -> None:
-        client = Client(Bounded(app, limits), b"x", whole=whole)
+        client = Client(BoundedApplication(app, limits), b"x", whole=whole)
         await client.task
 
         assert (code, why + b"\n") == (client.code, client.text)

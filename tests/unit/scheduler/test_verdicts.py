@@ -148,7 +148,9 @@ def test_an_unhealthy_device_takes_nobody_new():
     sick = msgspec.convert({"metadata": {"name": "sick", "annotations": {GPUS: text}}}, Node)
     s.ledger.node_changed(Change("added", sick))
 
-    assert {"sick": "does not have a GPU with 0.30 free"} == verdicts(s.ledger, ask(pod(percent(30))), ["sick"]).failed
+    assert {"sick": "does not have a GPU with 0.30 free that is well"} == verdicts(
+        s.ledger, ask(pod(percent(30))), ["sick"]
+    ).failed
     devices = judge(s.ledger.cluster, asking(rest_milli=300), "sick").devices
     assert ["is not well"] == [text_of(reason) for reason in devices if reason]
 

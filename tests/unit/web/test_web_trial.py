@@ -56,7 +56,8 @@ def test_what_does_not_fit_now_says_why(ledger: MachineLedger):
     trial = tried(ledger, request="2")
 
     assert not trial.fits and trial.nearest
-    assert "It waits: asks 2 GPUs close to each other; node here does not have 2 free GPUs." == trial.sentence
+    asked = "It waits: asks 2 GPUs close to each other; node here does not have 2 free GPUs."
+    assert f"{asked} It needs 2 whole GPUs, 1 is free (GPU 1)." == trial.sentence
     assert [("GPU 0", "has 0.40 free, 1.00 were asked")] == [(r.where, r.text) for r in trial.reasons]
 
 

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from aliquot.http.bounds import Limits
+from aliquot.http.bounds import RequestLimits
 from aliquot.http.connections import ClientConnection
 from aliquot.http.server import HttpServer
 from aliquot.kube.dialects import aliyun, foreign
@@ -31,7 +31,7 @@ from aliquot.scheduler.settings import SchedulerSettings
 from aliquot.scheduler.webhook.admission import Admission, AdmissionAnswer, BadReview, Document, answer
 from aliquot.scheduler.webhook.certs import CertificateBundle
 
-LIMITS: Final = Limits(body_bytes=8 * 1024 * 1024, requests=16, answer_s=5.0)
+LIMITS: Final = RequestLimits(body_bytes=8 * 1024 * 1024, requests=16, answer_s=5.0)
 """More than the object and the one before it, of 3 MiB each, that the API server takes; it waits for 5 s."""
 
 KEEP_ALIVE_S: Final = 180
