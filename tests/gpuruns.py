@@ -21,12 +21,8 @@ from aliquot.driver.emulation import EmulatedMachine, prepare
 SOURCES = Path(aliquot.__file__).parents[1]
 WAYS_IN = ("substitute", "library-path", "preload")
 WAYS = ("alone", *WAYS_IN)
-KEPT = (
-    "--gpu-request",
-    ".01",
-    "--gpu-mem",
-    "1Mi",
-)  # a tenant that never uses its GPU: an engine ends with its last run
+# A tenant that never uses its GPU: an engine ends with its last run.
+KEPT = ("--gpu-request", ".01", "--gpu-mem", "600Mi")
 
 
 class Run:

@@ -295,7 +295,6 @@ class Tenant:
     grants: list[GrantState]
     processes: set[Process] = field(default_factory=set)
     absent: dict[int, int] = field(default_factory=dict)
-    too_many: int = 0  # processes refused because there were as many as may be, since it came
     wanted_at_ns: int = 0
     missing: bool = False  # its socket's name was not there at the last round
     stopping: bool = False  # idle as a whole, to be revoked at this turn's end

@@ -389,7 +389,7 @@ class Server:
             with contextlib.suppress(OSError):
                 answer(process, MessageType.REFUSED, 0, a=Refusal.TOO_MANY, b=max_processes)
             sock.close()
-            self._note_too_many(process, now)
+            self.events.emit("too-many-processes", now, tenant=tenant.name, pid=process.pid)
             return
         try:
             process.pidfd = os.pidfd_open(pid)
@@ -402,13 +402,6 @@ class Server:
         self.selector.register(sock, selectors.EVENT_READ, lambda: self._read(process))
         if process.pidfd >= 0:
             self.selector.register(process.pidfd, selectors.EVENT_READ, lambda: self._died(process))
-
-    def _note_too_many(self, process: Process, now_ns: int) -> None:
-        """One event for the 1st, 2nd, 4th, 8th ... refusal, for processes that are refused try again."""
-        process.tenant.too_many = count = process.tenant.too_many + 1
-        if count & (count - 1) == 0:
-            tenant = process.tenant.name
-            self.events.emit("too-many-processes", now_ns, tenant=tenant, pid=process.pid, count=count)
 
     def _died(self, process: Process) -> None:
         if not process.closed:
@@ -440,11 +433,11 @@ class Server:
             if not self._protocol.handle(process, data, now_ns):
                 self.drop(process)
         except Misbehaved as fault:
+            name, pid = process.tenant.name, process.pid
             if fault.refusal is Refusal.TOO_MANY:
-                self._note_too_many(process, now_ns)
+                self.events.emit("too-many-processes", now_ns, tenant=name, pid=pid)
             else:
-                why = fault.refusal.name
-                self.events.emit("misbehaved", now_ns, tenant=process.tenant.name, pid=process.pid, why=why)
+                self.events.emit("misbehaved", now_ns, tenant=name, pid=pid, why=fault.refusal.name)
             self.drop(process, fault.refusal)
         except OSError:
             self.drop(process)

@@ -49,7 +49,7 @@ def endure(machine: Machine, seed: int, count: int) -> None:
     print(f"{count} faults; all held again within {longest_s:.1f} s of each")
     assert [] == machine.close()
     left = {path.name for path in machine.disk.folder.iterdir()}
-    assert left <= {"arbiter.lock", "engine.log", "journal", "logs", "state", "tenants.json"}
+    assert left <= {"arbiter.lock", "engine.log", "journal", "leases", "logs", "state", "tenants.json"}
 
 
 @pytest.mark.timeout(120)
