@@ -133,6 +133,7 @@ def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any]
             _announce(engine, url, options["metrics_port"], lost)
             for line in pods.apply(text) if text else []:
                 click.echo(line)
+            click.echo(f"ready at {engine.runtime.root}. Give it work: aliquot apply -f FILE")
             while not stopping.wait(1.0) and (lock.watch_directory() or engine.tenants):
                 pods.place_waiting()
                 engine.rest()
@@ -183,7 +184,6 @@ def _announce(engine: Engine, dashboard: str | None, metrics_port: int | None, l
         click.echo(f"metrics at http://127.0.0.1:{metrics_port}/metrics")
     if lost:
         click.echo(lost)
-    click.echo(f"ready at {engine.runtime.root}. Give it work: aliquot apply -f FILE")
 
 
 def _require_writable(folder: Path) -> None:
