@@ -20,7 +20,7 @@ from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.fits import fitting_nodes
 from aliquot.sim.jobs import Job, Workload
 from aliquot.sim.kernel import US_PER_S
-from aliquot.sim.wording import duration
+from aliquot.sim.wording import duration, load_percent
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,7 @@ def sentence(offered: Mapping[str, Any]) -> str:
     asked = f"{offered['gpu_hours']:,.1f} GPU-hours asked of {offered['gpus']:,} GPUs"
     if percent is None:
         return f"{asked} at once: there is no offered load where all jobs arrive together"
-    verdict = "; this cluster cannot hold it: waits grow as long as jobs arrive"
+    verdict = "; waits grow as long as jobs arrive"
     if offered["holds"]:
         verdict = ", but never more GPUs at a time than there are" if percent > 100 else ""
-    shown = f"{percent:.1f}" if 99 < percent < 101 else f"{percent:.0f}"
-    return f"offered load {shown} %: {asked} in {duration(offered['span_s'])} of arrivals{verdict}"
+    return f"offered load {load_percent(percent)} %: {asked} in {duration(offered['span_s'])} of arrivals{verdict}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from aliquot.model.errors import UserError
 from aliquot.sim.figures import RunFigures
 from aliquot.sim.runs import RunTask, Scenario, offered_load
-from aliquot.sim.wording import duration, number, part_waits
+from aliquot.sim.wording import duration, load_percent, number, part_waits
 
 MAX_SIZES: Final = 100
 WAITS: Final = ("mean", "p50", "p90", "p99")
@@ -106,7 +106,10 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _sentence(answer: Mapping[str, Any], goal: Mapping[str, Any]) -> str:
-    """Whether a size is enough, and for which jobs: those that fit on no node wait for ever, whatever the size."""
+    """Whether a size is enough, and for which jobs: those that fit on no node wait for ever, whatever the size.
+
+    A trace that ends can be served above a load of 100 %, arrivals that go on cannot.
+    """
     never, whom, them, rest = answer["left_out"], "", "the jobs", ""
     if never:
         fit = answer["jobs"] - never
@@ -120,6 +123,10 @@ def _sentence(answer: Mapping[str, Any], goal: Mapping[str, Any]) -> str:
         wanted = duration(goal["wait_s"])
         return f"none of these sizes is enough{whom}: with {answer['gpus']} GPUs {told}, wanted are {wanted}{rest}"
     cost = f", cost {number(answer['cost'])} for the trace" if "cost" in answer else ""
+    percent = answer["offered_load_percent"] or 0
+    if percent > 100:
+        whom = whom or " for this trace"
+        rest += f"; if jobs kept arriving at this rate, a load of {load_percent(percent)} %, waits would grow"
     return (
         f"{answer['gpus']} GPUs ({answer['nodes']}) are enough{whom}: {told}, within "
         f"{duration(goal['wait_s'])}{cost}{rest}"

@@ -32,6 +32,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if size >= 1000 else f"{value:.2f}" if size >= 0.1 else f"{value:.4f}"
 
 
+def load_percent(percent: float) -> str:
+    """An offered load with a decimal where it matters on which side of 100 it is."""
+    return f"{percent:.1f}" if 99 < percent < 101 else f"{percent:.0f}"
+
+
 def part_waits(at: str, whom: str = "the jobs") -> str:
     """How `p90` is read in a sentence about waits."""
     return f"the mean wait of {whom} is" if at == "mean" else f"{at.removeprefix('p')} % of {whom} wait at most"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from aliquot.model.errors import UserError
-from aliquot.sim import parallel, runs, sizes
+from aliquot.sim import parallel, runs, sizes, study
+from aliquot.sim.report.findings import verdict
 
 
 def test_a_range_stands_for_every_size_in_it():
@@ -65,7 +66,8 @@ def test_a_goal_that_no_size_keeps_is_told_with_what_the_largest_does():
         (
             "v100x2*2..3",
             "Policy bestfit: 4 GPUs (v100x2*2) are enough for the 3 jobs that fit on a node: 90 % of them wait at most "
-            "0 s, within 1 min; 2 of 5 jobs (12.00 of 15.00 GPU-hours) can never run",
+            "0 s, within 1 min; 2 of 5 jobs (12.00 of 15.00 GPU-hours) can never run; if jobs kept arriving at this "
+            "rate, a load of 54000 %, waits would grow",
         ),
         (
             "v100x2*1..1",
@@ -84,6 +86,26 @@ def test_jobs_that_can_never_run_are_part_of_the_answer(tmp_path: Path, nodes: s
     done = parallel.run_all(runs.run, todo, workers=1).results
 
     assert [said] == sizes.sentences(sizes.size_facts(done, sizes.Goal(60, "p90")))
+
+
+def test_a_size_that_is_enough_is_not_said_to_be_too_small(tmp_path: Path):
+    """Where the load is above 100 % a size is enough for this trace only, and no sentence beside that denies it."""
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("name,arrival_s,duration_s,gpu\nA,0,100,1\nB,10,50,1\nC,20,30,0.5\nD,30,40,0.5\n")
+    scenario = runs.Scenario("v100*1..6", str(trace))
+    clusters = sizes.scenarios(scenario, sizes.sizes_of(scenario.nodes))
+    todo = [task for each in clusters for task in runs.tasks(each, ["bestfit"], [1])]
+    done = parallel.run_all(runs.run, todo, workers=1)
+    swept = sizes.size_facts(done.results, sizes.Goal(60, "p90"))
+    shown = [task for task in todo if task.scenario.nodes == sizes.chosen_size(swept)]
+
+    said = verdict(study.summary(study.Study.of(shown, done, sizes=swept)))
+
+    assert [
+        "Offered load 308 %: 0.1 GPU-hours asked of 2 GPUs in 30 s of arrivals; waits grow as long as jobs arrive.",
+        "Policy bestfit: 2 GPUs (v100*2) are enough for this trace: 90 % of the jobs wait at most 37 s, within 1 min; "
+        "if jobs kept arriving at this rate, a load of 308 %, waits would grow.",
+    ] == [said[0], said[-1]]
 
 
 def test_a_price_gives_each_size_its_cost():
