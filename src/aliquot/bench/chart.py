@@ -56,27 +56,12 @@ def table(report: Report) -> str:
     lines = [f"  {'PHASE':15}{'TIME':>11}  TENANT  EXPECTED  MEASURED  CHARGED   ERROR"]
     for seen in report.phases:
         span = f"{seen.phase.start_s:.0f}-{seen.phase.end_s:.0f} s"
-        for tenant, due in seen.phase.expected.items():
-            lines.append(_row(seen.phase.name, span, tenant, due, seen.measured, seen.charged))
+        for tenant, error in seen.errors().items():
+            due, own, charged = (by.get(tenant, 0.0) for by in (seen.phase.expected, seen.measured, seen.charged))
+            lines.append(
+                f"  {seen.phase.name:15}{span:>11}  {tenant:6}  {due:8.3f}  {own:8.3f}  {charged:7.3f}  {error:6.3f}"
+            )
+    done = f"{report.done_per_charged * 100:.0f} % of the time charged was filled with kernels"
     verdict = "kept" if report.kept else "NOT kept"
-    lines.append(f"Largest error {report.max_error:.3f}, {TOLERANCE} allowed: the promise is {verdict}.")
+    lines.append(f"Largest error {report.max_error:.3f}, {TOLERANCE} allowed; {done}: the promise is {verdict}.")
     return "\n".join(lines)
-
-
-def cause(report: Report, load: float, cores: int) -> str:
-    """Why the promise may have been broken through no fault of a tenant, and what to do; empty where nothing is known.
-
-    `load` is the machine's load average. What an emulated GPU runs ends when a core is free to end it.
-    """
-    if report.kept or not report.emulated or load <= cores:
-        return ""
-    return (
-        f"This machine is busy (load {load:.0f} on {cores} cores), and an emulated GPU needs one that is free when a "
-        "kernel ends. Try again when it is quiet."
-    )
-
-
-def _row(name: str, span: str, tenant: Tenant, due: float, measured: Shares, charged: Shares) -> str:
-    own, counted = measured.get(tenant, 0.0), charged.get(tenant, 0.0)
-    error = max(abs(own - due), abs(counted - due))
-    return f"  {name:15}{span:>11}  {tenant:6}  {due:8.3f}  {own:8.3f}  {counted:7.3f}  {error:6.3f}"

@@ -6,6 +6,7 @@ its phase that is measured. Samples for the live chart are taken twice a second.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
@@ -22,6 +23,7 @@ from aliquot.bench.fig6 import (
     UsagePoint,
     measure,
 )
+from aliquot.bench.priority import hindrance
 from aliquot.bench.scene import Client, scene
 
 TICK_S: Final = 0.5
@@ -127,4 +129,6 @@ def play_on(stage: Stage, timeline: Fig6Timeline, watch: Watch) -> Report:
     Raises:
         ClientFailed: a client did not run.
     """
+    if stage.emulated and (why := hindrance()):
+        sys.stderr.write(f"{why}\n")
     return _Play(timeline, stage, watch).run()

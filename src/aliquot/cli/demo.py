@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +45,7 @@ def fig6(fast: bool, emulate: str | None, output: str, out: Path) -> None:
 
 def tell(report: Report, out: Path, output: str) -> int:
     """Draw and print a run, as text or json; the exit status."""
-    from aliquot.bench.chart import cause, table
+    from aliquot.bench.chart import table
     from aliquot.bench.plots import draw_fig6
 
     pictures = draw_fig6(report, out)
@@ -54,8 +53,6 @@ def tell(report: Report, out: Path, output: str) -> int:
         click.echo(json.dumps(report.as_json(), indent=2))
     else:
         click.echo(table(report))
-        if busy := cause(report, os.getloadavg()[0], os.cpu_count() or 1):
-            click.echo(busy)
         click.echo(f"Pictures: {', '.join(map(str, pictures))}")
     return 0 if report.kept else 1
 

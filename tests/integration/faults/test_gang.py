@@ -22,6 +22,6 @@ def test_a_launch_on_two_gpus_gets_both_at_once_and_shares_them(stage):
 
     shares = scene.shares([gang, single], 2.5)
 
-    assert min(shares) > 0.35, shares
+    assert min(shares) > 0.4 * sum(shares) > 0.2, shares
     assert [gang.end(), single.end()] == [0, 0]
     assert (gang.said, single.said) == ("", "")

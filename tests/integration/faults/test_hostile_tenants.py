@@ -74,9 +74,7 @@ def test_garbage_harms_neither_a_neighbour_nor_a_sister(scene):
             process.sock.send(os.urandom(64))
             process.close()
 
-    before = sum(scene.shares([neighbour, sister], SECONDS))
-    with meanwhile(garbage):
-        during = sum(scene.shares([neighbour, sister], SECONDS))
+    before, during = scene.interleaved([neighbour, sister], lambda: meanwhile(garbage))
 
     assert during > 0.75 * before
     assert unharmed(scene, neighbour)
@@ -89,9 +87,9 @@ def test_a_flood_takes_nothing_from_a_neighbour(scene):
     flood = hostile(scene)
     message = MESSAGE_STRUCT.pack(MessageType.RETURN, 0, 0, 1, 0, 0, 0, 0, bytes(16))
 
-    [before] = scene.shares([neighbour], SECONDS)
-    with meanwhile(lambda: [flood.sock.send(message) for _ in range(500)] and None):
-        [during] = scene.shares([neighbour], SECONDS)
+    before, during = scene.interleaved(
+        [neighbour], lambda: meanwhile(lambda: [flood.sock.send(message) for _ in range(500)] and None)
+    )
 
     assert any(event["kind"] == "throttled" and event["tenant"] == "x" for event in scene.admin.events())
     assert during > 0.75 * before
@@ -115,7 +113,7 @@ def test_lies_about_draining_cost_the_liar(scene, lie):
 
     lies()
     with meanwhile(lies):
-        [share] = scene.shares([neighbour], SECONDS)
+        [share] = scene.charged([neighbour], SECONDS)
 
     assert share > 0.42
     assert scene.seen("x").charged_ns > 50_000_000
@@ -144,7 +142,7 @@ def test_pretending_to_be_another_changes_only_ones_own_books(scene):
     assert scene.seen("x").processes == 1
     pretender.send(MessageType.RELEASE, a=1 << 40)
     eventually(lambda: scene.seen("x").processes == 0, "the pretender is cut off")
-    time.sleep(0.1)
-    assert len(list(Path(f"/proc/{scene.arbiter.pid}/fd").iterdir())) <= descriptors
+    open_now = Path(f"/proc/{scene.arbiter.pid}/fd")
+    eventually(lambda: len(list(open_now.iterdir())) <= descriptors, "descriptors sent along are closed")
     assert unharmed(scene, neighbour)
     pretender.close()

@@ -19,7 +19,7 @@ def test_no_pattern_of_pauses_gains_anything(stage, work_ms, pause_ms):
     steady = scene.client("b", 500, 1000, "steady", "--kernel-ms", "1").wait_ready()
     time.sleep(0.5)
 
-    got, others = scene.shares([pausing, steady])
+    got, others = scene.charged([pausing, steady])
 
     assert got < 0.52
     assert others > 0.44

@@ -7,6 +7,7 @@ import pytest
 from aliquot.bench import chart
 from aliquot.bench.fig6 import PAPER, A, B, C, Measured, Report, UsagePoint
 from aliquot.bench.plots import draw_fig6, title
+from aliquot.bench.priority import hindrance
 
 
 @pytest.fixture
@@ -45,14 +46,13 @@ def test_the_table_ends_with_the_verdict(report):
     assert chart.table(report).splitlines()[-1].endswith("the promise is kept.")
 
 
-def test_a_busy_machine_is_named_where_the_promise_was_broken_on_an_emulated_gpu(report):
-    """Only then: a promise that was kept needs no reason, and neither a quiet machine nor a real GPU has this one."""
-    phase = PAPER.phases[0]
-    broken = Report("x", emulated=True, phases=[Measured(phase, dict(phase.expected), {A: 0.1})])
-    real = Report("x", emulated=False, phases=broken.phases)
-
-    assert "busy (load 18 on 2 cores)" in chart.cause(broken, 18.4, 2)
-    assert "" == chart.cause(report, 18.4, 2) == chart.cause(broken, 1.9, 2) == chart.cause(real, 18.4, 2)
+def test_a_busy_machine_is_named_before_the_start(monkeypatch):
+    """The sentence has load and cores; a quiet machine has none."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (18.4, 0, 0))
+    assert "This machine is busy (load 18 on 2 cores)" in hindrance()
+    monkeypatch.setattr("os.getloadavg", lambda: (1.9, 0, 0))
+    assert "" == hindrance()
 
 
 def test_the_pictures_carry_the_finding(report, tmp_path):
