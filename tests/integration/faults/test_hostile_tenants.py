@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,6 @@ from waiting import eventually
 from aliquot.arbiter.abi import MESSAGE_STRUCT, MessageType
 
 pytestmark = pytest.mark.real_time
-
-SECONDS = 1.5
 
 
 @contextlib.contextmanager
@@ -87,11 +86,16 @@ def test_a_flood_takes_nothing_from_a_neighbour(scene):
     flood = hostile(scene)
     message = MESSAGE_STRUCT.pack(MessageType.RETURN, 0, 0, 1, 0, 0, 0, 0, bytes(16))
 
-    before, during = scene.interleaved(
-        [neighbour], lambda: meanwhile(lambda: [flood.sock.send(message) for _ in range(500)] and None)
-    )
+    def floods() -> AbstractContextManager:
+        return meanwhile(lambda: [flood.sock.send(message) for _ in range(500)] and None)
 
-    assert any(event["kind"] == "throttled" and event["tenant"] == "x" for event in scene.admin.events())
+    def throttled() -> bool:
+        return any(event["kind"] == "throttled" and event["tenant"] == "x" for event in scene.admin.events())
+
+    with floods():
+        eventually(throttled, "the flood is throttled")
+    before, during = scene.interleaved([neighbour], floods)
+
     assert during > 0.75 * before
     assert unharmed(scene, neighbour)
 
@@ -113,7 +117,7 @@ def test_lies_about_draining_cost_the_liar(scene, lie):
 
     lies()
     with meanwhile(lies):
-        [share] = scene.charged([neighbour], SECONDS)
+        [share] = scene.charged([neighbour], 4)  # many turns: each lie delays one by as long as an answer is waited for
 
     assert share > 0.42
     assert scene.seen("x").charged_ns > 50_000_000
@@ -143,6 +147,7 @@ def test_pretending_to_be_another_changes_only_ones_own_books(scene):
     pretender.send(MessageType.RELEASE, a=1 << 40)
     eventually(lambda: scene.seen("x").processes == 0, "the pretender is cut off")
     open_now = Path(f"/proc/{scene.arbiter.pid}/fd")
-    eventually(lambda: len(list(open_now.iterdir())) <= descriptors, "descriptors sent along are closed")
+    watched = 1  # the pretender's process, which lives on and may hold what it reserved
+    eventually(lambda: len(list(open_now.iterdir())) <= descriptors + watched, "descriptors sent along are closed")
     assert unharmed(scene, neighbour)
     pretender.close()
