@@ -31,7 +31,7 @@ def live(report: Report, phase: Phase, end_s: float) -> str:
     emulated = " (emulated)" if report.emulated else ""
     lines = [
         f"{report.gpu}{emulated}   {phase.name}   {point.at_s:5.0f} of {end_s:.0f} s",
-        f"  {'TENANT':8}{'REQUEST':>8}{'LIMIT':>8}  {'USAGE':{BAR_CELLS}}        {'HISTORY':>{BAR_CELLS}}",
+        f"  {'TENANT':8}{'REQUEST':>8}{'LIMIT':>8}  {'USAGE (│ its due)':{BAR_CELLS}}        {'HISTORY':>{BAR_CELLS}}",
     ]
     for tenant, ask in ASKS.items():
         share = point.usage.get(tenant, 0.0)

@@ -278,18 +278,19 @@ class TopApp(App[int]):
         if self._look is None or not self.query("#head"):
             return  # before the first look, or ending
         self.query_one("#head", Static).update(_line(head(self._look)))
-        self.query_one("#note", Static).update(_line(self._note()))
         columns, rows = self._rows(self._look)
         self._fill(columns, rows)
+        self.query_one("#note", Static).update(_line(self._note(self._look)))
         self._draw_detail()
 
-    def _note(self) -> str:
-        parts = {OVERVIEW: "waiting, GPUs and their tenants", "gpus": "GPUs", "workloads": "workloads"}
+    def _note(self, look: Look) -> str:
+        waits = "waiting, " if any(key.startswith(WAITS) for key in self._keys) else ""
+        parts = {OVERVIEW: f"{waits}GPUs and their tenants", "gpus": "GPUs", "workloads": "workloads"}
         gpu = self._gpu(self._view)
         what = f"GPU {gpu.index} of {gpu.node}, {gpu.model}" if gpu else parts.get(self._view, "this GPU is gone")
         sort = f"   sorted by {self._sort}" if self._view in (OVERVIEW, "gpus") else ""
         text = f'   only with "{self._text}"' if self._text else ""
-        return f"{what}{sort}{text}"
+        return f"{look.title}   {what}{sort}{text}"
 
     def _rows(self, look: Look) -> tuple[tuple[str, ...], dict[str, Row]]:
         wide = self.size.width >= NARROW

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import Final
 
-from aliquot.cli.top_cells import workload_lines
-from aliquot.cli.top_overview import WAITS
-from aliquot.cli.top_rows import Look, share_line, spark
+from aliquot.cli.tables import aligned
+from aliquot.cli.top_cells import TENANTS, share_row, workload_lines
+from aliquot.cli.top_overview import WAITS, WIDE_FROM, cut
+from aliquot.cli.top_rows import Look, spark
 from aliquot.model.quantities import format_milli
+from aliquot.web.api import Gpu
 
 KEPT: Final = 240
+_EDGE: Final = 6
+"""Cells for the padding, a scroll bar, and the gap behind the name."""
 
 
 class UsageHistory:
@@ -55,7 +59,7 @@ class DetailBox:
         if gpu is None:
             return []
         past = f"busy   {gpu.busy_milli / 1000:.2f}   {spark(self._past.busy[uuid], 1000, self._cells)}"
-        lines = [*([past] if gpu.measured else []), *self.gpu(uuid)]
+        lines = [*([past] if gpu.measured else []), *self._silence(gpu)]
         if self._high:
             lines += [line for share in gpu.shares for line in ("", share.tenant, *self.share(uuid, share.tenant))]
         return lines
@@ -65,16 +69,20 @@ class DetailBox:
         gpu = self._look.gpu(uuid)
         if gpu is None:
             return []
-        silent = self._look.silent.get(gpu.node, "")
-        why = [f"{gpu.node} does not tell what is used: {silent}"] if silent else []
         if not gpu.shares:
-            return [f"{gpu.node} GPU {gpu.index}: no tenants", *why]
-        width = min(32, max(len(share.tenant) for share in gpu.shares))
-        cells = max(6, min(24, self._width - width - 62))
-        drawn = [
-            share_line(gpu, share, chr(ord("a") + number % 26), width, cells) for number, share in enumerate(gpu.shares)
-        ]
-        return [*drawn, *why]
+            return [f"{gpu.node} GPU {gpu.index}: no tenants", *self._silence(gpu)]
+        wide = self._width >= WIDE_FROM
+        rows = [TENANTS if wide else TENANTS[:6], *(share_row(gpu, share, wide=wide) for share in gpu.shares)]
+        numbers = [[str(cell) for cell in row[1:]] for row in rows]
+        room = self._width - _EDGE - max(map(len, aligned(numbers)))
+        letters = [" ", *(chr(ord("a") + number % 26) for number in range(len(gpu.shares)))]
+        names = [str(cut(f"{letter} {row[0]}", room)) for letter, row in zip(letters, rows, strict=True)]
+        drawn = aligned([[name, *rest] for name, rest in zip(names, numbers, strict=True)])
+        return [*drawn, *self._silence(gpu)]
+
+    def _silence(self, gpu: Gpu) -> list[str]:
+        silent = self._look.silent.get(gpu.node, "")
+        return [f"{gpu.node} does not tell what is used: {silent}"] if silent else []
 
     def share(self, uuid: str, tenant: str) -> list[str]:
         """A tenant on a GPU, with its history."""

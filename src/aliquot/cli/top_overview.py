@@ -80,13 +80,13 @@ def _fitted(columns: tuple[str, ...], rows: dict[str, Row], width: int) -> dict[
     own = [max([cell_len(title), *(cell_len(str(row[n])) for row in rows.values())]) for n, title in enumerate(columns)]
     room = width - _EDGE - _PADDING * len(columns)
     if columns == SLIM:
-        return {key: (_cut(row[0], room - sum(own[1:])), *row[1:]) for key, row in rows.items()}
+        return {key: (cut(row[0], room - sum(own[1:])), *row[1:]) for key, row in rows.items()}
     name = min(own[0], 40)
     last = room - name - sum(own[1:-1])
-    return {key: (_cut(row[0], name), *row[1:-1], _cut(row[-1], last)) for key, row in rows.items()}
+    return {key: (cut(row[0], name), *row[1:-1], cut(row[-1], last)) for key, row in rows.items()}
 
 
-def _cut(cell: str | Text, cells: int) -> str | Text:
+def cut(cell: str | Text, cells: int) -> str | Text:
     """A cell of at most that width, with a sign where something was left out."""
     if cell_len(str(cell)) <= cells:
         return cell

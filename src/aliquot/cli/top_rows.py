@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from aliquot.model.quantities import format_milli
 from aliquot.standalone.wire import RunProcess
 from aliquot.status.sensors import Sensors
 from aliquot.web.api import Gpu, Share, Workload
@@ -96,10 +95,7 @@ def head(look: Look) -> str:
     memory = f"{memory_used} / {gib(sum(gpu.memory_mib for gpu in gpus))} GiB"
     waiting = sum(workload.state == "Pending" for workload in look.workloads)
     waits = f"{waiting} waiting   " if waiting else ""
-    return (
-        f"{waits}{len(gpus)} GPUs   busy {used}   promised {len(gpus) - free / 1000:.2f}   memory {memory}   "
-        f"{look.title}"
-    )
+    return f"{waits}{len(gpus)} GPUs   busy {used}   promised {len(gpus) - free / 1000:.2f}   memory {memory}"
 
 
 def found(gpus: Iterable[Gpu], text: str) -> list[Gpu]:
@@ -159,14 +155,3 @@ def state_of(gpu: Gpu, share: Share) -> str:
 def wait_text(gpu: Gpu, share: Share) -> str:
     """How long it waits for a grant."""
     return f"{share.wait_ms:.0f} ms" if gpu.measured and not share.hidden else UNKNOWN
-
-
-def share_line(gpu: Gpu, share: Share, letter: str, width: int, cells: int) -> str:
-    """One tenant under its GPU."""
-    memory = f"{memory_text(share.memory_used_mib, share.memory_mib, measured=gpu.measured)} GiB"
-    usage = usage_text(share.usage_milli, cells, share.limit_milli, measured=gpu.measured)
-    wait = wait_text(gpu, share)
-    return (
-        f"  {letter} {share.tenant:<{width}}  {format_milli(share.request_milli):>5}  "
-        f"{format_milli(share.limit_milli):>5}  {usage}  {memory:>15}  {wait:>8}  {state_of(gpu, share)}"
-    )

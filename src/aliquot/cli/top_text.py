@@ -34,17 +34,28 @@ def render(facts: EngineFacts, status: Status, waiting: Mapping[str, str], width
         blocks.append([f"{len(waiting)} waiting", *reasons])
     for gpu in facts.gpus:
         seen = by_uuid.get(gpu.uuid)
-        lines = _gpu_lines(gpu, seen, width, emulated=bool(facts.emulate))
+        lines = _gpu_lines(gpu, seen, _since(status, seen), width, emulated=bool(facts.emulate))
         blocks.append(lines + (_tenant_lines(seen, window, width) if seen and seen.tenants else ["  no tenants"]))
-    meaning = f"busy: charged to all tenants, of {window}; usage: of {window}, or of the time since a tenant came"
+    meaning = (
+        f"busy: charged to all tenants, of {window}; usage: of {window}, or of the time since a tenant came; "
+        "│: its limit"
+    )
     blocks.append(_wrapped(meaning, width))
     return "\n\n".join("\n".join(lines) for lines in blocks)
 
 
-def _gpu_lines(gpu: Gpu, seen: GpuStatus | None, width: int, *, emulated: bool) -> list[str]:
+def _since(status: Status, seen: GpuStatus | None) -> str:
+    """How long ago its first tenant ran, where that is less than the window that `busy` is a part of."""
+    granted = [tenant.first_grant_ns for tenant in seen.tenants if tenant.first_grant_ns] if seen else []
+    ago_s = (status.now_ns - min(granted, default=0)) / 1e9
+    window_s = status.window_ms / 1000
+    return f" of {window_s:g} s, in use for {ago_s:.0f} s" if granted and ago_s < window_s else ""
+
+
+def _gpu_lines(gpu: Gpu, seen: GpuStatus | None, since: str, width: int, *, emulated: bool) -> list[str]:
     used = sum(tenant.memory_used_mib for tenant in seen.tenants) if seen else 0
     name = f"GPU {gpu.index}  {gpu.model}{' (emulated)' if emulated else ''}"
-    busy = f"busy {(seen.busy if seen else 0.0) * 100:.0f} %"
+    busy = f"busy {(seen.busy if seen else 0.0) * 100:.0f} %{since}"
     now = f"{busy}   memory {used / 1024:.1f} / {gpu.memory_mib / 1024:.1f} GiB"
     whole = f"{name}   {now}"
     return [whole] if len(whole) <= width else [_cut(name, width), f"  {now}"]

@@ -9,16 +9,19 @@ import pytest
 
 pytest.importorskip("textual", reason="textual is not installed: no application to drive")
 
+import msgspec
 from made_up_facts import MadeUpFacts
 from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import Static
 
 from aliquot.cli.top_app import TopApp
+from aliquot.cli.top_detail import DetailBox, UsageHistory
 from aliquot.cli.top_dialogs import Help, Sure
 from aliquot.cli.top_overview import WAITS, overview, tenant_key
 from aliquot.cli.top_rows import Look
 from aliquot.standalone.wire import RunProcess
+from aliquot.web.api import Share
 
 Scene = Callable[[TopApp, Pilot[int]], Awaitable[None]]
 SIZES = ((80, 24), (200, 50))
@@ -93,6 +96,29 @@ def test_tenants_stand_under_their_gpu(size):
         assert expected == rows
 
     play(scene, size=size)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+@pytest.mark.parametrize("name", ["default/a", "default/notebook-of-a-team-with-a-long-name"])
+def test_the_table_of_a_gpus_tenants_has_heads_and_fits(width: int, name: str):
+    """The box under a GPU names its columns, and no line of it is wider than the terminal."""
+    share = Share(name, 300, 600, 250, 4096, 2048, processes=1, waiting=True)
+    gpu = msgspec.structs.replace(MadeUpFacts(nodes=1, gpus=1).gpus()[0], shares=[share], measured=True)
+    head, row = DetailBox(Look("here", 10.0, [gpu], []), UsageHistory(), width, high=False).gpu(gpu.uuid)
+
+    assert ["TENANT", "REQUEST", "LIMIT", "USAGE"] == head.split()[:4]
+    assert max(len(head), len(row)) <= width - 2 and "0.25" in row and "waits" in row
+    assert row.startswith(f"a {name[:8]}")
+
+
+def test_the_title_names_the_host_and_what_is_shown():
+    """The line over the table has the host whole, and speaks of waiting only where something waits."""
+
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: "sorted" in screen(app)[1])
+        assert "made up   GPUs and their tenants   sorted by name" == screen(app)[1].strip()
+
+    play(scene, source=Source(nodes=1))
 
 
 @pytest.mark.parametrize("width", [80, 100, 119, 120, 160, 200])

@@ -66,9 +66,7 @@ def test_the_head_says_who_waits():
     facts = MadeUpFacts(nodes=4)
     line = head(Look("here", 10.0, facts.gpus(), facts.workloads()))
 
-    assert re.match(r"\d+ waiting   32 GPUs   busy [\d.]+   promised [\d.]+   memory ", line) and line.endswith(
-        "   here"
-    )
+    assert re.match(r"\d+ waiting   32 GPUs   busy [\d.]+   promised [\d.]+   memory ", line)
 
 
 def test_a_promise_is_never_rounded_up():

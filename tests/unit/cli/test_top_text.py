@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from aliquot.arbiter.records import GpuStatus, Status
@@ -42,9 +43,20 @@ def test_no_line_is_wider_than_the_terminal(width: int, name: str):
 
 def test_bars_shrink_before_they_go():
     """On 80 columns the bars are shorter than on 200, on 60 there are none, and the use is a number on each."""
-    drawn = [max(sum(cell in "█░│" for cell in line) for line in shown(width, "default/b")) for width in (60, 80, 200)]
+    drawn = [max(sum(cell in "█░" for cell in line) for line in shown(width, "default/b")) for width in (60, 80, 200)]
 
-    assert 0 == drawn[0] < drawn[1] < drawn[2] == 22
+    assert 0 == drawn[0] < drawn[1] < drawn[2] == 21
+
+
+@pytest.mark.parametrize(("ago_s", "said"), [(2, "busy 50 % of 10 s, in use for 2 s "), (60, "busy 50 %  ")])
+def test_a_gpu_whose_tenants_are_younger_than_the_window_says_so(ago_s: int, said: str):
+    """What is busy is a part of the whole window, also where nothing ran before; the line says for how long it did."""
+    now_ns = 100_000_000_000
+    facts = EngineFacts(1, "/run/aliquot", "h100", 2, [Gpu(0, UUID, "NVIDIA H100 80GB HBM3", 81559)], 2)
+    came = msgspec.structs.replace(tenant("a"), first_grant_ns=now_ns - ago_s * 10**9)
+    status = Status(now_ns, 1, 2, 10_000, "fluid", 100.0, "auto", "pace", 2, [GpuStatus(UUID, None, 0.5, [came])])
+
+    assert said in render(facts, status, {})
 
 
 def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
