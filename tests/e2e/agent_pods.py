@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import msgspec
 from cluster.control_plane import ControlPlane
 from cluster.namespaces import NODE_ADDRESS
+from cluster.ours import agent_pod
 
 from aliquot.node.telling.server import node_body
 from aliquot.status.nodes import NodeReport
-
-LABELS = {"app.kubernetes.io/name": "aliquot", "app.kubernetes.io/component": "node"}
 
 
 class _Page(BaseHTTPRequestHandler):
@@ -33,21 +31,10 @@ class _Page(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-def at(plane: ControlPlane, namespace: str, pod: str) -> None:
-    """Let a pod have the address at which servers of the test listen."""
-    status = {"status": {"podIP": NODE_ADDRESS, "podIPs": [{"ip": NODE_ADDRESS}]}}
-    patch = ("patch", "pod", pod, "-n", namespace, "--subresource=status", "--type=merge")
-    plane.kubectl(*patch, "-p", json.dumps(status))
-
-
 @contextmanager
 def agent(plane: ControlPlane, namespace: str, node: str, told: NodeReport) -> Iterator[None]:
     """A pod with the labels of a node's agent, at whose address the agent's page is answered."""
-    spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}]}
-    body = {"metadata": {"name": "agent", "labels": LABELS}, "spec": spec}
-    plane.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
-    plane.wait_running(namespace, "agent")
-    at(plane, namespace, "agent")
+    agent_pod(plane, namespace, node)
     handler = type("Page", (_Page,), {"body": msgspec.json.encode(node_body(told))})
     server = ThreadingHTTPServer((NODE_ADDRESS, 5678), handler, bind_and_activate=False)
     server.daemon_threads = True

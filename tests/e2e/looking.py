@@ -1,52 +1,17 @@
-"""A browser in front of a page inside the cluster's network."""
+"""A browser for pages."""
 
 from __future__ import annotations
 
 import json
 import os
-import select
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from cluster.control_plane import ControlPlane
 from scheduling import ROOT
-
-
-@contextmanager
-def relayed(plane: ControlPlane, port: int) -> Iterator[str]:
-    """The address outside at which a port inside is reached, as with kubectl port-forward."""
-
-    def carry(outside: socket.socket) -> None:
-        with outside, plane.rooms.connect(port) as inside:
-            other = {outside: inside, inside: outside}
-            inside.settimeout(None)
-            while True:
-                for ready in select.select([outside, inside], [], [])[0]:
-                    try:
-                        if not (data := ready.recv(1 << 16)):
-                            return
-                        other[ready].sendall(data)
-                    except OSError:
-                        return
-
-    def serve() -> None:
-        while True:
-            try:
-                outside, _ = listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=carry, args=(outside,), daemon=True).start()
-
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"http://localhost:{listening.getsockname()[1]}"
-        listening.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ while True:
 def cluster(kubelet_node: KubeletNode) -> Iterator[Whole]:
     """All of Aliquot on a node with one emulated V100."""
     with whole(kubelet_node, "v100", scheduler_flags=("--bind", f"0.0.0.0:{PORT}")) as made:
-        serve_pages(made.plane, PORT)
+        serve_pages(made.plane, made.gpus.node.name, PORT)
         yield made
 
 

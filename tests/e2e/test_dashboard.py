@@ -12,7 +12,7 @@ import pytest
 from accounts import allow, token_of
 from agent_pods import agent
 from cluster.control_plane import ControlPlane
-from looking import browser, relayed
+from looking import browser
 from scheduling import ROOT, OurScheduler, devices_of, eventually, gpu_pod, percent, slices_of, wait_bound
 
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
@@ -235,7 +235,7 @@ def test_what_an_agent_measures_is_shown(pages: Pages, control_plane: ControlPla
 def test_a_browser_signs_in_and_sees_the_cluster_live(pages: Pages, control_plane: ControlPlane, namespace: str):
     """In a real browser: the form, numbers that are the API's, a pod as it comes, no error, no foreign host."""
     faults: list[str] = []
-    with relayed(control_plane, WEB_PORT) as url, browser() as chromium:
+    with control_plane.exposed(WEB_PORT) as url, browser() as chromium:
         page = chromium.new_context(viewport={"width": 1280, "height": 900}).new_page()
         page.on("console", lambda said: said.type in ("error", "warning") and faults.append(said.text))
         page.on("pageerror", lambda error: faults.append(str(error)))

@@ -45,7 +45,7 @@ def nodes(control_plane: ControlPlane) -> Iterator[list[str]]:
     ours = OurScheduler(control_plane, PORT, "--bind", f"0.0.0.0:{PORT}", *pages)
     ours.part.start()
     ours.configure()
-    serve_pages(control_plane, PORT, HOME)
+    serve_pages(control_plane, made[0], PORT, HOME)
     yield made
     ours.part.stop()
     control_plane.remove_namespace(HOME)
@@ -104,6 +104,7 @@ def test_top_shows_what_the_agents_tell(control_plane: ControlPlane, namespace: 
 
     with agent(control_plane, HOME, nodes[0], told):
         assert "0.25  4.0 GiB  2.0 GiB" in ask(control_plane, "top", "-n", namespace)
+    assert "use is not known on" in ask(control_plane, "top", "-n", namespace)
 
 
 FILTER_OPEN = "▊"
@@ -231,12 +232,24 @@ def test_inspect_compares_the_books_with_the_pods(control_plane: ControlPlane, n
 
 
 def test_doctor_finds_nothing_wrong_in_a_right_cluster(control_plane: ControlPlane, nodes: list[str]):
-    """API server, scheduler, versions, lead, CRDs, nodes and pods are each looked at and found right."""
+    """API server, scheduler, versions, lead, CRDs, nodes, agents and pods are each looked at and found right."""
     told = facts(control_plane, "doctor")
 
     assert told["ok"]
-    looked = ["Kubernetes", "scheduler", "versions", "lead", "CRDs", "nodes", "pods"]
+    looked = ["Kubernetes", "scheduler", "versions", "lead", "CRDs", "nodes", "agents", "pods"]
     assert looked == [finding["what"] for finding in told["findings"]]
+
+
+def test_doctor_notes_where_no_agent_answers(control_plane: ControlPlane, nodes: list[str]):
+    """Nodes without an agent are named with what to look at; an agent that answers is counted."""
+    (none,) = [f for f in facts(control_plane, "doctor")["findings"] if f["what"] == "agents"]
+    assert f"use is not known on {', '.join(sorted(nodes))}: no agent is known on the node" == none["found"]
+    assert "note" == none["state"] and "kubectl get pods" in none["way_out"]
+
+    with agent(control_plane, HOME, nodes[0], NodeReport(node=nodes[0], driver="550", gpus=(), window_ms=10_000)):
+        found = [f["found"] for f in facts(control_plane, "doctor")["findings"] if f["what"] == "agents"]
+
+    assert ["1 report what is used", f"use is not known on {nodes[1]}: no agent is known on the node"] == found
 
 
 def test_doctor_names_a_pod_that_was_bound_past_us(control_plane: ControlPlane, namespace: str, nodes: list[str]):

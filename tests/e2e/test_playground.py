@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,14 +51,20 @@ def test_an_example_runs_on_the_real_node_of_make_cluster(cluster_parts: Parts):
 
 
 def test_the_plugin_of_kubectl_finds_no_fault_in_make_cluster(cluster_parts: Parts):
-    """`kubectl aliquot doctor` and `inspect` reach the scheduler through its Service, as with the chart."""
-    script = "kubectl aliquot doctor && kubectl aliquot inspect"
+    """`doctor`, `inspect`, `top` and the dashboard reach the scheduler and the real node's agent, as with the chart."""
+    half = f"kubectl apply -f {ROOT}/examples/cluster/half.yaml && kubectl wait --for=condition=Ready pod/half"
+    looks = "kubectl aliquot doctor && kubectl aliquot inspect && kubectl aliquot top -o json | tr -d '\\n ' && echo"
+    pods = "kubectl get pods -n aliquot-system --no-headers"
+    script = f"{half} && {looks} && {pods} && wget -qO- $ALIQUOT_DASHBOARD/api/v1/nodes"
     command = [sys.executable, "-m", "cluster", "--nodes", "1", "--", "sh", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, env=environment())
 
     assert 0 == done.returncode, done.stdout + done.stderr
-    assert "ok     scheduler" in done.stdout and "fault" not in done.stdout
+    assert "ok     scheduler" in done.stdout and "\nfault " not in done.stdout
     assert "the scheduler and the pods agree about 12 GPUs" in done.stdout
+    assert "1 report what is used" in done.stdout and '"memory_used_mib":null' not in done.stdout
+    assert re.search(r"^aliquot-scheduler +1/1 +Running", done.stdout, re.MULTILINE)
+    assert '"name":"node-1"' in done.stdout.replace(" ", "")
 
 
 def test_ctrl_c_ends_make_cluster_and_leaves_nothing(cluster_parts: Parts):

@@ -16,9 +16,12 @@ from .control_plane import ControlPlane
 from .fake import BOARD, PROFILES, TAINT
 from .images import EXAMPLE
 from .kubelet_node import KubeletNode
-from .ours import PORT, serve_pages
+from .namespaces import NODE_ADDRESS
+from .ours import HOLDERS, PORT, agent_pod, serve_pages
 from .prepare import Parts, prepare
 from .whole import whole
+
+WEB_PORT = 8772
 
 
 def options() -> argparse.Namespace:
@@ -55,10 +58,15 @@ def bring_up(plane: ControlPlane, wanted: argparse.Namespace, stack: ExitStack) 
         return
     node = KubeletNode(plane)
     node.start()
-    stack.enter_context(whole(node, wanted.real, scheduler_flags=("--bind", f"0.0.0.0:{PORT}")))
-    serve_pages(plane)
+    scheduler = ("--bind", f"0.0.0.0:{PORT}", "--web", f"127.0.0.1:{WEB_PORT}")
+    agent = ("--display-address", NODE_ADDRESS)
+    stack.enter_context(whole(node, wanted.real, scheduler_flags=scheduler, agent_flags=agent))
+    serve_pages(plane, node.name)
+    agent_pod(plane, HOLDERS, node.name)
+    os.environ["ALIQUOT_DASHBOARD"] = stack.enter_context(plane.exposed(WEB_PORT))
     say(f"  {node.name}: a real node with {wanted.real}; its images: {', '.join(node.images())}")
-    say(f"  only pods that tolerate {TAINT['key']} go to the fake nodes, where nothing runs")
+    say(f"  only pods that tolerate {TAINT['key']} go to the fake nodes, where nothing runs and no agent measures")
+    say(f"dashboard: {os.environ['ALIQUOT_DASHBOARD']}")
     say(f"try: kubectl apply -f examples/cluster/half.yaml && kubectl logs -f half   (image {EXAMPLE})")
 
 

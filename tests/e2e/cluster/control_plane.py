@@ -190,6 +190,16 @@ class ControlPlane:
             self.api.delete(f"/api/v1/nodes/{name}")
 
     @contextmanager
+    def exposed(self, port: int) -> Iterator[str]:
+        """The address outside at which a port inside is reached, as with kubectl port-forward."""
+        with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
+            relay = self._carry(listening, port)
+            try:
+                yield f"http://localhost:{listening.getsockname()[1]}"
+            finally:
+                relay.end()
+
+    @contextmanager
     def partition(self) -> Iterator[None]:
         """Cuts every connection from outside to the API server; what connects meanwhile waits, the inside goes on."""
         assert self._relay
@@ -274,9 +284,9 @@ class ControlPlane:
         with self.rooms.listener(443, SERVICE_ADDRESS) as service:
             self._carry(service)
 
-    def _carry(self, listening: socket.socket) -> Inside:
+    def _carry(self, listening: socket.socket, port: int = 0) -> Inside:
         number = listening.fileno()
-        command = [sys.executable, str(HERE / "relay.py"), str(number), "127.0.0.1", str(self.port)]
+        command = [sys.executable, str(HERE / "relay.py"), str(number), "127.0.0.1", str(port or self.port)]
         return self.rooms.popen(command, pass_fds=[number])
 
     def _start_parts(self) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from aliquot.scheduler.webhook.configuration import configurations
+from aliquot.web.asking import AGENT_LABELS
 
 from .control_plane import ControlPlane
+from .images import PAUSE
 from .namespaces import NODE_ADDRESS
 from .parts import Part, until
 
@@ -85,18 +87,34 @@ class OurScheduler:
         return answer.status, json.loads(text)
 
 
-def serve_pages(plane: ControlPlane, port: int = PORT, namespace: str = "aliquot-system") -> None:
-    """The Service by which the API server reaches our scheduler's pages, as the chart makes it; it binds 0.0.0.0."""
+def host_network_pod(plane: ControlPlane, namespace: str, name: str, node: str, **labels: str) -> None:
+    """A running pod that has the node's address, at which one of our programs answers that runs beside the pods."""
+    container = {"name": "c", "image": PAUSE, "imagePullPolicy": "Never"}
+    spec = {"nodeName": node, "hostNetwork": True, "terminationGracePeriodSeconds": 0, "containers": [container]}
+    body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
+    plane.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
+    plane.wait_running(namespace, name)
+    if plane.pod(namespace, name)["status"].get("podIP") != NODE_ADDRESS:  # kwok plays it
+        status = {"status": {"podIP": NODE_ADDRESS, "podIPs": [{"ip": NODE_ADDRESS}]}}
+        patch = ("patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge")
+        plane.kubectl(*patch, "-p", json.dumps(status))
+
+
+def agent_pod(plane: ControlPlane, namespace: str, node: str) -> None:
+    """The pod by which a node's agent is found; it binds the node's address."""
+    host_network_pod(plane, namespace, "agent", node, **AGENT_LABELS)
+
+
+def serve_pages(plane: ControlPlane, node: str, port: int = PORT, namespace: str = "aliquot-system") -> None:
+    """The Service by which the API server reaches our scheduler's pages, as the chart makes it; it binds 0.0.0.0.
+
+    The API server goes to pods only, so there is one on `node`.
+    """
     plane.make_namespace(namespace)
     root, metadata = f"/api/v1/namespaces/{namespace}", {"name": "aliquot-scheduler"}
     ports = [{"name": "http", "port": port, "protocol": "TCP"}]
     plane.api.create(f"{root}/services", {"metadata": metadata, "spec": {"ports": ports}})
-    # The proxy goes to pods only, so one stands in, on no node, with the address at which ours listens.
-    body = {"metadata": metadata, "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}}
-    plane.api.create(f"{root}/pods", body)
-    status = {"status": {"podIP": NODE_ADDRESS, "podIPs": [{"ip": NODE_ADDRESS}]}}
-    patch = ("patch", "pod", "aliquot-scheduler", "-n", namespace, "--subresource=status", "--type=merge")
-    plane.kubectl(*patch, "-p", json.dumps(status))
+    host_network_pod(plane, namespace, "aliquot-scheduler", node)
     reference = {"kind": "Pod", "namespace": namespace, "name": "aliquot-scheduler"}
     subsets = [{"addresses": [{"ip": NODE_ADDRESS, "targetRef": reference}], "ports": ports}]
     plane.api.create(f"{root}/endpoints", {"metadata": metadata, "subsets": subsets})

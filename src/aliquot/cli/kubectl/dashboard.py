@@ -31,6 +31,7 @@ _FORWARDING: Final = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+)")
 
 dashboard_options = together(
     click.option("--dashboard", default=SERVICE, show_default=True, metavar="SERVICE|URL",
+                 envvar="ALIQUOT_DASHBOARD", show_envvar=True,
                  help="Of hours: the dashboard's NAMESPACE/SERVICE:PORT, or its address."),
     click.option("--token", default="", metavar="TOKEN", envvar="ALIQUOT_DASHBOARD_TOKEN", show_envvar=True,
                  help="Of hours: a token of the cluster. [default: the kubeconfig's]"),

@@ -11,9 +11,10 @@ import click
 import msgspec
 
 from aliquot.cli.doctor import report
-from aliquot.cli.kubectl.options import form_option, target_options
+from aliquot.cli.kubectl.options import agent_port_option, form_option, target_options
 from aliquot.cli.kubectl.scene import ClusterScene, Target, listed, read_scene
 from aliquot.cli.kubectl.scheduler_link import Link, scheduler_option
+from aliquot.cli.kubectl.usage import Usage, read_usage
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import read
 from aliquot.kube.errors import Forbidden, KubeError
@@ -49,15 +50,17 @@ class _Version(Wire):
     type=click.Path(dir_okay=False, path_type=Path),
     help="kube-scheduler's configuration file, to be checked too; it is on the control plane's machines.",
 )
+@agent_port_option
 @target_options
 @form_option
-def doctor(scheduler: str, config: Path | None, target: Target, form: str) -> int:
+def doctor(scheduler: str, config: Path | None, agent_port: int, target: Target, form: str) -> int:
     """Check the cluster's set-up, with a remedy for each problem; exit status 1 when there is one."""
     link = Link.of(scheduler)
     findings = [] if config is None else configuration(config)
     scene = target.run(read_scene(target))
     findings += target.run(_asked(target, link))
-    findings += [*_kinds(scene), *_nodes(scene), *_pods(scene)]
+    used = target.run(read_usage(target, scene, agent_port))
+    findings += [*_kinds(scene), *_nodes(scene), *_agents(used), *_pods(scene)]
     return report(findings, form)
 
 
@@ -144,6 +147,13 @@ def _nodes(scene: ClusterScene) -> list[Finding]:
         return [*found, Finding("nodes", "fault", "no node has GPUs that Aliquot knows of", way_out)]
     gpus = sum(len(spec.gpus) for spec in cluster.nodes)
     return [*found, Finding("nodes", "ok", f"{len(cluster.index)} of {len(scene.nodes)} have {gpus} GPUs")]
+
+
+def _agents(used: Usage) -> list[Finding]:
+    """Whether the agents answer. Pods get their shares without; what they use is not known then."""
+    way_out = "is a pod of aliquot node there? kubectl get pods -A -o wide -l app.kubernetes.io/component=node"
+    found = [Finding("agents", "note", sentence, way_out) for sentence in used.unknown()]
+    return [*([Finding("agents", "ok", f"{len(used.nodes)} report what is used")] if used.nodes else []), *found]
 
 
 def _pods(scene: ClusterScene) -> list[Finding]:

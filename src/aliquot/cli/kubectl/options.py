@@ -30,6 +30,8 @@ def target_options(command: Command) -> Command:
     return _TARGET(with_target)  # type: ignore[return-value]
 
 
+agent_port_option = click.option("--agent-port", default=5678, show_default=True, help="Port of the nodes' agents.")
+
 form_option = click.option(
     "-o",
     "--output",

@@ -11,7 +11,7 @@ import click
 
 from aliquot.cli.forms import show
 from aliquot.cli.kubectl import facts
-from aliquot.cli.kubectl.options import form_option, target_options
+from aliquot.cli.kubectl.options import agent_port_option, form_option, target_options
 from aliquot.cli.kubectl.scene import Target, read_scene
 from aliquot.cli.options import Amount
 from aliquot.cli.tables import aligned
@@ -19,10 +19,11 @@ from aliquot.cli.top import on_screen, takes_keys
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 
 BAR: Final = 20
+MEND: Final = "kubectl aliquot doctor says what to do"
 
 
 @click.command()
-@click.option("--agent-port", default=5678, show_default=True, help="Port of the nodes' agents.")
+@agent_port_option
 @click.option("--once", is_flag=True, help="Print one table and exit.")
 @click.option("--interval", "interval_s", type=Amount(86_400, least=0.2), default=2.0, show_default=True,
               help="Seconds between refreshes on a terminal, 0.2 at least.")  # fmt: skip
@@ -34,7 +35,7 @@ def top(context: click.Context, agent_port: int, once: bool, interval_s: float, 
 
     On a terminal it refreshes, with keys and history, as `aliquot top` does; elsewhere, with --once or -o it is printed
     once. Every namespace is shown unless -n names one. Shares come from the pods' plans; use is queried from
-    the nodes' agents, and is "-" where none answers.
+    the nodes' agents, and is "-" where none answers, with the reason under the table.
     """
     source = context.get_parameter_source("form")
     asked = source is not None and source is not click.core.ParameterSource.DEFAULT
@@ -72,10 +73,10 @@ def _print(target: Target, agent_port: int, form: str) -> None:
         for g in told
         if (mine := [r for r in g["residents"] if not only or r["tenant"].startswith(f"{only}/")]) or not only
     ]
-    show(form, shown, lambda: lines(shown, told, used.silent))
+    show(form, shown, lambda: [*lines(shown, told), *(["", *used.unknown(), MEND] if used.silent else [])])
 
 
-def lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]], silent: dict[str, str]) -> Iterable[str]:
+def lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]]) -> Iterable[str]:
     """The table: nodes, their GPUs, the tenants of each; GPUs without tenants in one line."""
     promised = sum(MILLI - g["free_milli"] for g in everything)
     idle = sum(g["free_milli"] == MILLI for g in everything)
@@ -83,8 +84,6 @@ def lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]], silent:
     for node, gpus in groupby(shown, key=lambda g: str(g["node"])):
         yield ""
         yield from _node_lines(node, list(gpus))
-    for node, why in sorted(silent.items()):
-        yield f"the agent of {node} does not answer: {why}"
 
 
 def _node_lines(node: str, gpus: list[dict[str, Any]]) -> Iterable[str]:

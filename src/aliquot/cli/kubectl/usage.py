@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from aliquot.cli.kubectl.scene import ClusterScene, Target
 from aliquot.kube.api import Api
@@ -12,6 +15,9 @@ from aliquot.kube.objects import Pod
 from aliquot.status.tenants import TenantStatus
 from aliquot.web.agents import NodeMeasure, UnreadableReport, measure_of, read_report, tenant_key
 from aliquot.web.asking import PAGE, is_agent
+from aliquot.web.cluster import NO_AGENT
+
+NAMED: Final = 3
 
 
 @dataclass
@@ -27,10 +33,19 @@ class Usage:
         gpu = told.gpus.get(uuid) if told else None
         return gpu.of(tenant_key(tenant)) if gpu else None
 
+    def unknown(self) -> Iterator[str]:
+        """Where the use is not known and why, a sentence for each reason."""
+        nodes = defaultdict(list)
+        for node, why in sorted(self.silent.items()):
+            nodes[why].append(node)
+        for why, names in nodes.items():
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            yield f"use is not known on {', '.join(names[:NAMED])}{more}: {why}"
+
 
 async def read_usage(target: Target, scene: ClusterScene, port: int) -> Usage:
-    """Query every agent at once; one that does not answer is named and does no harm."""
-    found = Usage()
+    """Query the agent of every node with GPUs at once; one that does not answer is named and does no harm."""
+    found = Usage(silent=dict.fromkeys(scene.ledger.cluster.index, NO_AGENT))
     async with target.connect() as api:
         await asyncio.gather(*(_ask(api, pod, port, found) for pod in scene.pods if is_agent(pod)))
     return found
@@ -46,5 +61,6 @@ async def _ask(api: Api, pod: Pod, port: int, found: Usage) -> None:
     try:
         body = await api.request("GET", proxied(pod, port), timeout_s=5.0)
         found.nodes[node] = measure_of(read_report(body))
+        found.silent.pop(node, None)
     except (KubeError, UnreadableReport) as error:
         found.silent[node] = str(error)
