@@ -25,19 +25,24 @@ class EventRing:
         self.followers: set[Callable[[Event], None]] = set()
 
     def emit(self, kind: str, now_ns: int, **facts: Any) -> None:
-        """Keep one event and hand it to the followers, unless it repeats one: that is counted, and keeps its facts."""
+        """Keep one event and hand it to the followers; a repeated one is counted, and handed on at 2, 4, 8 times."""
         self._count += 1
         key = self._count if kind in _ADMINISTRATIVE else (kind, facts.get("tenant"), facts.get("gpu"))
         before = self._events.get(key)
         if before is not None and now_ns - before["last_ns"] <= REPEAT_NS:
             before["count"] += 1
             before["last_ns"] = now_ns
+            if before["count"].bit_count() == 1:
+                self._tell(before)
             return
         event: Event = {"id": self._count, "now_ns": now_ns, "last_ns": now_ns, "kind": kind, "count": 1, **facts}
         self._events.pop(key, None)
         self._events[key] = event
         if len(self._events) > self._max:
             del self._events[next(iter(self._events))]
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
         for follower in tuple(self.followers):
             follower(event)
 

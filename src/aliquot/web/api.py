@@ -55,13 +55,14 @@ class TopologyFacts(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An event; `id` increases with time."""
+    """An event; `id` increases with time. One that repeats takes the place of itself, with a new id and its count."""
 
     id: int
     at_s: float
     kind: str
     subject: str
     text: str
+    count: int = 1
 
 
 class Series(msgspec.Struct, frozen=True):

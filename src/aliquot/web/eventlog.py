@@ -14,7 +14,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "tenant-removed": "gave its place back",
     "misbehaved": "process {pid} broke the protocol ({why}) and was cut off",
     "throttled": "process {pid} sends too many messages and is read again in a second",
-    "too-many-processes": "process {pid} exceeds the maximum and was refused ({count} refusals so far)",
+    "too-many-processes": "process {pid} exceeds the maximum and was refused",
     "drain-timeout": "processes {pids} did not answer a revocation; the GPU went on without them",
     "out-of-descriptors": "the arbiter is out of file descriptors; new processes of it wait",
     "journal-not-written": "the arbiter cannot write its journal ({why}); debts would be forgotten at a restart",
@@ -28,7 +28,8 @@ class EventLog:
     def __init__(self) -> None:
         self._kept: deque[Event] = deque(maxlen=KEPT)
         self._count = 0
-        self._seen_of_arbiter = (0, 0)  # (boot_id, id)
+        self._boot_id = self._last = 0
+        self._of_arbiter: dict[int, Event] = {}  # by the arbiter's own id, the last of them
         self._pods: dict[str, list[str]] = {}
 
     def since(self, last: int) -> list[Event]:
@@ -37,16 +38,23 @@ class EventLog:
 
     def take_arbiter(self, boot_id: int, events: Iterable[Mapping[str, Any]], clock_offset_s: float) -> None:
         """The arbiter's events; `clock_offset_s` is wall clock less its monotonic clock."""
-        boot, last = self._seen_of_arbiter
-        last = last if boot == boot_id else 0
+        if boot_id != self._boot_id:
+            self._boot_id, self._last = boot_id, 0
+            self._of_arbiter.clear()
         for event in events:
-            if event["id"] <= last:
+            number, count, before = event["id"], event.get("count", 1), self._of_arbiter.get(event["id"])
+            if number <= self._last and (before is None or count <= before.count):
                 continue
-            last = event["id"]
+            if before is not None and before in self._kept:
+                self._kept.remove(before)
+            self._last = max(self._last, number)
             kind = str(event["kind"])
             text = _SENTENCES.get(kind, kind.replace("-", " ")).format_map(_Facts(event))
-            self._add(round(event["now_ns"] / 1e9 + clock_offset_s, 3), kind, str(event.get("tenant", "")), text)
-        self._seen_of_arbiter = (boot_id, last)
+            at_s = round(event.get("last_ns", event["now_ns"]) / 1e9 + clock_offset_s, 3)
+            repeats = f" ({count} times)" if count > 1 else ""
+            self._of_arbiter[number] = self._add(at_s, kind, str(event.get("tenant", "")), text + repeats, count)
+            if len(self._of_arbiter) > KEPT:
+                del self._of_arbiter[next(iter(self._of_arbiter))]
 
     def take_pod(self, name: str, notes: Sequence[str], now_s: float) -> None:
         """A SharePod's own notes, each `HH:MM:SS text`."""
@@ -59,9 +67,10 @@ class EventLog:
         for name in self._pods.keys() - names:
             del self._pods[name]
 
-    def _add(self, at_s: float, kind: str, subject: str, text: str) -> None:
+    def _add(self, at_s: float, kind: str, subject: str, text: str, count: int = 1) -> Event:
         self._count += 1
-        self._kept.append(Event(self._count, at_s, kind, subject, text))
+        self._kept.append(event := Event(self._count, at_s, kind, subject, text, count))
+        return event
 
 
 class _Facts(dict[str, Any]):

@@ -20,6 +20,21 @@ def test_an_event_is_told_once():
     assert [2] == [event.id for event in log.since(1)]
 
 
+def test_an_event_that_repeats_has_its_count():
+    """A repeated event is listed once, with its count, the time of its last and an id that readers have not seen."""
+    log = EventLog()
+    refused = arbiter_event(1, kind="misbehaved", pid=7, why="w", count=1)
+    log.take_arbiter(7, [refused, arbiter_event(2)], 0.0)
+    log.take_arbiter(7, [refused | {"count": 4, "last_ns": 9 * 10**9}], 0.0)
+    log.take_arbiter(7, [refused | {"count": 4, "last_ns": 9 * 10**9}, arbiter_event(2)], 0.0)
+    added, repeated = log.since(0)
+
+    assert (2, 3) == (added.id, repeated.id)
+    assert (4, 9.0, "process 7 broke the protocol (w) and was cut off (4 times)") == (
+        repeated.count, repeated.at_s, repeated.text,
+    )  # fmt: skip
+
+
 def test_a_new_arbiter_counts_from_one_again():
     """Events of a restarted arbiter are new, whatever their numbers."""
     log = EventLog()
