@@ -7,7 +7,7 @@ the viewer's token. A page and its live feed use the same door, so a feed is sha
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final, Protocol
 
@@ -43,7 +43,7 @@ from aliquot.web.pages import (
 from aliquot.web.pages.news import news, stale_since
 from aliquot.web.render import address, clock_time, render
 
-NAVIGATION: Final = (
+NAVIGATION: Final[Sequence[tuple[str, str]]] = (
     ("/", "Overview"),
     ("/gpus", "GPUs"),
     ("/workloads", "Workloads"),
@@ -142,7 +142,7 @@ def _whole(request: Request, facts: Facts, drawn: Drawn, template: str, query: M
         template,
         title=drawn.title,
         where=facts.title,
-        navigation=NAVIGATION,
+        navigation=[page for page in NAVIGATION if page[0] != "/pool" or pool.has_content(facts)],
         path=request.url.path,
         live=address(f"/live{request.url.path}", **request.query_params),
         blocks=[news(facts), *drawn.blocks],

@@ -54,6 +54,17 @@ def test_every_page_names_a_command_that_exists(program: str, path: str):
         parsed(group, line)
 
 
+def test_a_workload_leads_to_its_timeline_logs_and_processes():
+    """The page of a SharePod links to its timeline and names the commands for what it shows nothing of."""
+    facts = MadeUpFacts(nodes=1)
+    name = next(share.workload for gpu in facts.gpus() for share in gpu.shares)
+    text = TestClient(dashboard(everyone(facts)), base_url="http://localhost").get(f"/workloads/{name}").text
+    namespace, _, own = name.partition("/")
+
+    assert f'href="/timeline?tenant={name}"' in text
+    assert [f"aliquot logs {own} -n {namespace}", f"aliquot describe {own} -n {namespace}"] == named(text)[:2]
+
+
 @pytest.mark.parametrize(
     ("program", "state", "command"),
     [

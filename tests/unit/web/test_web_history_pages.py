@@ -53,6 +53,32 @@ def test_a_tenants_timeline_is_of_its_gpus(visitor: TestClient, facts: MadeUpFac
     assert 404 == visitor.get("/timeline", params={"tenant": "nobody"}).status_code
 
 
+@pytest.mark.parametrize("word", ["1m", "1h"])
+def test_the_timeline_has_all_gpus_at_once(visitor: TestClient, facts: MadeUpFacts, word: str):
+    """Without a GPU in the query each has one chart and its tenants in the same page, with a link to its own."""
+    text = visitor.get("/timeline", params={"range": word}).text
+    charts = re.findall(r'<section id="timeline-.*?</section>', text, re.DOTALL)
+
+    assert [gpu.uuid for gpu in facts.gpus()] == [re.search(r"gpu=([^\"]+)", chart)[1] for chart in charts]
+    for gpu, chart in zip(facts.gpus(), charts, strict=True):
+        assert chart.count('<svg class="chart') == bool(gpu.shares) or word == "1h"
+        assert chart.count("<table") == 0 and all(share.tenant in chart for share in gpu.shares)
+
+
+def test_the_timeline_of_a_large_cluster_is_bounded():
+    """Of many GPUs the first eight with tenants are drawn, and the page says so."""
+    visitor = TestClient(
+        dashboard(
+            everyone(MadeUpFacts(nodes=40)),
+        ),
+        base_url="http://localhost",
+    )
+    text = visitor.get("/timeline").text
+
+    assert 8 == text.count('<section id="timeline-')
+    assert "8 of 320 GPUs" in text
+
+
 def test_hours_have_every_controller(visitor: TestClient, facts: MadeUpFacts):
     """The page and the CSV have the same lines, whose sums are the total."""
     hours = visitor.get("/api/v1/hours", params={"range": "24h"}).json()

@@ -6,6 +6,7 @@ import pytest
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
+from aliquot.web.api import Pool, QuotaLine
 from aliquot.web.app import dashboard, everyone
 
 WHY = "it cannot be reached"
@@ -67,6 +68,18 @@ def test_where_there_is_nothing_the_page_says_what_to_do(path: str, advice: str)
     visitor = TestClient(dashboard(everyone(MadeUpFacts(nodes=0))), base_url="http://localhost")
 
     assert advice in visitor.get(path).text
+
+
+def test_an_empty_page_is_not_in_the_navigation(
+    facts: MadeUpFacts, visitor: TestClient, monkeypatch: pytest.MonkeyPatch
+):
+    """Pool and quota are offered where there is a vGPU or a quota."""
+    assert 'href="/pool"' in visitor.get("/").text
+
+    monkeypatch.setattr(facts, "quota", lambda: [QuotaLine("lab", "V100", 500, 1024)])
+    assert 'href="/pool"' in visitor.get("/").text
+    monkeypatch.setattr(facts, "pool", lambda: Pool("on-demand", []))
+    assert 'href="/pool"' not in visitor.get("/").text
 
 
 def test_programs_are_told(silent: MadeUpFacts, visitor: TestClient):

@@ -40,18 +40,20 @@ def explain(facts: Facts, name: str) -> str:
 
 
 def of_workload(facts: Facts, workload: Workload) -> list[str]:
-    """What tells most of a workload: its logs once a program of it has run, then why it waits or is where it is."""
+    """What tells most of a workload: its logs and processes once a program of it has run, then why it waits or is where
+    it is. The pages themselves show neither output nor command lines, which may have secrets."""
     if workload.kind == "Run":
-        return [explain(facts, workload.name)]
+        return [top(facts), explain(facts, workload.name)]
     namespace, rest = split_key(workload.name)
     name = f"{shlex.quote(rest)} -n {shlex.quote(namespace)}" if namespace else shlex.quote(workload.name)
-    if not in_cluster(facts):
-        logs = f"aliquot logs {name}"
+    if workload.state == PENDING:
+        own = []
+    elif not in_cluster(facts):
+        own = [f"aliquot logs {name}", f"aliquot describe {name}"]
     elif workload.state in RAN or workload.restarts:
-        logs = f"kubectl logs {name} --all-containers"
+        own = [f"kubectl logs {name} --all-containers"]
     else:
-        logs = f"kubectl describe pod {name}"
-    own = [] if workload.state == PENDING else [logs]
+        own = [f"kubectl describe pod {name}"]
     return [*own, explain(facts, workload.name)]
 
 

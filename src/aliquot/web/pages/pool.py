@@ -12,6 +12,12 @@ PHASES: Final = ("Creating", "Active", "Idle", "Deleting")
 SHOWN: Final = 60
 
 
+def has_content(facts: Facts) -> bool:
+    """Whether there is a vGPU or a quota; where there is neither, the page is left out of the navigation."""
+    bounded = any(line.hard_milli is not None or line.hard_mib is not None for line in facts.quota())
+    return bounded or bool(facts.pool().vgpus)
+
+
 def draw(facts: Facts, query: Query) -> Drawn:
     """The first of both; the API has all."""
     pool, quota = facts.pool(), facts.quota()

@@ -63,16 +63,24 @@ class TurnRow(NamedTuple):
 
 
 def draw(facts: Facts, query: Query) -> Drawn:
-    """The GPU that the query names by `gpu`, those of the `tenant` it names, or the first with a tenant."""
-    gpus, tenant = chosen(facts, query), query.get("tenant", "")
+    """The GPU that the query names by `gpu`, those of the `tenant` it names, or all, each by its compute only."""
+    gpus, tenant, everything = chosen(facts, query), query.get("tenant", ""), facts.gpus()
+    one = gpus[0].uuid if gpus and (query.get("gpu") or len(everything) == 1) else ""
     word = query.get("range", "") if query.get("range", "") in {TURNS, *RANGES} else DEFAULT_RANGE
-    whom = {"tenant": tenant} if tenant else {"gpu": gpus[0].uuid if gpus else ""}
+    whom = {"tenant": tenant} if tenant else {"gpu": one}
     labels = {TURNS: "1 minute", **{each: span.label for each, span in RANGES.items()}}
     ranges = [(label, address("/timeline", **whom, range=each), each == word) for each, label in labels.items()]
     blocks = misread(query, {"gpu": None, "tenant": None, "range": [TURNS, *RANGES]})
-    blocks += [_one(facts, gpu, word, tenant) for gpu in gpus] or [block("none", "blocks/none.html", text=NO_GPU)]
-    names = [(gpu.uuid, f"GPU {gpu.index} of {gpu.node}") for gpu in facts.gpus()]
-    frame = {"ranges": ranges, "gpus": names, "chosen": gpus[0].uuid if gpus else "", "word": word}
+    if not tenant and not one and len(gpus) < len(everything):
+        blocks.append(
+            block("part", "blocks/none.html", text=f"{len(gpus)} of {len(everything):,} GPUs; choose another.")
+        )
+    brief = not tenant and not one
+    blocks += [_one(facts, gpu, word, tenant, brief=brief) for gpu in gpus]
+    if not gpus:
+        blocks.append(block("none", "blocks/none.html", text=NO_GPU))
+    names = [(gpu.uuid, f"GPU {gpu.index} of {gpu.node}") for gpu in everything]
+    frame = {"ranges": ranges, "gpus": names, "chosen": one, "word": word}
     return Drawn(f"Timeline of {tenant}" if tenant else "Timeline", blocks, frame)
 
 
@@ -95,18 +103,19 @@ def chosen(facts: Facts, query: Query) -> list[Gpu]:
         return found[:MAX_GPUS]
     if query.get("gpu"):
         return [find(facts, query["gpu"])]
-    return [gpu for gpu in gpus if gpu.shares][:1] or list(gpus[:1])
+    used = [gpu.uuid for gpu in gpus if gpu.shares][:MAX_GPUS]
+    return [gpu for gpu in gpus if gpu.uuid in used] if len(gpus) > MAX_GPUS and used else list(gpus[:MAX_GPUS])
 
 
-def _one(facts: Facts, gpu: Gpu, word: str, tenant: str) -> Block:
+def _one(facts: Facts, gpu: Gpu, word: str, tenant: str, *, brief: bool) -> Block:
     title = f"GPU {gpu.index} of {gpu.node}"
     block_id = f"timeline-{slug(gpu.uuid)}"
     if word == TURNS:
         turns = facts.past.turns(gpu.uuid)
         values = _turns(turns, gpu, tenant) if turns is not None else None
-        return block(block_id, "blocks/turns.html", title=title, gpu=gpu, turns=values)
+        return block(block_id, "blocks/turns.html", title=title, gpu=gpu, turns=values, brief=brief)
     found = facts.past.timeline(gpu.uuid, range_of(word))
-    return block(block_id, "blocks/timeline.html", title=title, gpu=gpu, **charts(found, gpu, tenant))
+    return block(block_id, "blocks/timeline.html", title=title, gpu=gpu, brief=brief, **charts(found, gpu, tenant))
 
 
 def charts(found: Timeline, gpu: Gpu, tenant: str = "") -> dict[str, Any]:

@@ -13,6 +13,8 @@ from aliquot.web.pages import Drawn, NotHere, Query, commands, misread, one_page
 from aliquot.web.render import block
 
 PER_PAGE: Final = 50
+LINKED: Final = 8
+"""Containers of a workload whose timelines its page links to."""
 STATES: Final = (PENDING, RUNNING, COMPLETED)
 """The states that the page offers also where nothing is in them."""
 
@@ -48,7 +50,9 @@ def draw_one(facts: Facts, query: Query) -> Drawn:
         block("why", "blocks/why.html", why=facts.explain(name)),
         block("events", "blocks/notes.html", notes=list(reversed(workload.events))),
     ]
-    return Drawn(workload.name, blocks, {"command": commands.of_workload(facts, workload)})
+    tenants = dict.fromkeys(s.tenant for gpu in facts.gpus() for s in gpu.shares if s.workload == name)
+    frame = {"command": commands.of_workload(facts, workload), "tenants": list(tenants)[:LINKED]}
+    return Drawn(workload.name, blocks, frame)
 
 
 def matching(workloads: Sequence[Workload], query: Query) -> list[Workload]:
