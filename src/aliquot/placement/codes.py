@@ -20,6 +20,7 @@ class Code(StrEnum):
 
     POD_FAULTY = "pod-faulty"
     POD_TOGETHER = "pod-together"
+    POD_UNTRIED = "pod-untried"
     POD_GROUP = "pod-group"
     NODE_UNKNOWN = "node-unknown"
     NODE_FAULTY = "node-faulty"

@@ -7,6 +7,7 @@ all that is scored again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from aliquot.placement.fits import Rules, fitting_nodes, hold_rest, hold_whole, 
 from aliquot.placement.policy import LabelAware, Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Infeasible
+from aliquot.placement.together import bounds
 
 NEVER: Final = np.iinfo(np.int64).min
 """The score of a node that does not fit."""
@@ -87,6 +89,15 @@ class Decider:
         nodes = np.flatnonzero(fits)
         fits[nodes] = self._kept(ask.shape, nodes, self._rules(ask, namespace))
         return fits
+
+    def together(
+        self, asks: Sequence[tuple[Ask, int]], nodes: IntArray, namespace: str = ""
+    ) -> tuple[BoolArray, BoolArray]:
+        """`together.bounds`, within quota: nodes on which the asks fit together, and those on which they may."""
+        surely, maybe = bounds(self.cluster, asks, nodes, lambda ask: self._rules(ask, namespace))
+        if self.quotas is not None and self.quotas.closed(self.cluster, namespace, *(ask for ask, _ in asks)):
+            surely[:] = False  # what the first ones take may leave too little for the others
+        return surely, maybe
 
     def scores(self, ask: Ask, namespace: str = "") -> IntArray:
         """The policy's score of every node for the ask, `NEVER` where it does not fit: int64 [N].

@@ -62,17 +62,19 @@ class Quotas:
         for quota in quotas:
             self._by_namespace.setdefault(quota.namespace, []).append(quota)
 
-    def closed(self, cluster: Cluster, namespace: str, ask: Ask) -> dict[str, QuotaExcess]:
+    def closed(self, cluster: Cluster, namespace: str, *asks: Ask) -> dict[str, QuotaExcess]:
         """Models of which the namespace may not have what is asked, by the cluster's own names for them, and why.
 
-        A model is closed when the ask does not fit into the quota with all its devices of that model.
+        A model is closed when the asks do not fit into the quota with all their devices of that model.
         """
         quotas = self._by_namespace.get(namespace)
-        if quotas is None or not ask.devices:
+        asks = tuple(ask for ask in asks if ask.devices)
+        if quotas is None or not asks:
             return {}
         used, found = cluster.usage(namespace), {}
         for model, size_mib in zip(cluster.models, cluster.model_mib, strict=True):
-            more = {model: _of_model(cluster, namespace, ask, model, size_mib)}
+            each = [_of_model(cluster, namespace, ask, model, size_mib) for ask in asks]
+            more = {model: (sum(milli for milli, _ in each), sum(mib for _, mib in each))}
             if excess := next(filter(None, (quota.excess(used, more) for quota in quotas)), None):
                 found[model] = excess
         return found

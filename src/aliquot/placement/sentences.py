@@ -335,6 +335,7 @@ def _wake(reason: UnmetConstraint) -> str:
 _TEXTS: Final[Mapping[Code, Callable[[UnmetConstraint], str]]] = {
     Code.POD_FAULTY: lambda r: r.label,
     Code.POD_TOGETHER: lambda r: "has room for each container alone, not for all",
+    Code.POD_UNTRIED: lambda r: f"was not tried for {r.asked} requests at once: its turn comes with the next call",
     Code.POD_GROUP: lambda r: "is left out: the pod's group has a share for it on another node",
     Code.NODE_UNKNOWN: lambda r: "has no GPUs that Aliquot knows of",
     Code.NODE_FAULTY: lambda r: f"takes no pods: {r.label}",

@@ -64,6 +64,8 @@ class Ledger:
     """Nodes whose inventory cannot be read, and why."""
     closed: set[str] = field(default_factory=set)
     """Devices (UUID) that accept no new tenants."""
+    next_tried: Bounded[str, int] = field(default_factory=lambda: Bounded(_SEEN_MOST))
+    """By pod (uid), the index of the node to begin with where nodes have to be tried and not all were."""
     _by_node: dict[str, dict[Allocation, None]] = field(default_factory=dict)
     """The same allocations, by node."""
     _duplicates: dict[str, Node] = field(default_factory=dict)

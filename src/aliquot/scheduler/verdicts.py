@@ -57,6 +57,10 @@ BURST: Final = 8
 """A pod that is woken all the time is refused in new words once in `EVERY_S`, after the first `BURST` times: each of
 them is a write of kube-scheduler, and what wakes it so often will wake it again."""
 MAX_REMEMBERED: Final = 10_000
+MAX_PLACEMENTS: Final = 512
+"""How many asks one call places for trial, 0.2 ms each, on nodes where the columns do not tell whether all asks of a
+pod fit at once. Nodes for which that is not enough are refused, and the pod's next call begins with them. A pod of two
+containers has 256 nodes tried: kube-scheduler, too, is content with some of the nodes of a large cluster."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +148,16 @@ def judge(ledger: Ledger, ask: PodAsk, numbers: IntArray, name: Callable[[int], 
     cluster = ledger.cluster
     each = [ledger.decider.feasible(unit.ask, namespace) for unit in units]
     fits = np.array(np.logical_and.reduce(each))
+    untried = np.arange(0)
     if len(units) > 1:
-        fits = _together(ledger, units, fits, namespace, numbers)
+        fits, untried = _together(ledger, ask, units, fits, numbers)
     for allocation in ledger.allocations.get(ask.uid, []):
         fits[cluster.index.get(allocation.node, [])] = True  # what the pod has there already is its room
     by_node, reasons = _reasons(ledger, units, each, fits, namespace)
     unknown = numbers < 0
+    if len(untried):
+        by_node[untried] = len(reasons) << 1
+        reasons.append(UnmetConstraint(Code.POD_UNTRIED, asked=len(units)))
     codes = by_node[numbers] if len(by_node) else np.zeros(len(numbers), dtype=np.int32)
     codes[unknown] = UNKNOWN
     for place in np.flatnonzero(unknown).tolist() if ledger.faulty else ():
@@ -196,25 +204,22 @@ def scores(ledger: Ledger, ask: PodAsk, numbers: IntArray, *, near: bool = False
 
 
 def _together(
-    ledger: Ledger, units: Sequence[PlacementUnit], fits: BoolArray, namespace: str, numbers: IntArray
-) -> BoolArray:
-    """Where all asks of a pod fit at once. Nodes with an idle GPU for each need no trial."""
-    cluster = ledger.cluster
-    devices = sum(unit.ask.devices for unit in units)
-    free = all(unit.ask.plain and not unit.ask.models for unit in units) and not cluster.labels.exclusive
-    roomy = fits & (cluster.idle_count >= devices) & free & _all_hold(ledger, units)
-    roomy[sorted(cluster.mixed)] = False
-    known = numbers[numbers >= 0]
-    for number in known[fits[known] & ~roomy[known]].tolist():
-        fits[number] = fit(ledger.decider, units, cluster.spec(number).name, namespace) is not None
-    return fits
-
-
-def _all_hold(ledger: Ledger, units: Sequence[PlacementUnit]) -> BoolArray:
-    """Nodes all of whose devices have the memory that any of the asks wants on an idle one."""
-    most = max(unit.ask.gpu_mib for unit in units)
-    sizes = ledger.cluster.size_mib
-    return np.asarray(np.where(sizes >= 0, sizes >= most, True).all(axis=1))
+    ledger: Ledger, ask: PodAsk, units: Sequence[PlacementUnit], fits: BoolArray, numbers: IntArray
+) -> tuple[BoolArray, IntArray]:
+    """Where all asks of a pod fit at once, and the nodes that were not tried: see `MAX_PLACEMENTS`."""
+    namespace = split_key(ask.key)[0]
+    nodes = np.unique(numbers[(numbers >= 0) & fits[numbers]])
+    surely, maybe = ledger.decider.together([(unit.ask, unit.init) for unit in units], nodes, namespace)
+    fits = np.zeros_like(fits)
+    fits[nodes[surely]] = True
+    unclear = nodes[maybe & ~surely]
+    unclear = np.roll(unclear, -np.searchsorted(unclear, ledger.next_tried.pop(ask.uid, 0)))
+    count = max(1, MAX_PLACEMENTS // len(units))
+    for number in unclear[:count].tolist():
+        fits[number] = fit(ledger.decider, units, ledger.cluster.spec(number).name, namespace) is not None
+    if len(unclear) > count:
+        ledger.next_tried[ask.uid] = unclear.item(count)
+    return fits, unclear[count:]
 
 
 def _reasons(

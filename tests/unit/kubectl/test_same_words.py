@@ -148,7 +148,7 @@ HOST = [
     (Code.NODE_CPU, "has 1 CPU free, 2 were asked", asking(rest_milli=300, cpu_milli=2000)),
     (Code.NODE_MEMORY, "has 1.0 GiB of memory free, 2.0 GiB were asked", asking(rest_milli=300, memory_mib=2048)),
 ]
-ELSEWHERE = {Code.POD_FAULTY, Code.POD_TOGETHER, Code.POD_GROUP, Code.NODE_UNKNOWN, Code.NODE_FAULTY}
+ELSEWHERE = {Code.POD_FAULTY, Code.POD_TOGETHER, Code.POD_UNTRIED, Code.POD_GROUP, Code.NODE_UNKNOWN, Code.NODE_FAULTY}
 """Codes of which placement alone knows nothing: the scheduler and the plugin have them."""
 
 

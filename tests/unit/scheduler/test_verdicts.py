@@ -12,6 +12,7 @@ from asking import asking
 from control_scene import Scene, Truth, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from work import counted
 
 from aliquot.kube.dialects import read
 from aliquot.kube.inventory import Inventory, write_inventory
@@ -20,10 +21,13 @@ from aliquot.kube.objects import Node, Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
+from aliquot.model.requests import Device, Slice
+from aliquot.placement.entries import Placement
+from aliquot.placement.policy import policy
 from aliquot.placement.reasons import judge
 from aliquot.placement.saved import dump
 from aliquot.placement.sentences import text_of
+from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.verdicts import indices_of, scores, verdicts
 from aliquot.scheduler.wire import MetaPod, MetaVictims
@@ -294,3 +298,54 @@ def test_verdicts_are_what_a_bind_would_find(seed: int):
             fits = False
         assert fits == (name in found.fitting)
     assert before == s.booked()
+
+
+def busy(nodes: int) -> Ledger:
+    """A ledger of nodes with 8 GPUs, of which every other has tenants."""
+    chance, ledger = random.Random(1), Ledger(policy("aliquot"))
+    for number in range(nodes):
+        ledger.node_changed(Change("added", node(f"n{number}", 8)))
+        for g in range(8):
+            if milli := chance.choice([0, 0, 0, 100, 300, 500, 700, 900]):
+                ask = asking(rest_milli=milli, gpu_mib=16 * milli)
+                slices = (Slice(GpuUuid(f"GPU-n{number}-{g}"), milli, milli, 16 * milli),)
+                ledger.cluster.reserve(f"d/{number}-{g}", Placement(f"n{number}", slices), ask)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("containers", "notes"),
+    [
+        ([percent(5)] * 64, {}),
+        ([percent(8)] * 64, {}),
+        ([percent(100)] * 64, {}),
+        ([percent(number // 4 + 1) for number in range(64)], {}),
+        ([percent(1, "2Gi"), percent(30, "64Mi")] * 32, {}),
+        ([percent(2)] * 64, {"affinity": "x"}),
+        ([percent(2)] * 64, {"exclusion": "x"}),
+        ([percent(64)], {"gpu_parts": "64"}),
+    ],
+)
+def test_a_pod_of_many_containers_costs_no_trial_of_every_node(containers: list[dict[str, Any]], notes: dict[str, str]):
+    """What one filter costs is bounded, whatever the containers of the pod are and however many nodes there are."""
+    ledger, wished = busy(200), ask(pod(*containers, **notes))
+    names = list(ledger.cluster.index)
+    with counted() as calls:
+        verdicts(ledger, wished, names)
+
+    assert 200_000 > calls.count
+
+
+def test_nodes_that_were_not_tried_are_refused_as_such_and_come_first_in_the_next_call(monkeypatch: pytest.MonkeyPatch):
+    """Where the columns do not tell, so many nodes are tried in a call; the others are refused for that, till next."""
+    monkeypatch.setattr("aliquot.scheduler.verdicts.MAX_PLACEMENTS", 2 * 8)
+    ledger, wished = busy(20), ask(pod(percent(5), percent(5), affinity="x"))
+    names = list(ledger.cluster.index)
+    untried, tried = "was not tried for 2 requests at once: its turn comes with the next call", set[str]()
+    for _ in range(3):
+        found = verdicts(ledger, wished, names)
+        new = {name for name in names if found.failed.get(name) != untried}
+        assert 8 == len(new)
+        tried |= new
+
+    assert set(names) == tried
