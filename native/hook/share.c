@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -160,22 +161,20 @@ int shared_descriptor(uint64_t object)
     return fd;
 }
 
-static void see(int fd)
+static void see(int fd, const struct stat *facts)
 {
-    struct stat facts;
-    if (fstat(fd, &facts) != 0)
-        return;
     for (unsigned i = 0; i < highest; i++)
         if (shares[i].object && shares[i].fd == fd && own_descriptor(&shares[i]) == fd)
             return;
     for (unsigned i = 0; i < highest; i++)
         if (!shares[i].seen)
-            shares[i].seen = matches(&shares[i], (void *)(intptr_t)fd, SHARE_FD, &facts);
+            shares[i].seen = matches(&shares[i], (void *)(intptr_t)fd, SHARE_FD, facts);
 }
 
 /* Without /proc, or without a descriptor for it, the kernel says which numbers are open. */
 static void see_every_number(void)
 {
+    struct stat facts;
     struct pollfd some[64];
     struct rlimit limit = {.rlim_max = DESCRIPTORS_MOST};
     getrlimit(RLIMIT_NOFILE, &limit);
@@ -184,26 +183,29 @@ static void see_every_number(void)
             some[i] = (struct pollfd){.fd = (int)(first + i)};
         bool told = poll(some, 64, 0) >= 0;
         for (unsigned i = 0; i < 64; i++)
-            if (!told || !(some[i].revents & POLLNVAL))
-                see(some[i].fd);
+            if ((!told || !(some[i].revents & POLLNVAL)) && fstat(some[i].fd, &facts) == 0)
+                see(some[i].fd, &facts);
     }
 }
 
 /* Which of what was shown does this process have open, by any descriptor but our own? Those that it had first are looked
- * at first, and rarely are there others. */
+ * at first, and rarely are there others. Other threads open and close descriptors meanwhile, so the files are asked for by
+ * their names in /proc. */
 static void look(void)
 {
     bool all = true;
+    struct stat facts;
     for (unsigned i = 0; i < highest; i++) {
-        struct stat facts;
-        shares[i].seen = shares[i].type == SHARE_FD && fstat(shares[i].shown, &facts) == 0 &&
+        char name[32];
+        snprintf(name, sizeof name, "/proc/self/fd/%d", shares[i].shown);
+        shares[i].seen = shares[i].type == SHARE_FD && stat(name, &facts) == 0 &&
                          matches(&shares[i], (void *)(intptr_t)shares[i].shown, SHARE_FD, &facts);
         all &= shares[i].seen || !shares[i].object || !shares[i].alone;
     }
     DIR *names = all ? NULL : opendir("/proc/self/fd");
     for (struct dirent *one; names && (one = readdir(names));)
-        if (one->d_name[0] != '.' && atoi(one->d_name) != dirfd(names))
-            see(atoi(one->d_name));
+        if (one->d_name[0] != '.' && atoi(one->d_name) != dirfd(names) && fstatat(dirfd(names), one->d_name, &facts, 0) == 0)
+            see(atoi(one->d_name), &facts);
     if (names)
         closedir(names);
     else if (!all)
