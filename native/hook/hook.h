@@ -79,7 +79,8 @@ struct slot {
     /* the token */
     _Atomic uint32_t given_back; /* the word that was returned by ourselves, or parked(word); ~0 = none */
     _Atomic uint32_t answered;   /* the CLOSED word DRAINED was sent for */
-    _Atomic uint64_t wanted_ns;
+    _Atomic uint32_t asked;      /* the word that WANT was sent for, or parked(word) once it was returned; ~0 = none */
+    _Atomic uint64_t wanted_ns;  /* when */
     _Atomic int waiting;
     _Atomic uint64_t pace_until_ns, pace_sleep_ns;
     _Atomic(struct record *) records;
@@ -183,7 +184,6 @@ void thread_forget(void);
 void thread_after_fork(void);
 uint64_t slot_launches(struct slot *slot, bool *inside);
 bool wait_for_token(struct slot *slot, uint64_t *until_ns);
-void want_token(struct slot *slot);
 /* fail.c: may this slot launch without an arbiter? Sets the end of the permission, or sleeps and says no. */
 bool fail_allows(struct slot *slot, uint64_t *until_ns);
 /* Has the arbiter given no sign of life for seconds? It is stopped, or the machine is; the connection does not show it. */

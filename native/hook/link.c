@@ -263,7 +263,7 @@ static bool attach_locked(struct slot *slot)
     uint32_t word = page_word(page);
     atomic_store(&slot->answered, (word & 3) == ALIQUOT_WORD_VALID ? ~0u : word);
     atomic_store(&slot->given_back, ~0u);
-    atomic_store(&slot->wanted_ns, 0);
+    atomic_store(&slot->asked, ~0u);
     atomic_store(&slot->page, page); /* an older page stays mapped: another thread may be reading it */
     atomic_store(&slot->state, launches ? SLOT_HELD : SLOT_VIEWED);
     atomic_store(&crowded, 0);

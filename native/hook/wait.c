@@ -1,23 +1,24 @@
 /* wait.c: a thread without a token: ask once, sleep on the page, notice a dead arbiter. */
 #include "hook.h"
 
-#define ASK_AGAIN_NS 1000000000u
 #define STILL_HELD_NS 20000000u
 
-/* One WANT for all threads of the process; again after a second, in case the arbiter lost it. */
-void want_token(struct slot *slot)
+/* One WANT for all threads of the process and each state of the gate that stops them. A thread may go on without having
+ * seen its WANT answered, by a renewal say, and the arbiter keeps none that came while the gate was open: so what was
+ * asked says nothing about another state. */
+static void want_token(struct slot *slot, uint32_t state)
 {
-    uint64_t now = now_ns(), before = atomic_load(&slot->wanted_ns);
-    if (before && now - before < ASK_AGAIN_NS)
+    uint64_t now = now_ns();
+    uint32_t asked = atomic_load(&slot->asked);
+    if (asked == state || !atomic_compare_exchange_strong(&slot->asked, &asked, state))
         return;
-    if (!atomic_compare_exchange_strong(&slot->wanted_ns, &before, now))
-        return;
+    atomic_store(&slot->wanted_ns, now);
     stay_pause_ends(slot);
     aliquot_message want = {.type = ALIQUOT_MSG_WANT, .gpu = slot->number, .a = burst_estimate(slot, now)};
     if (link_send(&want))
         COUNT(wants);
     else
-        atomic_store(&slot->wanted_ns, 0);
+        atomic_store(&slot->asked, ~0u);
 }
 
 /* Sleeps until the caller should look at the page again (true), or may go without a token until `until_ns` (false). */
@@ -42,13 +43,16 @@ bool wait_for_token(struct slot *slot, uint64_t *until_ns)
     bool drained = !valid && has_drained(slot, word);
     if (drained)
         answer_drained(slot, word); /* first, for the next tenant waits for it */
-    want_token(slot);
-    if (valid && word == atomic_load(&slot->given_back)) {
+    bool returned = valid && word == atomic_load(&slot->given_back);
+    want_token(slot, returned ? parked(word) : word);
+    if (returned) {
         /* Returned by us, still valid: either the arbiter is about to take it, or a sister process holds it on. */
         stay_returned_in_vain(slot);
         futex_wait_ns(&page->word, word, STILL_HELD_NS);
-        if (page_word(page) == word && now_ns() < page_deadline(page))
+        if (page_word(page) == word && now_ns() < page_deadline(page)) {
+            atomic_store(&slot->asked, ~0u);
             atomic_store(&slot->given_back, ~0u);
+        }
     } else if (valid) {
         /* Past its deadline: a renewal moves the deadline and leaves the word. */
         futex_wait_ms(&page->word, word, 1);

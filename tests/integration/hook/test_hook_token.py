@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,6 +215,58 @@ def test_threads_share_one_request(tenant):
     assert facts["results"] == [0] * 8
     assert facts["launches"] == 8
     assert scene.arbiter.count(MessageType.WANT) == 1
+
+
+def stop_asleep_at_the_gate(pid: int) -> None:
+    """Stops the program once its main thread sleeps on the page: what it has not said by then is not said later."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        call = Path(f"/proc/{pid}/syscall").read_text().split()
+        if len(call) > 3 and (call[0], call[2]) == ("202", "0x0"):
+            os.kill(pid, signal.SIGSTOP)
+            return
+        time.sleep(0.001)
+    raise TimeoutError("the program does not sleep at the gate")
+
+
+def let_in_by_a_renewal(scene, program) -> None:
+    """The program asks behind its deadline and goes on when that has moved."""
+    scene.arbiter.wait_for(MessageType.WANT)
+    heard = len(scene.arbiter.heard)
+    scene.arbiter.grant(for_s=1e-9)
+    scene.arbiter.wait_for(MessageType.WANT, since=heard)
+    scene.arbiter.pages[0].renew(time.monotonic_ns() + 60_000_000_000)
+    program.read()
+
+
+def let_in_by_a_sister(scene, program) -> None:
+    """The program has returned the token, which another process of the tenant holds on, and asks for it again."""
+    scene.arbiter.wait_for(MessageType.WANT)
+    scene.arbiter.grant()
+    program.read()
+    scene.arbiter.wait_for(MessageType.RETURN)
+    program.go()
+    program.read()
+
+
+@pytest.mark.parametrize("let_in", [let_in_by_a_renewal, let_in_by_a_sister])
+def test_a_thread_that_sleeps_at_the_gate_has_asked(tenant, let_in):
+    """A thread asks at each gate that stops it, also where it went on before without a grant for what it had asked."""
+    scene = tenant()
+    program = scene.run(
+        "cuda = Cuda(); spin = cuda.spin()\nfor _ in range(3): say(result=cuda.launch(spin, 1000)); wait_line()"
+    )
+    let_in(scene, program)
+    scene.arbiter.revoke()
+    heard = len(scene.arbiter.heard)
+    program.go()
+    stop_asleep_at_the_gate(program.process.pid)
+
+    assert scene.arbiter.wait_for(MessageType.WANT, since=heard)
+
+    os.kill(program.process.pid, signal.SIGCONT)
+    scene.arbiter.grant()
+    assert program.read() == {"result": 0}
 
 
 @pytest.mark.parametrize(
