@@ -153,8 +153,8 @@ static void primary_ends(struct slot *slot)
     pthread_mutex_unlock(&slot->driver_lock);
 }
 
-/* The driver has answered. `gone`: all of them; else only `green` is, NULL: none. */
-static void views_ended(struct slot *slot, bool gone, const struct gpu_context *green)
+/* The driver has answered. */
+static void views_ended(struct slot *slot, bool gone)
 {
     pthread_mutex_lock(&slot->driver_lock);
     for (struct gpu_context *view = context_at(NULL); view; view = view->next) {
@@ -162,7 +162,7 @@ static void views_ended(struct slot *slot, bool gone, const struct gpu_context *
             continue;
         view->ending -= view->view_ending;
         view->view_ending = false;
-        if (gone || view == green)
+        if (gone)
             context_forget(view);
     }
     pthread_mutex_unlock(&slot->driver_lock);
@@ -185,17 +185,20 @@ static void primary_ended(struct slot *slot, uint64_t owner)
     thread_forget();
 }
 
+static CUresult primary_release(struct slot *slot, enum aliquot_symbol symbol)
+{
+    primary_ends(slot);
+    CUresult result = REAL_AT(symbol, int)(slot->device);
+    bool gone = result == CUDA_SUCCESS && !primary_active(slot->device);
+    views_ended(slot, gone);
+    primary_ended(slot, gone ? owner_taken(slot) : 0);
+    return result;
+}
+
 CUresult on_primary_release(enum aliquot_symbol symbol, int device)
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
-    if (!slot)
-        return REAL_AT(symbol, int)(device);
-    primary_ends(slot);
-    CUresult result = REAL_AT(symbol, int)(device);
-    bool gone = result == CUDA_SUCCESS && !primary_active(device);
-    views_ended(slot, gone, NULL);
-    primary_ended(slot, gone ? owner_taken(slot) : 0);
-    return result;
+    return slot ? primary_release(slot, symbol) : REAL_AT(symbol, int)(device);
 }
 
 /* A reset frees the context's memory but not its references: the next use makes it again, under the same handle, and that
@@ -208,7 +211,7 @@ CUresult on_primary_reset(enum aliquot_symbol symbol, int device)
     primary_ends(slot);
     uint64_t owner = owner_taken(slot), none = 0;
     CUresult result = REAL_AT(symbol, int)(device);
-    views_ended(slot, result == CUDA_SUCCESS, NULL);
+    views_ended(slot, result == CUDA_SUCCESS);
     if (result != CUDA_SUCCESS && atomic_compare_exchange_strong(&slot->owner, &none, owner))
         owner = 0;
     primary_ended(slot, result == CUDA_SUCCESS ? owner : 0);
@@ -232,20 +235,26 @@ CUresult on_green_create(enum aliquot_symbol symbol, void **green, void *desc, i
     return result;
 }
 
-/* Its work is noted under the plain context that it is seen through. */
+/* Its work is noted under the plain context that it is seen through. The driver waits for that work and then drops a
+ * reference to the primary context, which it does not wait for as long as we have one: so what other threads do with the
+ * primary context meanwhile need not wait either, and its end is that of our reference. */
 CUresult on_green_destroy(enum aliquot_symbol symbol, void *green)
 {
-    void *plain = NULL;
+    void *plain = NULL, *primary;
     if (conf_load() == MODE_HELD)
         REAL(cuCtxFromGreenCtx, void **, void *)(&plain, green);
     struct gpu_context *known = context_of(plain, false);
     struct slot *slot = known ? known->slot : NULL;
     if (!slot)
         return REAL_AT(symbol, void *)(green);
-    primary_ends(slot);
+    bool held = primary_active(slot->device) && /* a reset ended it: it is not to come back */
+                REAL(cuDevicePrimaryCtxRetain, void **, int)(&primary, slot->device) == CUDA_SUCCESS;
+    uint64_t life = context_ends(known);
     CUresult result = REAL_AT(symbol, void *)(green);
-    bool active = primary_active(slot->device);
-    views_ended(slot, !active, result == CUDA_SUCCESS ? known : NULL);
-    primary_ended(slot, active ? 0 : owner_taken(slot));
+    context_ended(known, life, result == CUDA_SUCCESS);
+    captures_abandoned();
+    thread_forget();
+    if (held)
+        primary_release(slot, SYM_cuDevicePrimaryCtxRelease_v2);
     return result;
 }

@@ -91,11 +91,15 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_the_other_threads_run_while_a_call_waits_in_the_driver(tenant, call):
-    """While a call waits for work of its context, other threads launch, capture, allocate and wait in another one."""
+    """While a call waits for work of its context, other threads launch, capture, allocate and wait in another one.
+
+    They retain and release the primary context too, unless it is that which ends.
+    """
     scene = tenant(auto_grant=True, memory_mib=2048)
     program = scene.run(
         WAITING
         + CALLS[call]
+        + f"\nPRIMARY = {call in ('reset', 'release')}"
         + """
 thread, results = waiting(A, call)
 for name in ["cuLaunchKernel"] * 3 + ["cuLaunchKernel_ptsz"]:
@@ -104,6 +108,9 @@ for name in ["cuLaunchKernel"] * 3 + ["cuLaunchKernel_ptsz"]:
     check(L.cuStreamSynchronize(own) if own else 0, L.cuStreamDestroy_v2(own) if own else 0)
 capture(made("cuStreamCreate", 1)); p = made("cuMemAlloc_v2", ctypes.c_size_t(64 << 20), type=ctypes.c_uint64)
 check(L.cuMemFree_v2(p), L.cuModuleUnload(made("cuModuleLoadData", PTX)))
+if not PRIMARY:
+    retained = made("cuDevicePrimaryCtxRetain", 0); other = green()
+    check(L.cuGreenCtxDestroy(other), L.cuDevicePrimaryCtxRelease_v2(0))
 opens_the_way(); thread.join(); say(results=results)
 """
     )
