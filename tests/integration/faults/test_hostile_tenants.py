@@ -119,7 +119,7 @@ def test_lies_about_draining_cost_the_liar(scene, lie):
     with meanwhile(lies):
         [share] = scene.charged([neighbour], 4)  # many turns: each lie delays one by as long as an answer is waited for
 
-    assert share > 0.42
+    assert share > 0.38  # the liar is charged for what it makes others wait, and pays it back slowly
     assert scene.seen("x").charged_ns > 50_000_000
     assert unharmed(scene, neighbour)
     liar.close()
