@@ -17,6 +17,10 @@ class Unavailable(Exception):
     """The test cluster cannot be had here; the text is one sentence for a person."""
 
 
+RUNNING_TEST = "PYTEST_CURRENT_TEST"
+"""The variable by which a running test is known; pytest sets it."""
+
+
 def root() -> Path:
     """`$XDG_CACHE_HOME/aliquot`, or `~/.cache/aliquot`."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -61,7 +65,7 @@ def kept(name: str, make: Callable[[Path], None]) -> Path:
     final = root() / name
     if final.is_dir():
         return final
-    if test := os.environ.get("PYTEST_CURRENT_TEST"):
+    if test := os.environ.get(RUNNING_TEST):
         raise Unavailable(f"{name} could not be used in {test}: it is made before the first test, by `make prepare`")
     with locked(name.rpartition("-")[0]):
         if final.is_dir():
