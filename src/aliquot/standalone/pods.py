@@ -170,7 +170,7 @@ class Pods:
 
     @property
     def lost(self) -> dict[str, str]:
-        """SharePods of an engine that was killed, with the phases they were in."""
+        """SharePods of an engine that was killed, with the phases they were in and by when."""
         with self._lock:
             return dict(self._roster.lost)
 
@@ -348,7 +348,7 @@ class Pods:
         full = _full(name)
         pod = self._pods.get(full)
         if pod is None and full in self._roster.lost:
-            raise UnknownPod(f'sharepod "{name}" ended when the engine before this one was killed; apply it again')
+            raise UnknownPod(f'sharepod "{name}" ended with its engine ({self._roster.lost[full]}); apply it again')
         if pod is None:
             raise UnknownPod(f'there is no sharepod "{name}"; {hint(full, sorted(self._pods), prefix="default/")}')
         return pod

@@ -1,12 +1,14 @@
 """The SharePods of an engine, in a file of its runtime directory, so that the next engine knows which a kill ended.
 
 An engine that is stopped removes the file. One that is killed leaves it, and takes its programs along: the next engine
-names what was there, until it is applied again or deleted.
+names what was there, until it is applied again or deleted. When the kill was is not known, only that it was before this
+next engine began, which is kept with the names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +25,16 @@ log = Logger("standalone")
 class Roster:
     """Names and phases of SharePods that have not ended; without a path nothing is kept. Not safe for threads."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, now_s: Callable[[], float] = time.time) -> None:
         self._path = path
         self._repeats = Repeats()
         self._written = self._read()
-        self.lost = dict(self._written)
-        """Those of an engine that was killed, with the phases they were in."""
+        begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(now_s()))
+        self.lost = {
+            name: f"{phase}, killed before {begun}" if phase in NOT_ENDED else phase
+            for name, phase in self._written.items()
+        }
+        """Those of engines that were killed, with the phases they were in and by when."""
 
     def keep(self, phases: Mapping[str, str]) -> None:
         """Save the current SharePods; one that was lost and exists again is no longer lost."""
@@ -80,7 +86,4 @@ def told(lost: Mapping[str, str]) -> str:
         return ""
     names = ", ".join(f"{name} ({phase})" for name, phase in lost.items())
     what, them = ("1 SharePod", "it") if len(lost) == 1 else (f"{len(lost)} SharePods", "them")
-    return (
-        f"{what} ended when the engine before this one was killed: {names}. Apply {them} again, or forget {them}: "
-        "aliquot delete NAME"
-    )
+    return f"{what} ended when an engine was killed: {names}. Apply {them} again, or forget {them}: aliquot delete NAME"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from aliquot.standalone.roster import Roster, told
+
+MINUTE_S = 60.0
+BEGUN_S = 1_800_000_000.0
+BEGUN = time.strftime("%Y-%m-%d %H:%M", time.localtime(BEGUN_S))
 
 
 @pytest.fixture
@@ -18,14 +23,24 @@ def path(tmp_path: Path) -> Path:
 def killed(path: Path, **phases: str) -> Roster:
     """The roster of an engine that comes after one that had these SharePods and was killed."""
     Roster(path).keep({f"default/{name}": phase for name, phase in phases.items()})
-    return Roster(path)
+    return Roster(path, now_s=lambda: BEGUN_S)
 
 
 def test_a_killed_engine_leaves_the_names_of_what_had_not_ended(path: Path):
-    """SharePods that ran or waited are lost with a killed engine; what had ended before is not."""
+    """SharePods that ran or waited are lost with a killed engine, before the next one began; what had ended is not."""
     after = killed(path, web="Running", later="Pending", done="Succeeded", broken="Failed")
 
-    assert {"default/web": "Running", "default/later": "Pending"} == after.lost
+    phases = {"default/web": "Running", "default/later": "Pending"}
+    assert {name: f"{phase}, killed before {BEGUN}" for name, phase in phases.items()} == after.lost
+
+
+def test_each_kill_has_its_own_time(path: Path):
+    """What an earlier kill ended keeps the time of that one when a later engine is killed as well."""
+    killed(path, nightly="Running").keep({"default/web": "Running"})
+    later = Roster(path, now_s=lambda: BEGUN_S + 60 * MINUTE_S)
+
+    assert f"Running, killed before {BEGUN}" == later.lost["default/nightly"]
+    assert later.lost["default/web"] not in ("Running", later.lost["default/nightly"])
 
 
 def test_a_stopped_engine_leaves_nothing(path: Path):
@@ -65,7 +80,7 @@ def test_a_broken_file_stops_no_engine(path: Path, text: str):
     roster.keep({"default/web": "Running"})
 
     assert {} == roster.lost
-    assert {"default/web": "Running"} == Roster(path).lost
+    assert {"default/web"} == Roster(path).lost.keys()
 
 
 def test_a_full_disk_stops_no_engine(tmp_path: Path):
@@ -78,6 +93,6 @@ def test_people_are_told_what_ended_and_what_to_do():
     """One sentence names the SharePods with the phases they were in, and the two ways on."""
     assert "" == told({})
     assert (
-        "2 SharePods ended when the engine before this one was killed: a/web (Running), a/later (Pending). "
+        "2 SharePods ended when an engine was killed: a/web (Running), a/later (Pending). "
         "Apply them again, or forget them: aliquot delete NAME"
     ) == told({"a/web": "Running", "a/later": "Pending"})
