@@ -239,10 +239,15 @@ def shortfall(ask: Ask, verdict: Verdict) -> str:
         room.append(f"{len(free) or 'none'} {'are' if len(free) > 1 else 'is'} free" + f" ({gpus(free)})" * bool(free))
     else:
         for code, shown in ((Code.GPU_COMPUTE, format_milli), (Code.GPU_MEMORY, format_mib)):
-            most = max((r for r in reasons if r.code is code), key=lambda r: r.have, default=None)
-            if most is not None:
-                where = "" if code is Code.GPU_COMPUTE else " on those with enough of it"
+            short = [r for r in reasons if r.code is code]
+            most = max(short, key=lambda r: r.have, default=None)
+            where = "" if code is Code.GPU_COMPUTE else " on those with enough of it"
+            if most is not None and most.have > 0:
                 room.append(f"at most {shown(most.have)} is free{where} ({gpus([most.gpu])})")
+            elif code is Code.GPU_MEMORY and short:
+                room.append(f"no memory is free{where}")
+            elif short:
+                room.append("no GPU has any free" if len(short) == len(reasons) else f"{len(short)} without any free")
     others = Counter(text_of(r) for r in reasons if r.code not in (Code.GPU_COMPUTE, Code.GPU_MEMORY))
     room += [f"{count} GPU{'s' * (count > 1)} {text}" for text, count in others.most_common(_DEVICES_SHOWN)]
     return f"needs {_needed(ask)}, {'; '.join(room)}"

@@ -61,6 +61,7 @@ def test_requests_on_a_gpu_never_exceed_one():
         (4, [1000] * 2, 4000, "needs 4 whole GPUs, 2 are free (GPU 2 and GPU 3)"),
         (2, [700, 700], 1000, "needs 1 whole GPU, none is free"),
         (3, [700, 600, 800], 500, "needs 0.50 of a GPU, at most 0.40 is free (GPU 1)"),
+        (3, [1000] * 3, 500, "needs 0.50 of a GPU, no GPU has any free"),
     ],
 )
 def test_what_waits_has_one_headline(gpus: int, held: list[int], asked: int, says: str):
@@ -82,6 +83,18 @@ def test_memory_that_is_not_there_is_in_the_headline():
         machine.place(f"t{number}", 100, gpu=str(number), memory_mib=14336)
 
     with pytest.raises(NoRoom, match=r"needs 0\.50 of a GPU with 4\.0 GiB, at most .* GiB is free on those with"):
+        machine.place("big", 500, memory_mib=4096)
+
+
+def test_where_no_memory_is_free_the_headline_says_so():
+    """Nothing is called at most 0: GPUs without compute are counted, and those with it have no memory."""
+    machine = Machine(gpus=2)
+    machine.place("full", 1000, gpu="0")
+    machine.place("large", 100, gpu="1", memory_mib=16384)
+
+    with pytest.raises(
+        NoRoom, match=r"with 4\.0 GiB, 1 without any free; no memory is free on those with enough of it\."
+    ):
         machine.place("big", 500, memory_mib=4096)
 
 
