@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,6 +19,9 @@ from aliquot.cli.tables import Table, aligned, gpu_table, pod_table, tenant_tabl
 from aliquot.lib.misspelt import hint
 from aliquot.model.errors import UserError
 from aliquot.model.selectors import Term, parse_selector, selects
+
+if TYPE_CHECKING:
+    from aliquot.standalone.wire import PodFacts
 
 WATCH_EVERY_S: Final = 0.3
 FORMS: Final = ("text", "wide", "json", "yaml", "name", CSV)
@@ -64,7 +67,8 @@ def get(
     """List sharepods (also: pods, sp), tenants, gpus, hours or all; with NAMEs only those.
 
     A selector is Kubernetes': key=value, key!=value, key in (a,b), key notin (a,b), key and !key, with commas between.
-    hours are GPU-hours as on the dashboard's page. -o json and yaml print a list, or the one object that was named.
+    hours are GPU-hours as on the dashboard's page. -o json and yaml print a list, or the one object that was named;
+    SharePods in YAML are documents that aliquot apply takes, with what has become of each as its status.
     jsonpath=TEMPLATE and custom-columns=COLUMNS pick its fields as kubectl does, those of a list under .items.
     """
     kinds, names = read_words(words)
@@ -165,6 +169,9 @@ def _print(query: Query, found: dict[str, list[Any]]) -> None:
     if (text := _picked(query, every)) is not None:
         click.echo(text, nl=False)
         return
+    if form == "yaml" and every and list(found) == ["sharepods"]:
+        click.echo("---\n".join(_text(form, _applicable(pod)) for pod in every), nl=False)
+        return
     if form in ("json", "yaml"):
         told = every[0] if _one(query) else every if len(found) == 1 else found
         click.echo(_text(form, told), nl=form == "json")
@@ -206,6 +213,14 @@ def _picked(query: Query, facts: list[Any]) -> str | None:
 def _one(query: Query) -> bool:
     """Whether one thing was named: programs then get that object, and a list in any other case, as of kubectl."""
     return len(query.names) == 1
+
+
+def _applicable(pod: PodFacts) -> dict[str, Any]:
+    """A SharePod as it was applied, with what has become of it as its status."""
+    import msgspec
+
+    status = msgspec.to_builtins(pod)
+    return {**(status.pop("manifest") or {}), "status": status}
 
 
 def _text(form: str, facts: Any, *, indent: int | None = 2) -> str:
@@ -284,7 +299,8 @@ class _Lines:
         elif form == "json":
             click.echo(_text(form, fact, indent=None))
         elif form == "yaml":
-            click.echo(f"---\n{_text(form, fact)}", nl=False)
+            told = _applicable(fact) if self._kind == "sharepods" else fact
+            click.echo(f"---\n{_text(form, told)}", nl=False)
         elif self._query.form.template is not None:
             click.echo(self._query.form.template.filled(msgspec.to_builtins(fact)), nl=False)
 

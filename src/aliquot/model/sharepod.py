@@ -228,7 +228,7 @@ def _snake(name: str) -> str:
 
 
 def parse_sharepod(document: object) -> SharePodManifest:
-    """A SharePod from what a YAML document gave.
+    """A SharePod from what a YAML document gave; a status, as `aliquot get -o yaml` prints, is left out.
 
     Raises:
         BadSharePod: the text names the SharePod, the field by its path, and what is allowed there.
@@ -248,6 +248,7 @@ def parse_sharepod(document: object) -> SharePodManifest:
         cluster = (ClusterMetadata, ClusterPodSpec, ClusterContainer)
         text = sentence(error, document, SharePodManifest, called="a SharePod", patterns=_IN_WORDS, others=cluster)
         raise BadSharePod(f"{who}: {text}") from None
+    pod = msgspec.structs.replace(pod, status=None)
     if not pod.metadata.name:
         raise BadSharePod(f"{who}: metadata.name is missing")
     try:

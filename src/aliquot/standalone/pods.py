@@ -388,6 +388,7 @@ class Pods:
             containers=[self._describe_container(run) for run in pod.containers],
             events=pod.events,
             labels=pod.spec.metadata.labels,
+            manifest=pod.spec,
         )
 
     @staticmethod

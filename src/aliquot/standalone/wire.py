@@ -17,6 +17,7 @@ import msgspec
 from aliquot.driver.gpu import Gpu
 from aliquot.lib.package import version
 from aliquot.model.requests import Device, Enforce, GpuRequest
+from aliquot.model.sharepod import SharePodManifest
 from aliquot.status.workloads import PENDING, ContainerState, pod_state
 
 WIRE: Final = 2
@@ -154,7 +155,7 @@ class PodFacts(msgspec.Struct):
     """One SharePod as `get` shows it; `gpus` are the numbers of its GPUs, none while it waits.
 
     `memory_mib` is what it has, `requested_memory` what it asked for, as a person reads it; empty: by its request.
-    `reason` is kubelet's word for trouble, such as CrashLoopBackOff.
+    `reason` is kubelet's word for trouble, such as CrashLoopBackOff. `manifest` is what was applied.
     """
 
     name: str
@@ -174,6 +175,7 @@ class PodFacts(msgspec.Struct):
     enforce: Enforce = "all"
     wake_us: int = 0
     labels: dict[str, str] = {}
+    manifest: SharePodManifest | None = None
 
     @property
     def state(self) -> str:

@@ -76,6 +76,23 @@ def test_every_kind_at_once_and_yaml(three: Cluster):
     assert json.loads(three.command("get", "gpus", "-o", "json").stdout) == facts
 
 
+def test_sharepods_in_yaml_can_be_applied_again(three: Cluster):
+    """What `get -o yaml` prints, of one or of all, is what was applied: apply takes it and changes nothing."""
+    full = json.loads(labelled("d", script="exec sleep 300", app="x"))
+    full["spec"]["gpu"] |= {"limit": "50%", "antiAffinity": "noisy", "wake": "9s"}
+    full["spec"]["template"]["spec"] |= {"nodeSelector": {"zone": "a"}, "terminationGracePeriodSeconds": 3}
+    assert 0 == three.apply(json.dumps(full)).returncode
+    one, every = (three.command("get", "sharepods", *names, "-o", "yaml").stdout for names in (["d"], []))
+
+    assert ["default/d", "SharePod"] == [yaml.safe_load(one)["status"]["name"], yaml.safe_load(one)["kind"]]
+    assert full == {key: value for key, value in yaml.safe_load(one).items() if key != "status"}
+    again = three.apply(every)
+    assert [f"sharepod/{name} unchanged" for name in "abcd"] == sorted(
+        line.partition(" (")[0] for line in again.stdout.splitlines()
+    )
+    assert "sharepod/d unchanged" in three.apply(one).stdout
+
+
 def test_a_name_that_does_not_exist_is_refused(three: Cluster):
     """The message lists what there is."""
     done = three.command("get", "pod", "x")
