@@ -22,9 +22,15 @@ TABLE = 'section:has(h2:text-is("The policies side by side"))'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of two policies with two seeds."""
+    """A study of two policies with two seeds, whose jobs have users."""
     out = tmp_path_factory.mktemp("study")
-    todo = runs.tasks(runs.Scenario("v100x4*2", "mix:jobs=120"), ("bestfit", "aliquot"), (1, 2))
+    trace = out / "jobs.csv"
+    rows = [
+        f"job-{number},{number * 20},{60 + number},{number % 3 / 2 + 0.5},user-of-team-{number % 4}"
+        for number in range(120)
+    ]
+    trace.write_text("\n".join(("name,arrival_s,duration_s,gpu,user", *rows, "")))
+    todo = runs.tasks(runs.Scenario("v100x4*2", str(trace)), ("bestfit", "aliquot"), (1, 2))
     done = parallel.run_all(runs.run, todo, workers=1)
     study.write_study(out, study.Study.of(todo, done), page)
     return out
@@ -67,7 +73,7 @@ def test_the_report_fits_a_screen_a_phone_and_a_sheet(visit: Open, folder: Path,
 
 
 def test_a_phone_shows_every_figure_and_charts_that_can_be_read(visit: Open, folder: Path):
-    """The table of policies is a card for each, no wider than the phone, and no text of a picture is below 11 px."""
+    """Each policy is a card, no table is cut off at the side, and no text of a picture is below 11 px."""
     page = visit(folder.as_uri(), offline=True).go("/report.html")
     page.set_viewport_size({"width": 390, "height": 844})
     cells = page.locator(f"{TABLE} td").all()
@@ -75,6 +81,10 @@ def test_a_phone_shows_every_figure_and_charts_that_can_be_read(visit: Open, fol
     assert all(cell.is_visible() for cell in cells)
     assert 390 >= max(box["x"] + box["width"] for cell in cells if (box := cell.bounding_box()))
     assert 390 >= page.evaluate("document.documentElement.scrollWidth")
+    assert [] == page.evaluate(
+        """() => [...document.querySelectorAll(".wide")].filter((part) => part.scrollWidth > part.clientWidth)
+            .map((part) => part.parentNode.textContent.slice(0, 60))"""
+    )
     assert 11 <= page.evaluate(
         """() => Math.min(...[...document.querySelectorAll("svg.phone")].map((picture) =>
             12 * picture.getBoundingClientRect().width / picture.viewBox.baseVal.width))"""
@@ -86,6 +96,6 @@ def test_the_verdict_is_the_first_thing_read(visit: Open, folder: Path):
     page = visit(folder.as_uri(), offline=True).go("/report.html")
     said = page.locator("header .verdict").all_inner_texts()
 
-    assert page.title() == page.locator("h1").inner_text() == "mix:jobs=120 on 8 GPUs (v100x4*2)"
+    assert page.title() == page.locator("h1").inner_text() == "jobs.csv on 8 GPUs (v100x4*2)"
     assert said[0].startswith("Offered load ")
     assert " wait" in said[1]

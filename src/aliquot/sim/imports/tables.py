@@ -27,7 +27,17 @@ from aliquot.sim.imports.quantities import (
     parse_tres,
     shards_of_tres,
 )  # fmt: skip
-from aliquot.sim.imports.records import NEVER_RAN, NO_END, NO_GPU, NO_TIMES, RUNNING, SHARED, JobAccounts, Record
+from aliquot.sim.imports.records import (
+    NEVER_RAN,
+    NO_END,
+    NO_GPU,
+    NO_TIMES,
+    OF_0_S,
+    RUNNING,
+    SHARED,
+    JobAccounts,
+    Record,
+)
 from aliquot.sim.imports.sheet import Line, Sheet, key
 from aliquot.sim.tables import BadTable
 
@@ -80,6 +90,8 @@ _OVER: Final = frozenset((
     "FAIL", "ERROR", "CANCELLED", "CANCELED", "KILLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY",
     "PREEMPTED", "DEADLINE",
 ))  # fmt: skip
+_MAY_NOT_HAVE_RUN: Final = frozenset(("CANCELLED", "CANCELED", "KILLED", "DEADLINE", "BOOT_FAIL"))
+"""Some versions of Slurm give a job that ended in the queue the time of its end as its start."""
 
 
 @dataclass(frozen=True)
@@ -246,6 +258,8 @@ def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[f
     arrival = max(known) if known else start
     if end is None and start is not None and (ran is None or state == "REQUEUED"):
         accounts.drop(NO_END if state in _OVER else RUNNING)
+    elif ran == 0 and (start or not line.has("start")) and state not in _MAY_NOT_HAVE_RUN:
+        accounts.drop(OF_0_S)
     elif (ran is None and start is None) or ran == 0:
         accounts.drop(NEVER_RAN)
     elif ran is None or ran < 0 or arrival is None:

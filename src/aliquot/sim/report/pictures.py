@@ -21,9 +21,9 @@ MAX_ROWS: Final = 320
 CLIPPED: Final = 0.98
 """An axis that ends before this part of the time has left out a tail worth a word."""
 _CURVES: Final = (
-    ("allocation_percent", "GPU allocated (%)", "allocates", "most"),
-    ("fragmentation_percent", "GPU fragmented (%)", "fragments", "least"),
-    ("waiting_percent", "GPU demand waiting (%)", "leaves waiting", "least"),
+    ("allocation_percent", "GPU allocated (%)", "allocation", "highest"),
+    ("fragmentation_percent", "GPU fragmented (%)", "fragmentation", "lowest"),
+    ("waiting_percent", "GPU demand waiting (%)", "demand that waits", "lowest"),
 )
 
 
@@ -42,7 +42,7 @@ def curves(study: Study, facts: Facts) -> list[str]:
     return [_curve(study, facts, *each) for each in _CURVES]
 
 
-def _curve(study: Study, facts: Facts, curve: str, title: str, verb: str, best: str) -> str:
+def _curve(study: Study, facts: Facts, curve: str, title: str, name: str, best: str) -> str:
     x = time_axis(study.axis_s)
     lines, top = [], 0.0
     for group in study.policies:
@@ -53,7 +53,7 @@ def _curve(study: Study, facts: Facts, curve: str, title: str, verb: str, best: 
             ChartLine(group.policy, (np.arange(BINS) + 0.5) / BINS * study.axis_s, band.mean,
                  band.low if several else None, band.high if several else None)
         )  # fmt: skip
-    said = finding(facts, curve, verb, best, "%")
+    said = finding(facts, curve, name, best, lambda value: f"{number(value)} %")
     end = 100.0 if curve == "allocation_percent" else nice_end(max(top, 1.0))
     note = " The band holds all seeds." if any(len(group.seeds) > 1 for group in study.policies) else ""
     return section(
@@ -110,7 +110,7 @@ def sizes(facts: Facts) -> str:
         for name in names
     ]
     top = max(float(line.y.max()) for line in lines)
-    x = Axis("GPUs", float(max(line.x.max() for line in lines)), lambda value: f"{value:g}")
+    x = Axis("GPUs", float(max(line.x.max() for line in lines)), start=float(min(line.x.min() for line in lines)))
     y = Axis("wait (s, logarithmic)", max(top, 10.0), lambda value: f"{value:,.0f}", log=True)
     said = sentences(swept)[0]
     cells = []
@@ -143,7 +143,9 @@ def heat(study: Study, group: PolicyRuns) -> str:
     shown = max(1, int(np.ceil(BINS * end_s / run.end_s))) if run.end_s else BINS
     use = _fewer_rows(run.gpu_use[:, :shown])
     given = number(run.figures["utilisation_percent"])
-    said = f"{group.policy} keeps {given} % of the GPUs given away over the makespan (seed {group.seeds[0]})"
+    said = (
+        f"Under {group.policy} {given} % of the GPU time until the last job ends is allocated (seed {group.seeds[0]})"
+    )
     told = "one row per GPU" if len(use) == len(run.gpu_use) else f"one row per {-(-len(run.gpu_use) // len(use))} GPUs"
     axis = time_axis(run.end_s * shown / BINS)
     return section(

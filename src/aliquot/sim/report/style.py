@@ -17,7 +17,7 @@ _SERIES: Final = "".join(
     for n in range(len(_LIGHT))
 )
 
-# Below this width a row of the table of policies is a card with a line for each figure, named by `data-name`.
+# Below this width a row of a wide table is a card with a line for each figure, named by `data-name`.
 _PHONE: Final = (
     ".phone{display:none}@media screen and (max-width:640px){.screen{display:none}.phone{display:block}"
     "main{padding:16px 8px 48px}h1{font-size:22px;line-height:28px}"

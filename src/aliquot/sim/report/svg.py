@@ -46,19 +46,20 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class Axis:
-    """A title with its unit, an end, the format of its numbers; `log` counts from 1, ticks are rounds of `unit`."""
+    """A title with its unit, its ends, the format of its numbers; `log` counts from 1, ticks are rounds of `unit`."""
 
     title: str
     end: float
     tell: Callable[[float], str] = lambda value: f"{value:g}"
     log: bool = False
     unit: float = 1.0
+    start: float = 0.0
 
     def place(self, value: FloatArray) -> FloatArray:
         """0..1 along the axis."""
         if self.log:
             return np.log10(np.maximum(value, 1.0)) / max(math.log10(max(self.end, 10.0)), 1.0)
-        return value / self.end if self.end else value * 0
+        return (value - self.start) / (self.end - self.start) if self.end > self.start else value * 0
 
     def ticks(self, about: int = 5) -> list[float]:
         """Round numbers along the axis, `about` so many."""
@@ -68,8 +69,8 @@ class Axis:
                 for power in range(math.ceil(math.log10(max(self.end, 10.0))) + 1)
                 if 10.0**power <= self.end
             ]
-        step = nice(self.end / self.unit / about) * self.unit
-        return [step * at for at in range(int(self.end / step + 1e-9) + 1)]
+        step = nice((self.end - self.start) / self.unit / about) * self.unit
+        return [step * at for at in range(math.ceil(self.start / step - 1e-9), int(self.end / step + 1e-9) + 1)]
 
 
 def nice(rough: float) -> float:
@@ -98,8 +99,14 @@ def _chart(lines: Sequence[ChartLine], x: Axis, y: Axis, label: str, size: Chart
             edge = np.concatenate((line.high, line.low[::-1]))
             parts.append(f'<polygon class="band s{number % COLOURS}" points="{_points(across, edge, x, y, size)}"/>')
     for number, line in enumerate(lines):
-        parts.append(f'<polyline class="line s{number % COLOURS}" points="{_points(line.x, line.y, x, y, size)}"/>')
+        points = _points(line.x, line.y, x, y, size)
+        parts.append(f'<polyline class="line s{number % COLOURS}"{_dashes(number, len(lines))} points="{points}"/>')
     return "".join([*parts, "</svg>"])
+
+
+def _dashes(number: int, lines: int) -> str:
+    """Gaps through which equal lines that were drawn before are seen; the first line has none."""
+    return f' stroke-dasharray="{24 * (lines - number) / lines:g} {24 * number / lines:g}"' if number else ""
 
 
 def legend(names: Sequence[str]) -> str:

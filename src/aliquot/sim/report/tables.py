@@ -22,6 +22,8 @@ COLUMNS: Final[tuple[tuple[str, str, Tell], ...]] = (
     ("waiting_at_end", "waiting at the end", number), ("moves", "moves", number),
 )  # fmt: skip
 MAX_USERS: Final = 15
+MAX_PHONE: Final = 4
+"""So many columns fit on a phone side by side."""
 
 
 def section(title: str, body: str) -> str:
@@ -30,12 +32,18 @@ def section(title: str, body: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of texts, which scrolls on its own where it is wider than the page."""
+    """A table of texts, which scrolls on its own where it is wider than the page; a wide one is cards on a phone."""
+    cards = ' class="cards"' if len(heads) > MAX_PHONE else ""
     top = "".join(f"<th>{escape(head)}</th>" for head in heads)
     lines = "".join(
-        f"<tr><th>{escape(row[0])}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in row[1:])}</tr>" for row in rows
+        f"<tr><th>{escape(row[0])}</th>"
+        + "".join(
+            f'<td data-name="{escape(head)}">{escape(cell)}</td>' for head, cell in zip(heads[1:], row[1:], strict=True)
+        )
+        + "</tr>"
+        for row in rows
     )
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table></div>'
+    return f'<div class="wide"><table{cards}><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table></div>'
 
 
 def policies(facts: Facts) -> str:

@@ -54,6 +54,26 @@ def test_sacct(tmp_path: Path):
     assert ("32000", "786432") == tuple(imported.rows["1002#0"][name] for name in ("cpu_milli", "memory_mib"))
 
 
+@pytest.mark.parametrize(
+    ("state", "dropped"),
+    [
+        ("COMPLETED", "of 0 s"), ("FAILED", "of 0 s"), ("NODE_FAIL", "of 0 s"), ("", "of 0 s"),
+        ("CANCELLED by 1000", "never started"), ("PENDING", "never started"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["sacct", "csv"])
+def test_a_job_that_ended_as_it_started_did_start(tmp_path: Path, kind: str, state: str, dropped: str):
+    """It is left out because it lasted 0 s; one that was cancelled may have ended in the queue."""
+    source = tmp_path / "own.txt"
+    at = "2026-03-02T08:00:00"
+    source.write_text(
+        "JobID,Submit,Start,End,Elapsed,State,ReqTRES\n"
+        f"1,{at},{at},{at},00:00:00,{state},gres/gpu=1\n2,{at},{at},2026-03-02T08:01:00,00:01:00,COMPLETED,gres/gpu=1\n"
+    )
+
+    assert {dropped: 1} == Imported(tmp_path, kind, source).facts["dropped"]
+
+
 def test_a_trace_is_written_into_a_folder_that_exists(tmp_path: Path):
     """A folder that does not exist is named, and none is made."""
     source = tmp_path / "own.csv"
