@@ -113,7 +113,7 @@ conformance: setup
 
 bench: dev
 	@mkdir -p build/bench
-	@for name in gate handover shares slowdown inference fig5 memory storm filter; do \
+	@for name in gate handover shares slowdown inference fig5 fig12 memory storm filter; do \
 	  echo "bench $$name"; $(BIN)/aliquot bench $$name -o json > build/bench/$$name.json || exit 1; cat build/bench/$$name.json; done
 
 bench-cluster: dev

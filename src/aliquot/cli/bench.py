@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from aliquot.cli.lazy import WholeSentences
 from aliquot.cli.options import SECONDS, Amount, output_option
 
 RATE = Amount(1e6, above_zero=True)
+MAX_JOBS = 6
 
 
 @click.group(cls=WholeSentences)
@@ -168,6 +170,35 @@ def fig5(emulate: str | None, output: str, seconds: float, rates: tuple[float, .
     if len(set(rates)) == 1:
         raise click.BadParameter("a line needs two rates at least", param_hint="--rate")
     _show(measure(emulate, rates or FIG5_RATES, seconds), output)
+
+
+@bench.command()
+@_emulate
+@click.option("--seconds", type=SECONDS, default=8.0, show_default=True, help="Time per job and per pair.")
+@click.option(
+    "--job", "named", multiple=True, metavar="NAME=WORK/REST", default=("A=6/14", "B=15/5"), show_default=True,
+    help="A job that works and rests for so many milliseconds in turn.",
+)  # fmt: skip
+def fig12(emulate: str | None, output: str, seconds: float, named: tuple[str, ...]) -> None:
+    """How many times as long jobs take two on a GPU as alone, as in Fig. 12 of KubeShare.
+
+    Each pair of the jobs, and each job with another of its kind, shares the GPU under Aliquot with requests of 0.45 and
+    no limit. 1.5 means that a job takes half as long again as alone. The paper does not say what its jobs demand: A and
+    B here want 0.3 and 0.75 of the GPU. On an emulated GPU only the turns slow jobs down; on a real one caches and
+    memory bandwidth do as well.
+    """
+    from aliquot.bench.slowdown import fig12 as measure
+
+    jobs: dict[str, tuple[int, int]] = {}
+    for text in named:
+        found = re.fullmatch(r"([A-Za-z0-9]{1,16})=(\d{1,4})/(\d{1,4})", text)
+        if not found or not int(found[2]) or found[1] in jobs or len(jobs) == MAX_JOBS:
+            raise click.BadParameter(
+                f"{text!r} is not one of up to {MAX_JOBS} jobs with names of their own, each as A=6/14: 1 to 9999 ms "
+                "of work, 0 to 9999 ms of rest", param_hint="--job",
+            )  # fmt: skip
+        jobs[found[1]] = (int(found[2]), int(found[3]))
+    _show(measure(emulate, jobs, seconds), output)
 
 
 @bench.command()

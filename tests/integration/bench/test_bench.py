@@ -97,6 +97,26 @@ def test_use_grows_with_requests():
     assert seen["ms_per_request"] > 0
 
 
+@pytest.mark.timeout(120)
+def test_jobs_are_measured_beside_each_other():
+    """A job alone and a pair of it run as real programs, and the figures say that the GPU is emulated."""
+    seen = figures("fig12", "--job", "light=4/16", "--seconds", "1")
+
+    (job,), (pair,) = seen["jobs"], seen["pairs"]
+    assert ("light", 4, 16, True) == (job["job"], job["work_ms"], job["rest_ms"], job["kernel_time_alone"] > 0)
+    assert ("light+light", 2, True) == (pair["pair"], len(pair["times_as_long"]), min(pair["times_as_long"]) > 0)
+    assert seen["emulated"]
+
+
+@pytest.mark.parametrize("job", ["A", "A=0/5", "A=6", "A=6/x", "A=6/14 ", "A B=1/1"])
+def test_a_job_that_is_none_is_refused(job: str):
+    """The option, the value and the form are named."""
+    done = CliRunner().invoke(bench, ["fig12", "--job", job])
+
+    assert 2 == done.exit_code
+    assert f"--job: {job!r} is not one of up to 6 jobs" in done.output
+
+
 @pytest.mark.real_time
 @pytest.mark.timeout(240)
 def test_the_promise_of_figure_six(tmp_path):

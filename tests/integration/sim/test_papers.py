@@ -1,19 +1,39 @@
-"""The papers' experiments come out as published."""
+"""The papers' experiments come out as published, and docs/papers.md has what the commands print."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from aliquot.sim.clusters import ranked, read_cluster
+from aliquot.sim.openb.results import FILES, Published, RunKey, sc_policy
 from aliquot.sim.papers import gaia, kubeshare
 from aliquot.sim.papers.interference import Interference
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PAGE = (REPOSITORY / "docs" / "papers.md").read_text().replace("\n", " ")
+POLICIES = ("random", "dotprod", "clustering", "packing", "bestfit", "fgd")
+gaia_tables, fig6, fig7, fig9 = cache(gaia.tables), cache(kubeshare.fig6), cache(kubeshare.fig7), cache(kubeshare.fig9)
+
+
+def row_of(head: str, cells: Iterable[str]) -> str:
+    """A row of a table of the page, or its end."""
+    return f"| {' | '.join((head, *cells))} |"
+
+
+def not_on_the_page(*parts: str) -> list[str]:
+    """Those of some rows and sentences that docs/papers.md does not have."""
+    return [part for part in parts if part not in PAGE]
 
 
 def test_gaias_tables_have_the_papers_choices():
     """In each experiment exactly the GPUs of Tables I to IV are chosen; ties of Table I fall to both alike."""
-    seen = gaia.tables(500)
+    seen = gaia_tables()
 
     assert all(row["same_choice"] for row in seen)
     tied = seen[0]["ours"]
@@ -33,28 +53,77 @@ def test_linked_gpus_are_faster():
 
 def test_fig6_shares():
     """Under the production token policy every tenant has its due of Fig. 6 within two points."""
-    worst = max(abs(row["ours"][name] - due) for row in kubeshare.fig6() for name, due in row["theirs"].items())
+    worst = max(abs(row["ours"][name] - due) for row in fig6() for name, due in row["theirs"].items())
 
     assert worst <= 0.02
 
 
-def test_the_page_has_what_the_commands_print():
-    """The figures of Fig. 6 and 7 on docs/papers.md are those of the commands."""
-    shares = [[f"{row['ours'][name]:.3f}" for name in sorted(row["theirs"])] for row in kubeshare.fig6()]
-    fig7 = kubeshare.fig7()
-    page = (Path(__file__).resolve().parents[3] / "docs" / "papers.md").read_text()
-
-    assert [] == [cell for row in shares if (cell := f"| {', '.join(row)} |") not in page]
-    for what, key in (("100 µs", "ours"), ("3 ms", "with_3000_us")):
-        assert f"| hand-over {what} | {' | '.join(f'{row[key]:.3f}' for row in fig7)} |" in page
-
-
 def test_fig7_a_short_quota_costs_little():
     """At 30 ms the GPU computes at least the published 95 % of the time, and more with longer quotas."""
-    ours = [row["ours"] for row in kubeshare.fig7()]
+    ours = [row["ours"] for row in fig7()]
 
     assert ours[0] >= 0.95
     assert ours == sorted(ours)
+
+
+def test_the_page_has_gaias_figures():
+    """Tables I to IV with the choices of both, and the steps of Fig. 12."""
+    tied = gaia_tables()[0]
+    counts = [", ".join(f"{gpu} {count}" for gpu, count in tied[side].items()) for side in ("theirs", "ours")]
+    networks = (
+        row_of(f"{row['unlinked_ms']:.{places}f} ms", [f"{row['linked_ms']:.{places}f} ms", f"{row['speedup']:.2f}"])
+        for row, places in zip(gaia.linked_against_unlinked(), (2, 1, 1), strict=True)
+    )
+
+    assert [] == not_on_the_page(row_of(counts[0], counts[1:]), *networks)
+    assert all(row["ours"] == row["theirs"] for row in gaia_tables()[1:])
+
+
+def test_the_page_has_the_published_allocation_of_fgd():
+    """The means of ten seeds at 100 % arrived, of every trace and policy, are those of the published files."""
+    published = Published(REPOSITORY / "tests/data/openb/expected_results")
+    traces = {path.name.split(".")[0] for path in (REPOSITORY / "tests/data/openb").glob("openb_pod_list_*.csv.gz")}
+
+    def mean(trace: str, policy: str) -> str:
+        rows = (published.row(FILES[0], RunKey(trace, sc_policy(policy), seed)) for seed in range(42, 52))
+        return f"{fmean(float(row[100]) for row in rows if row is not None):.2f}"
+
+    for trace in traces:
+        random, *others = (mean(trace, name) for name in POLICIES)
+        head = f"| {trace.removeprefix('openb_pod_list_')} | {random} | "
+        assert re.search(re.escape(head) + r"\d\d\.\d\d " + re.escape(row_of(others[0], others[1:])), PAGE), trace
+
+
+def test_the_page_has_fig_6_7_and_9():
+    """Shares, throughput by quota, and makespan, use and active GPUs of one run."""
+    shares = (", ".join(f"{row['ours'][name]:.3f}" for name in sorted(row["theirs"])) for row in fig6())
+    whole, shared = fig9()
+
+    assert [] == not_on_the_page(
+        *(f"| {row} |" for row in shares),
+        row_of("hand-over 100 µs", (f"{row['ours']:.3f}" for row in fig7())),
+        row_of("hand-over 3 ms", (f"{row['with_3000_us']:.3f}" for row in fig7())),
+        f"makespan {shared['makespan_s']:,.0f} s against {whole['makespan_s']:,.0f} s, {shared['used_percent']:.0f} % "
+        f"against {whole['used_percent']:.0f} % of all GPU time used, {shared['active_gpus']:.1f} against "
+        f"{whole['active_gpus']:.1f} active GPUs",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_page_has_fig_8_and_13():
+    """Jobs a minute by arrival rate, the gain by mean and deviation of the demand, and by the part of A."""
+    fig8, fig13 = kubeshare.fig8(), kubeshare.fig13()
+    gains = {name: [f"{row['gain']:.2f}" for row in fig8[name]] for name in ("fig8b", "fig8c")}
+
+    assert [] == not_on_the_page(
+        row_of("whole GPUs", (f"{row['whole']:.1f}" for row in fig8["fig8a"])),
+        row_of("shared", (f"{row['shared']:.1f}" for row in fig8["fig8a"])),
+        row_of("shared / whole", gains["fig8b"]),
+        f"Ours: {', '.join(gains['fig8c'])} at ",
+        row_of("shared", (f"{row['shared']:.2f}" for row in fig13)),
+        row_of("shared, anti-affinity on B", (f"{row['anti']:.2f}" for row in fig13)),
+    )
 
 
 def test_fig8_sharing_doubles_throughput():

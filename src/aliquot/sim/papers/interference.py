@@ -1,9 +1,10 @@
-"""Jobs that slow each other down on one GPU, placed by the production core: KubeShare's Fig. 12 and 13.
+"""Jobs that slow each other down on one GPU, placed by the production core: KubeShare's Fig. 13.
 
 Kinds A and B share a GPU by two; two B together run 1.5 times as long, every other pair hardly longer than alone. The
 progress of a job depends on its neighbours at each moment, so its end moves when a neighbour arrives or ends.
 
 Source: KubeShare (HPDC'20), 5.5; the two slowdowns are the paper's (1.5, and below 1.1: 1.06 is taken).
+`aliquot bench fig12` measures such slowdowns with real programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""KubeShare's experiments: Fig. 6, 7 (token policy), 8a to 8c, 9 (throughput), 11 (decision time), 12 and 13.
+"""KubeShare's experiments: Fig. 6, 7 (token policy), 8a to 8c, 9 (throughput), 11 (decision time) and 13.
 
 Testbed of the paper: 8 machines with 4 V100 each. What it does not state is taken as in `workloads/generated.py`; the
 numbers of its figures are read off or quoted in docs/papers.md. Means over five seeds, as the paper's over five runs.
@@ -68,7 +68,7 @@ def fig6() -> list[dict[str, Any]]:
 def fig7(handover_us: int = 100) -> list[dict[str, Any]]:
     """Training throughput of two tenants against the quota, 1.0 = the GPU never idle; a hand-over takes so long.
 
-    100 us is the goal of this project's arbiter; with 3,000 us the paper's 0.95 at 30 ms comes out.
+    100 us is the goal of this project's arbiter; with 3,000 us two tenants lose more than the one job of the paper.
     """
     rows = []
     for quota_ms in QUOTAS_MS:
