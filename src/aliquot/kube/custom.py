@@ -99,6 +99,10 @@ class GPUQuotaSpec(Wire):
     limits: Annotated[list[ModelQuota], Described(max_length=64, description="One bound for each model.")] = (
         msgspec.field(default_factory=list)
     )
+    forbid: Annotated[
+        list[Literal["affinity", "antiAffinity", "exclusion"]],
+        Described(max_length=3, description="Labels that pods of the namespace may not carry."),
+    ] = msgspec.field(default_factory=list)
 
 
 class ModelUse(Wire):

@@ -62,6 +62,8 @@ class QuotaExcess:
     asked: int
     memory: bool = False
     quota: str = ""
+    label: str = ""
+    """The kind of label that the quota forbids, where it is that and no amount."""
 
 
 @dataclass(frozen=True, slots=True)

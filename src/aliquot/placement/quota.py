@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
+from aliquot.model.requests import Labels
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.codes import QuotaExcess
@@ -27,6 +28,7 @@ class Quota:
     """The most that a namespace may hold of GPUs that answer to a model, all models when it is empty.
 
     `milli` in milli-GPU, `memory_mib` in MiB of GPU memory; None is no bound. `name` is that of its object.
+    `forbids` are the kinds of labels that its pods may not carry: affinity, antiAffinity, exclusion.
     """
 
     namespace: str
@@ -34,6 +36,7 @@ class Quota:
     milli: int | None = None
     memory_mib: int | None = None
     name: str = ""
+    forbids: tuple[str, ...] = ()
 
     def covers(self, model: str) -> bool:
         """Whether it counts GPUs of that model."""
@@ -53,6 +56,14 @@ class Quota:
                 return QuotaExcess(self.namespace, self.model, held, allowed, asked, memory, self.name)
         return None
 
+    def forbidden(self, labels: Labels) -> QuotaExcess | None:
+        """The label of these that it forbids, if any."""
+        # Equal parts of one container have a label of our own, which has a slash.
+        own = "" if "/" in labels.anti_affinity else labels.anti_affinity
+        carried = {"affinity": labels.affinity, "antiAffinity": own, "exclusion": labels.exclusion}
+        label = next((label for label in self.forbids if carried[label]), "")
+        return QuotaExcess(self.namespace, "", 0, 0, 0, quota=self.name, label=label) if label else None
+
 
 class Quotas:
     """All quotas of a cluster."""
@@ -71,6 +82,9 @@ class Quotas:
         asks = tuple(ask for ask in asks if ask.devices)
         if quotas is None or not asks:
             return {}
+        forbidden = (quota.forbidden(ask.request.labels) for quota in quotas for ask in asks)
+        if excess := next(filter(None, forbidden), None):
+            return dict.fromkeys(cluster.models, excess)
         used, found = cluster.usage(namespace), {}
         for model, size_mib in zip(cluster.models, cluster.model_mib, strict=True):
             each = [_of_model(cluster, namespace, ask, model, size_mib) for ask in asks]

@@ -91,7 +91,8 @@ def _node_constraints(
     if closed:
         models = [number for number, model in enumerate(cluster.models) if model in closed]
         allowed = _most(_suited(cluster, ask, rows, but=models))
-        yield allowed < devices, UnmetConstraint(Code.QUOTA, excess=next(iter(closed.values())))
+        excess = next(iter(closed.values()))
+        yield allowed < devices, UnmetConstraint(Code.QUOTA, excess=excess, lasting=bool(excess.label))
     if mixed is not None:
         yield mixed, UnmetConstraint(Code.NODE_ONE_MODEL, asked=devices)
     if (cluster.unhealthy or cluster.labels.any_exclusive) and not ask.wake_us and ask.plain:

@@ -121,6 +121,8 @@ def moved(indices: Sequence[int]) -> str:
 
 def over_quota(excess: QuotaExcess) -> str:
     """What would be too much for a namespace."""
+    if excess.label:
+        return f'the quota "{excess.quota}" of namespace "{excess.namespace}" forbids labels of {excess.label}'
     shown = format_mib if excess.memory else format_milli
     kind = f" of {excess.model}" if excess.model else ""
     by = f' by the quota "{excess.quota}"' if excess.quota else ""

@@ -283,6 +283,8 @@ def quota_lines(cluster: Cluster, bounds: Iterable[Quota]) -> list[QuotaLine]:
     """Every bound with its use; a bound for all models is a line with the model `any`."""
     lines = []
     for bound in bounds:
+        if bound.forbids:
+            continue
         milli, mib = bound.counted(cluster.usage(bound.namespace))
         lines.append(QuotaLine(bound.namespace, bound.model or "any", milli, mib, bound.milli, bound.memory_mib))
     return sorted(lines, key=lambda line: (line.namespace, line.model))

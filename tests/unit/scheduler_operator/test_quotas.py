@@ -22,7 +22,7 @@ from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.ledger import Ledger, NodeFull
-from aliquot.scheduler.operator.quotas import body
+from aliquot.scheduler.operator.quotas import body, quotas_of
 from aliquot.scheduler.verdicts import verdicts
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
@@ -39,10 +39,11 @@ def ledger(*quotas: Quota) -> Ledger:
     return made
 
 
-def ask(name: str, percent: int, namespace: str = "team", model: str = "") -> PodAsk:
+def ask(name: str, percent: int, namespace: str = "team", model: str = "", **words: str) -> PodAsk:
     """What a pod asks for."""
     limits = {"aliquot.dev/gpu-percent": percent}
     notes = {"aliquot.dev/gpu-model": model} if model else {}
+    notes |= {f"aliquot.dev/{name.replace('_', '-')}": text for name, text in words.items()}
     metadata = {"name": name, "namespace": namespace, "uid": name, "annotations": notes}
     containers = [{"name": "c", "resources": {"limits": limits}}]
     found = read(msgspec.convert({"metadata": metadata, "spec": {"containers": containers}}, Pod))
@@ -123,3 +124,24 @@ def test_a_bound_below_what_is_held_is_told():
         patch["status"]["conditions"][0]["status"],
         patch["status"]["conditions"][0]["reason"],
     )
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [("affinity", "affinity"), ("antiAffinity", "anti_affinity"), ("exclusion", "exclusion")],
+)
+def test_a_namespace_may_be_forbidden_labels(label: str, words: str):
+    """A pod with a label that a quota of its namespace forbids gets no GPU; without it, or elsewhere, it does."""
+    spec = {"limits": [{"gpus": "2"}], "forbid": [label]}
+    quota = msgspec.convert({"metadata": {"name": "q", "namespace": "team"}, "spec": spec}, GPUQuota)
+    made = ledger(*quotas_of(quota))
+    labelled = {words: "mine"}
+    why = f'the quota "q" of namespace "team" forbids labels of {label}'
+
+    assert {"n": why} == verdicts(made, ask("a", 10, **labelled), ["n"]).never
+    with pytest.raises(NodeFull, match="forbids labels of"):
+        made.allocate(ask("a", 10, **labelled), "n", 0.0)
+    for fitting in (ask("b", 10), ask("c", 10, namespace="other", **labelled), ask("d", 60, gpu_parts="2")):
+        assert ["n"] == verdicts(made, fitting, ["n"]).fitting
+    patch = body(quota, {}, NOW)
+    assert patch is not None and f"all: 0.00/2.00 GPU; no {label}" == patch["status"]["summary"]

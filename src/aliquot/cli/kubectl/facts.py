@@ -74,6 +74,8 @@ def quotas(scene: ClusterScene) -> list[dict[str, Any]]:
 def _bounds(scene: ClusterScene, quota: Any) -> Iterator[dict[str, Any]]:
     used = scene.ledger.cluster.usage(quota.metadata.namespace)
     for bound in quotas_of(quota):
+        if bound.forbids:
+            continue
         held = bound.counted(used)
         yield {
             "namespace": quota.metadata.namespace,

@@ -24,7 +24,8 @@ Usage = Mapping[str, tuple[int, int]]
 
 def quotas_of(found: GPUQuota) -> list[Quota]:
     """The bounds of one GPUQuota; those that cannot be read are left out and logged."""
-    quotas = []
+    spec, meta = found.spec, found.metadata
+    quotas = [Quota(meta.namespace, name=meta.name, forbids=tuple(spec.forbid))] if spec.forbid else []
     for limit in found.spec.limits:
         try:
             quotas.append(replace(bound(limit, found.metadata.namespace), name=found.metadata.name))
@@ -89,6 +90,7 @@ def body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None:
         lines.append(f"{limit.model or 'all'}: {', '.join(parts)}")
         if (max_milli is not None and milli > max_milli) or (max_mib is not None and mib > max_mib):
             over.append(f"{limit.model or 'all models'}: more is held than the bound; nothing is added until it ends")
+    lines += [f"no {', '.join(quota.spec.forbid)}"] if quota.spec.forbid else []
     generation = quota.metadata.generation
     verdict = ConditionState("Exceeded", bool(over), "Over" if over else "Within", "; ".join(over))
     made = {
