@@ -270,7 +270,12 @@ def test_a_manifest_is_applied_again_and_a_saved_pod_made_again(
     in_it = ("-n", namespace, "-f", "-")
     control_plane.kubectl("apply", *in_it, input_=json.dumps(manifest))
     (first,) = wait_bound(control_plane, namespace, 1)
-    control_plane.kubectl("apply", *in_it, input_=json.dumps(manifest))
+    assert "pod/p configured\n" == control_plane.kubectl("apply", *in_it, input_=json.dumps(manifest))
+    by_server = ("apply", "--server-side", *in_it)
+    with pytest.raises(RuntimeError, match=r'conflicts? with "kubectl-client-side-apply"'):
+        control_plane.kubectl(*by_server, input_=json.dumps(manifest))
+    for more in ("--force-conflicts",), ():
+        control_plane.kubectl(*by_server, *more, input_=json.dumps(manifest))
     again = control_plane.pod(namespace, "p")
 
     assert (first["spec"], first["metadata"]["uid"]) == (again["spec"], again["metadata"]["uid"])

@@ -146,6 +146,12 @@ def test_every_test_file_has_a_name_of_its_own():
     assert [] == [name for name, count in names.items() if count > 1]
 
 
+def test_every_decision_has_a_number_of_its_own():
+    """No two decisions have one number."""
+    numbers = Counter(path.name[:4] for path in tracked(".md") if path.parent.name == "decisions")
+    assert [] == [number for number, count in numbers.items() if count > 1]
+
+
 def test_every_test_states_a_behaviour():
     """Every test has a docstring, which is a sentence of the specification."""
     silent = [
