@@ -54,11 +54,8 @@ static struct pass enter(struct slot *slot, struct record *record)
         uint64_t until_ns;
         record_step(record);
         atomic_thread_fence(memory_order_seq_cst);
-        if (allowed(slot, &pass)) {
-            if (pass.granted && atomic_load_explicit(&slot->wanted_ns, memory_order_relaxed))
-                atomic_store(&slot->wanted_ns, 0); /* answered, also by a renewal, which leaves the word as it is */
+        if (allowed(slot, &pass))
             return pass;
-        }
         atomic_store_explicit(&record->seq, record->seq - 1, memory_order_relaxed);
         if (!wait_for_token(slot, &until_ns)) {
             record_step(record);

@@ -25,6 +25,7 @@ from aliquot.bench.fig6 import (
 )
 from aliquot.bench.priority import hindrance
 from aliquot.bench.scene import Client, scene
+from aliquot.model.extras import require
 
 TICK_S: Final = 0.5
 KERNEL_MS: Final = "2"
@@ -118,7 +119,9 @@ def play(timeline: Fig6Timeline, *, emulate: str | None, watch: Watch) -> Report
 
     Raises:
         ClientFailed: a client did not run.
+        MissingExtra: The clients' CUDA bindings are not installed.
     """
+    require("cuda")
     with scene(emulate, window_ms=int(timeline.window_s * 1000)) as stage:
         return play_on(stage, timeline, watch)
 

@@ -64,35 +64,6 @@ def test_revocation_stops_the_next_launch_and_is_answered(tenant):
     assert program.read()["waited_ns"] > 90_000_000
 
 
-@pytest.mark.real_time
-def test_a_renewal_ends_the_request_that_asked_for_it(tenant):
-    """A launch that asked past its deadline and went on by a renewal leaves no request: after the turn the next asks.
-
-    Not a second later, when a request is repeated in case it was lost.
-    """
-    scene = tenant(gap_us=1_000_000)
-    program = scene.run(LAUNCH_TWICE.replace("wait_line()", "wait_line(); cuda.launch(spin, 1); say(); wait_line()"))
-    program.read()
-    scene.arbiter.wait_for(MessageType.WANT)
-    epoch = scene.arbiter.grant(for_s=0.1)
-    program.read()
-    time.sleep(0.15)
-    heard = len(scene.arbiter.heard)
-    program.go()
-    scene.arbiter.wait_for(MessageType.WANT, since=heard)
-    now_ns = time.monotonic_ns()
-    scene.arbiter.pages[0].grant(epoch, now_ns, now_ns + 10**10)
-    program.read()
-    heard = len(scene.arbiter.heard)
-    scene.arbiter.revoke()
-    scene.arbiter.wait_for(MessageType.DRAINED, since=heard)
-    program.go()
-
-    scene.arbiter.wait_for(MessageType.WANT, since=heard, timeout_s=0.4)
-    scene.arbiter.grant()
-    assert program.read()["result"] == 0
-
-
 def sleeping_helper(pid: int) -> int:
     """The thread that the hook started, once it sleeps on the page (FUTEX_WAIT_BITSET) and so holds no lock."""
     end = time.monotonic() + 30
