@@ -42,7 +42,7 @@ from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.recovery import Recovering
 from aliquot.node.settings import NodeSettings
-from aliquot.node.status import OF_GPUSHARE, OWN, NodePublisher, labels_of, resources_of
+from aliquot.node.status import OF_GPU_MANAGER, OF_GPUSHARE, OWN, NodePublisher, labels_of, resources_of
 from aliquot.node.tasks import Tasks, every
 from aliquot.node.telling.server import application, serving
 from aliquot.node.telling.wiring import arbiter_status, tell_pods, telling_of
@@ -81,7 +81,8 @@ class Agent:
         self.api = api
         self.node = settings.name
         self.events = Events(api, self.node)
-        self.status = NodePublisher(api, self.node, (*OWN, *OF_GPUSHARE) if settings.gpushare_inspect else OWN)
+        of_others = OF_GPUSHARE * settings.gpushare_inspect + OF_GPU_MANAGER * settings.vcuda_resources
+        self.status = NodePublisher(api, self.node, OWN + of_others)
         self.allotments = Allotments(settings.checkpoint, self.node)
         self.resources = PodResources(settings.pod_resources)
         self.sick: dict[GpuUuid, str] = {}
@@ -323,7 +324,8 @@ class Agent:
         if self.allocator.unfit or not self.plugin.listed:
             return {}
         well = [gpu for gpu in self.provisioner.offered().gpus if GpuUuid(gpu.uuid) not in self.sick]
-        return resources_of(well, self.settings.aliyun_unit if self.settings.gpushare_inspect else None)
+        unit = self.settings.aliyun_unit if self.settings.gpushare_inspect else None
+        return resources_of(well, unit, vcuda=self.settings.vcuda_resources)
 
     def _gone(self, pod: NodePod) -> None:
         """Release the tenants, names and files of a pod that has ended or was deleted."""

@@ -45,6 +45,10 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
     gpushare_inspect: Annotated[
         bool, flag("Offer aliyun.com/gpu-mem and gpu-count, which kubectl inspect gpushare reads.")
     ] = False
+    vcuda_resources: Annotated[
+        bool,
+        flag("Offer tencent.com/vcuda-core and vcuda-memory, as gpu-manager's nodes do."),
+    ] = False
     holder_namespace: Annotated[str, flag("Where holder pods are (coexist).", "NAME")] = "kube-system"
     turns: Annotated[Turns, flag("Turn policy; must match the arbiter's.")] = Turns.FLUID
     runtime_dir: Annotated[str, flag("Tenants, and the arbiter's sockets.", "DIR")] = "/run/aliquot"

@@ -1,9 +1,10 @@
 """What the node publishes about its GPUs: resources that no device plugin counts, labels, the annotation with devices.
 
-Besides `aliquot.dev/gpu-memory` these are, on request, the two that `kubectl inspect gpushare` reads of a node:
-`aliyun.com/gpu-mem`, in units of each GPU, and `aliyun.com/gpu-count`.
+Besides `aliquot.dev/gpu-memory` these are, on request, the two that `kubectl inspect gpushare` reads of a node,
+`aliyun.com/gpu-mem`, in units of each GPU, and `aliyun.com/gpu-count`; and the two of gpu-manager,
+`tencent.com/vcuda-core`, in hundredths of GPUs, and `tencent.com/vcuda-memory`, in blocks of each GPU.
 
-Source: gpushare-device-plugin cmd/inspect/nodeinfo.go.
+Source: gpushare-device-plugin cmd/inspect/nodeinfo.go; gpu-manager pkg/server/{vcore,vmemory}.go.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from aliquot.driver.gpu import Gpu
 from aliquot.kube import names
 from aliquot.kube.api import Api
-from aliquot.kube.dialects import aliyun
+from aliquot.kube.dialects import aliyun, tencent
 from aliquot.kube.dialects.aliyun import UNIT_MIB, Unit
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.objects import Node
@@ -31,6 +32,7 @@ _LOG: Final = Logger("node")
 MIB: Final = 1 << 20
 OWN: Final = (names.GPU_MEMORY,)
 OF_GPUSHARE: Final = (aliyun.MEMORY, aliyun.COUNT)
+OF_GPU_MANAGER: Final = (tencent.CORE, tencent.MEMORY)
 _NO_LABEL: Final = re.compile(r"[^A-Za-z0-9._-]+")
 LABEL_LENGTH: Final = 63
 MIXED: Final = "mixed"
@@ -66,12 +68,14 @@ def described(machine: Machine, sick: Mapping[GpuUuid, str]) -> str:
     return write_inventory(Inventory(devices, machine.topology if devices else None, unhealthy))
 
 
-def resources_of(gpus: Sequence[Gpu], aliyun_unit: Unit | None = None) -> dict[str, int]:
-    """The resources of these GPUs; with a unit also those of gpushare."""
+def resources_of(gpus: Sequence[Gpu], aliyun_unit: Unit | None = None, *, vcuda: bool = False) -> dict[str, int]:
+    """The resources of these GPUs; with a unit also those of gpushare, with `vcuda` those of gpu-manager."""
     found = {names.GPU_MEMORY: sum(gpu.memory_mib for gpu in gpus) * MIB}
     if aliyun_unit is not None:
         unit_mib = UNIT_MIB[aliyun_unit]
         found |= {aliyun.MEMORY: sum(gpu.memory_mib // unit_mib for gpu in gpus), aliyun.COUNT: len(gpus)}
+    if vcuda:
+        found |= {tencent.CORE: 100 * len(gpus), tencent.MEMORY: sum(g.memory_mib // tencent.BLOCK_MIB for g in gpus)}
     return found
 
 

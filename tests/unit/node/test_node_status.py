@@ -119,6 +119,9 @@ def test_memory_is_offered_only_while_kubelet_has_the_devices(agent: Agent, serv
     assert str(16384 << 20) == server.node["status"]["capacity"][GPU_MEMORY]
 
 
+VCUDA = {"tencent.com/vcuda-core": "100", "tencent.com/vcuda-memory": "64"}
+
+
 def test_gpushares_resources_are_offered_on_request_and_otherwise_left_to_others(server: Server):
     """A node counts whole units of each GPU; without the request another plugin's resource of that name stays."""
     for wanted in (False, True):
@@ -135,6 +138,25 @@ def test_gpushares_resources_are_offered_on_request_and_otherwise_left_to_others
         assert (
             {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"} if wanted else {"aliyun.com/gpu-mem": "7"}
         ) == capacity
+
+
+def test_gpu_managers_resources_are_offered_on_request_and_otherwise_left_to_others(server: Server):
+    """A node counts hundredths of its GPUs and whole blocks of 256 MiB, beside gpushare's where both are wanted."""
+    for wanted, offered in ((False, {"tencent.com/vcuda-core": "7"}), (True, VCUDA)):
+        settings = NodeSettings(node_name="node-1", gpushare_inspect=True, vcuda_resources=wanted)
+        agent = Agent(settings, cast("Api", server))
+        agent.machine, agent.provisioner, agent.allocator, agent.plugin = (
+            MACHINE,
+            Tenants(),
+            DeviceAllocator(),
+            Plugin(),
+        )  # type: ignore[assignment]
+        server.node["status"]["capacity"] = {"tencent.com/vcuda-core": "7"}
+        asyncio.run(agent._check_state())
+        capacity = server.node["status"]["capacity"]
+
+        assert offered == {name: value for name, value in capacity.items() if name.startswith("tencent")}
+        assert "16" == capacity["aliyun.com/gpu-mem"]
 
 
 def test_a_node_that_shows_it_is_left_alone_and_one_made_anew_is_told(agent: Agent, server: Server):
