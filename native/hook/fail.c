@@ -13,6 +13,8 @@
  *   REFUSED too-many                             no memory, and a line on stderr says so; asked again now and then
  *   REFUSED anything else                        as connection lost
  *   no helper thread can be started              the program's threads answer for it (helper.c); a line on stderr says so
+ *   no handler of forks or of the exit, no       tried again at the next connection, stream or thread; a line on stderr
+ *   notice of the ends of threads                says what may come of it
  *
  * r is the tenant's request. The hook never ends the program, and those lines, each once, are all it ever writes to its
  * streams: nothing else explains why the program fails, or its neighbours wait.
@@ -67,15 +69,22 @@ void say_crowded(unsigned most)
                 "one of them ends\n", most, aliquot_conf.tenant, getpid());
 }
 
-void say_helperless(int fault)
+void say_refused(enum refused what, int fault)
 {
-    static _Atomic int said;
-    char words[128];
-    if (!atomic_exchange(&said, 1))
-        dprintf(STDERR_FILENO,
-                "aliquot: cannot start a thread in process %d (%s): tenant %s gives its GPU back only when the program itself "
-                "waits for its work, and its neighbours wait until then; allow it more threads (ulimit -u, pids.max)\n",
-                getpid(), strerror_r(fault, words, sizeof words), aliquot_conf.tenant);
+    static const struct {
+        const char *tried, *without;
+    } words[] = {
+        [REFUSED_THREAD] = {"start a thread", "its tenant gives the GPU back only when the program itself waits for its work, and "
+                            "its neighbours wait until then; allow it more threads (ulimit -u, pids.max)"},
+        [REFUSED_FORK] = {"watch for forks", "a child that it forks disturbs it, unless it executes another program at once"},
+        [REFUSED_EXIT] = {"watch for the end of the program", "that may crash in the driver; its results are not concerned"},
+        [REFUSED_KEY] = {"watch for the ends of threads", "memory of the hook's is lost with each thread that ends"},
+    };
+    static _Atomic int said[sizeof words / sizeof *words];
+    char reason[128];
+    if (!atomic_exchange(&said[what], 1))
+        dprintf(STDERR_FILENO, "aliquot: cannot %s in process %d (%s): %s\n", words[what].tried, getpid(),
+                strerror_r(fault, reason, sizeof reason), words[what].without);
 }
 
 bool fail_allows(struct slot *slot, uint64_t *until_ns)

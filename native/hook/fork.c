@@ -6,8 +6,6 @@
 #include "gate.h"
 #include "own.h"
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
 static void in_child(void)
 {
     link_after_fork();
@@ -18,12 +16,11 @@ static void in_child(void)
     captures_after_fork();
 }
 
-static void watch(void)
-{
-    pthread_atfork(NULL, NULL, in_child);
-}
-
 void fork_watch(void)
 {
-    pthread_once(&once, watch);
+    static bool watching;
+    int fault = watching ? 0 : pthread_atfork(NULL, NULL, in_child);
+    watching = !fault;
+    if (fault)
+        say_refused(REFUSED_FORK, fault);
 }

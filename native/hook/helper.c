@@ -253,7 +253,7 @@ static void note_missing(struct slot *slot, int fault)
     int known = 0;
     if (atomic_compare_exchange_strong(&slot->helper_missing, &known, 1)) {
         atomic_fetch_add(&gate_shared.awaited, 1);
-        say_helperless(fault);
+        say_refused(REFUSED_THREAD, fault);
     }
 }
 

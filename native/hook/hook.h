@@ -192,8 +192,9 @@ bool arbiter_silent(const aliquot_page *page);
 void say_unreached(void);
 /* Likewise: the tenant has as many processes as it may. */
 void say_crowded(unsigned most);
-/* Likewise: no helper thread can be started. */
-void say_helperless(int fault);
+/* Likewise: the system refuses the hook a thread, or a handler of its own. */
+enum refused { REFUSED_THREAD, REFUSED_FORK, REFUSED_EXIT, REFUSED_KEY };
+void say_refused(enum refused what, int fault);
 /* last.c: only helpers are left of the process's threads. */
 bool program_has_ended(uint64_t *looked_ns);
 /* link.c */
@@ -314,7 +315,7 @@ static inline void completed(CUresult result)
     pools_refresh();
 }
 void pools_after_fork(void);
-/* fork.c */
+/* fork.c: called by one thread at a time */
 void fork_watch(void);
 /* cpu.c */
 void cpu_bind(void);

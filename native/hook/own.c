@@ -2,6 +2,7 @@
 #include "gate.h"
 #include "own.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #define MAX_SPARE 64
@@ -225,18 +226,15 @@ static void leave(void)
     }
 }
 
-static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
-
-static void watch_exit(void)
-{
-    atexit(leave);
-}
-
 /* Handlers run in the reverse order of their registration; the driver registers its own in cuInit and in its first
  * context, so this is called after both. */
 void own_at_exit(void)
 {
-    pthread_once(&exit_once, watch_exit);
+    static _Atomic int watching;
+    if (atomic_load_explicit(&watching, memory_order_relaxed) || atomic_exchange(&watching, 1) || atexit(leave) == 0)
+        return;
+    atomic_store(&watching, 0);
+    say_refused(REFUSED_EXIT, ENOMEM);
 }
 
 void own_after_fork(void)

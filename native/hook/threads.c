@@ -12,7 +12,7 @@
 
 __thread struct gate_mine gate_mine __attribute__((tls_model("initial-exec")));
 static pthread_key_t thread_key;
-static bool has_key;
+static int key_fault; /* 0: there is one */
 extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *) __attribute__((weak)); /* of C++ */
 extern char __dso_handle;
 static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
@@ -86,7 +86,7 @@ static void thread_ends(void *first)
 /* Without membarrier a helper could miss a launch that begins while it looks, so every launch fences then. */
 static void first_thread(void)
 {
-    has_key = pthread_key_create(&thread_key, thread_ends) == 0;
+    key_fault = pthread_key_create(&thread_key, thread_ends);
     if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0)
         atomic_store(&gate_shared.fence, 1);
 }
@@ -94,8 +94,9 @@ static void first_thread(void)
 /* A program may have taken all keys there are. Without either the places of a thread are not taken over when it ends. */
 static void await_end(struct gate_thread *thread)
 {
-    if ((!has_key || pthread_setspecific(thread_key, thread) != 0) && __cxa_thread_atexit_impl)
-        __cxa_thread_atexit_impl(thread_ends, thread, &__dso_handle);
+    int fault = key_fault ? key_fault : pthread_setspecific(thread_key, thread);
+    if (fault && (!__cxa_thread_atexit_impl || __cxa_thread_atexit_impl(thread_ends, thread, &__dso_handle) != 0))
+        say_refused(REFUSED_KEY, fault);
 }
 
 static void *carve(size_t bytes)

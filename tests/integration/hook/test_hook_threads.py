@@ -25,7 +25,7 @@ def test_without_a_helper_thread_the_program_returns_the_token_when_it_waits(ten
     """Where no thread of the hook can be started, a wait for work returns the token, and one line says why."""
     program = compile_c("threads.c", tmp_path / "threads", "-DTLS=64", "-rdynamic")
     scene = tenant(auto_grant=True)
-    running = scene.start([str(program), "refused"])
+    running = scene.start([str(program), "refused", "thread"])
     running.read()
     first = scene.arbiter.wait_for(MessageType.RETURN)
     heard = len(scene.arbiter.heard)
@@ -46,3 +46,23 @@ def test_the_keys_of_a_program_are_its_own(tenant, tmp_path):
     running.go()
 
     assert ({"kept": 1}, 0) == (facts, running.end())
+
+
+REFUSED = {
+    "fork": "watch for forks",
+    "exit": "watch for the end of the program",
+    "key": "watch for the ends of threads",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_the_system_refuses_the_hook_is_said_once(tenant, tmp_path, kind):
+    """Where the hook can register no handler the program launches and ends all the same, and one line says it."""
+    program = compile_c("threads.c", tmp_path / "threads", "-DTLS=64", "-rdynamic")
+    scene = tenant(auto_grant=True)
+    running = scene.start([str(program), "refused", kind])
+    running.read()
+    _, errors = running.process.communicate("go\n", timeout=20)
+
+    assert (0, 1) == (running.process.returncode, errors.count("\n"))
+    assert errors.startswith(f"aliquot: cannot {REFUSED[kind]} in process {running.process.pid} (")
