@@ -65,11 +65,8 @@ static void give_back(struct slot *slot, uint32_t word, uint64_t now)
     if (!atomic_compare_exchange_strong(&slot->given_back, &here, word))
         return;
     streams_forget(slot);
-    aliquot_message message = {.type = ALIQUOT_MSG_RETURN,
-                               .gpu = slot->number,
-                               .a = word >> 2,
-                               .b = slot->last_active_ns,
-                               .c = burst_estimate(slot, now)};
+    aliquot_message message = {
+        .type = ALIQUOT_MSG_RETURN, .gpu = slot->number, .a = word >> 2, .c = burst_estimate(slot, now)};
     if (link_send(&message))
         COUNT(returns);
     stay_returned(slot, now);
@@ -183,12 +180,8 @@ static bool wait_for_work(struct slot *slot, uint32_t word, uint64_t launches)
 
 static void send_drained(struct slot *slot, uint32_t word)
 {
-    uint64_t now = now_ns();
-    aliquot_message message = {.type = ALIQUOT_MSG_DRAINED,
-                               .gpu = slot->number,
-                               .a = word >> 2,
-                               .b = now,
-                               .c = burst_estimate(slot, now)};
+    aliquot_message message = {
+        .type = ALIQUOT_MSG_DRAINED, .gpu = slot->number, .a = word >> 2, .c = burst_estimate(slot, now_ns())};
     if (link_send(&message))
         COUNT(drains);
 }

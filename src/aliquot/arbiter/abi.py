@@ -104,8 +104,8 @@ class MessageType(IntEnum):
     HELLO = 1  # a = ABI version, b = features, c = pid as the tenant sees it        -> WELCOME | REFUSED
     ATTACH = 2  # uuid, flags; a second one may drop VIEW                            -> PAGE (+ fd) | REFUSED
     WANT = 3  # gpu, a = longest recent burst (ns); asks for the token                (no answer: the page)
-    RETURN = 4  # gpu, a = epoch, b = time the work ended, c = burst ns: idle         (no answer)
-    DRAINED = 5  # gpu, a = epoch, b = time the residual work ended, c = burst ns     (no answer)
+    RETURN = 4  # gpu, a = epoch, c = burst ns: idle                                  (no answer)
+    DRAINED = 5  # gpu, a = epoch, c = burst ns: the work of that grant has ended     (no answer)
     RESERVE = 6  # gpu, a = bytes needed, b = bytes liked (>= a), flags               -> LEASE | REFUSED
     RELEASE = 7  # gpu, a = bytes given back, b = the memory_demand this answers      (no answer)
     BYE = 8  # the process ends in order                                              (no answer)
