@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from kubelet_stand_in import AdmissionError, StartError
 from node_room import NODE, Room
+from waiting import eventually
 
 from aliquot.kube.names import GPU_PERCENT
 from aliquot.kube.plan import ContainerPlan, PodPlan
@@ -227,7 +228,7 @@ def test_the_plugin_registers_again_with_a_new_kubelet(room: Room):
     room.kubelet.restart()
 
     room.kubelet.wait_allocatable(GPU_PERCENT, 200)
-    assert 2 == room.plugin.registrations
+    eventually(lambda: room.plugin.registrations == 2, "kubelet's answer to the second registration")
     assert room.wait_listed(2)
     room.start("a")
 
