@@ -189,6 +189,19 @@ def test_top_is_by_node_with_what_is_not_known_left_open():
     assert re.search(r"^GPU 1.*  no tenants$", text, re.M)
 
 
+def test_use_that_is_not_known_has_its_nodes_and_the_reason():
+    """Nodes with one reason share a sentence, which names some of many."""
+    used = Usage(silent={"b": "no agent is known on the node", "z": "it does not answer", "a": "it does not answer"})
+    many = Usage(silent={f"n{number:03}": "it does not answer" for number in range(100)})
+
+    assert {
+        "use is not known on a, z: it does not answer",
+        "use is not known on b: no agent is known on the node",
+    } == set(used.unknown())
+    (sentence,) = many.unknown()
+    assert "n000" in sentence and "n099" not in sentence and " more: it does not answer" in sentence
+
+
 def test_a_right_scheduler_configuration_is_found_right(tmp_path: Path):
     """The configuration that Aliquot prints itself has no fault."""
     file = tmp_path / "config.yaml"
