@@ -282,7 +282,9 @@ class Dispatcher:
         self.closing += tenant.gated
         for grant in tenant.gated:
             grant.valid, grant.draining, grant.revoked_at_ns = False, True, now_ns
-            grant.pending = grant.launching - grant.returned
+            # What a process left running before it was stopped is known; it has launched nothing under this grant.
+            stopped = {process for process in grant.behind if is_stopped(process.pid)}
+            grant.pending = grant.launching - grant.returned - stopped
             grant.users.clear()
         for grant in tenant.gated:
             self._maybe_drained(tenant, grant, 0, now_ns)

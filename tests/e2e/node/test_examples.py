@@ -351,7 +351,7 @@ def ended(made: Applied) -> None:
                 ]
                 return any(c["type"] == "Complete" for c in conditions)
 
-            until(complete, f"the end of {file}", 90)
+            until(complete, f"the end of {file}", 180)
 
 
 def runs_numba(cluster: Whole, namespace: str) -> None:
@@ -365,7 +365,7 @@ def runs_numba(cluster: Whole, namespace: str) -> None:
 def numba_saw(cluster: Whole, namespace: str) -> None:
     """It ran, on the GPU of its plan, with its memory; and it is gone."""
     plane = cluster.plane
-    until(lambda: plane.pod(namespace, "numba")["status"]["phase"] in ("Succeeded", "Failed"), "numba's end", 90)
+    until(lambda: plane.pod(namespace, "numba")["status"]["phase"] in ("Succeeded", "Failed"), "numba's end", 180)
     said = plane.kubectl("logs", "-n", namespace, "numba")
     plan = read_plan(plane.pod(namespace, "numba")["metadata"]["annotations"])
     assert plan is not None

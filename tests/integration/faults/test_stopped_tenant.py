@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 
 import pytest
@@ -88,6 +89,26 @@ def test_a_tenant_that_was_stopped_is_owed_nothing_for_that_time(stage):
 
     assert longest_wait_s(neighbour, 2.5) < 0.4
     assert [held.end(), neighbour.end()] == [0, 0]
+
+
+def test_a_stopped_process_takes_no_turns_from_another_of_its_tenant(stage):
+    """While one of two processes is stopped, the other has its turns beside a neighbour, with no long wait."""
+    scene = stage()
+    folder = scene.tenant("a", 500, gpus=1)
+    argv = [sys.executable, "-m", "aliquot.bench.client", "sync", "--real-time", "--progress"]
+    held, second = (
+        scene.program(folder, [*argv, str(scene.directory / f"{name}.progress")], name).wait_ready()
+        for name in ("held", "second")
+    )
+    neighbour = scene.client("b", 500, 1000, "sync").wait_ready()
+    time.sleep(0.5)
+    held.process.send_signal(signal.SIGSTOP)
+
+    longest_s = longest_wait_s(second, 4)
+    held.process.send_signal(signal.SIGCONT)
+
+    assert longest_s < 0.4
+    assert [held.end(), second.end(), neighbour.end()] == [0, 0, 0]
 
 
 def longest_wait_s(client: Client, seconds: float) -> float:

@@ -32,11 +32,18 @@ def printed(*words: str) -> str:
     return done.stdout
 
 
+def in_yaml(*words: str) -> list[str]:
+    """The names in what `-o yaml` prints: SharePods are documents with a status, others one document."""
+    (first, *more) = yaml.safe_load_all(printed(*words, "-o", "yaml"))
+    listed = first if isinstance(first, list) else [first, *more]
+    return [each.get("status", each)["name"] for each in listed]
+
+
 @pytest.mark.parametrize("words", [("pod", "a"), ("sharepod/a",), ("tenants", "a")])
 def test_one_name_gives_the_object(words: tuple[str, ...]):
     """`get KIND NAME -o json` prints that object and no list, and so does yaml, as kubectl has it."""
     assert "default/a" == json.loads(printed(*words, "-o", "json"))["name"]
-    assert "default/a" == yaml.safe_load(printed(*words, "-o", "yaml"))["name"]
+    assert ["default/a"] == in_yaml(*words)
     assert "default/a" == printed(*words, "-o", "jsonpath={.name}")
 
 
@@ -44,7 +51,7 @@ def test_one_name_gives_the_object(words: tuple[str, ...]):
 def test_several_names_or_none_give_a_list(words: tuple[str, ...]):
     """Without a name, and with several, `-o json` prints a list, which templates have as `.items`."""
     assert ["default/a", "default/b"] == [each["name"] for each in json.loads(printed(*words, "-o", "json"))]
-    assert ["default/a", "default/b"] == [each["name"] for each in yaml.safe_load(printed(*words, "-o", "yaml"))]
+    assert ["default/a", "default/b"] == in_yaml(*words)
     assert "default/a default/b" == printed(*words, "-o", "jsonpath={.items[*].name}")
 
 
