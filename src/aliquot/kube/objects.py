@@ -342,6 +342,7 @@ class PodStatus(Wire):
     pod_ip: str = msgspec.field(name="podIP", default="")
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
+    nominated_node_name: str = ""
 
     @property
     def initialized(self) -> bool:

@@ -51,9 +51,15 @@ def held_gpus(
     for pod in pods:
         meta = pod.metadata
         ids = given.get((meta.namespace, meta.name), frozenset())
-        if VGPU not in meta.labels or meta.namespace != namespace or pod.ended or not ids:
+        if VGPU not in meta.labels or meta.namespace != namespace or pod.ended:
             continue
-        known = [GpuUuid(name) for name in ids if name in gpus and count[name] == 1]
+        written = meta.annotations.get(HOLDS, "")
+        if not ids and written not in count and not meta.deletion_timestamp:
+            # A kubelet that starts anew lists no pod at first: that does not take the GPU from the tenants on it.
+            ids = frozenset({written} - {""})
+        known = [GpuUuid(name) for name in ids if name in gpus and count.get(name, 1) == 1]
+        if not ids:
+            continue
         if len(ids) == 1 and known:
             found[known[0]] = pod
         else:

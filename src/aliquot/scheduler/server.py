@@ -54,6 +54,8 @@ IDLE_US: Final = 1000
 IDLE_EVERY_S: Final = 0.025
 """A slice of learning and the time between two while something is due: what a call waits for one at most, about."""
 IDLE_LOOK_S: Final = 1.0
+MAX_PREEMPTORS: Final = 1000
+"""Pods whose victims are remembered."""
 _ENCODER: Final = msgspec.json.Encoder()
 Verb = Callable[[bytes], Awaitable[Any]]
 
@@ -82,6 +84,7 @@ class Extender:
         self._numbering = wire.Numbering(self.ledger.cluster)
         self._hangs_until_s = float("-inf")
         self._arrived = asyncio.Event()
+        self._victims: dict[str, dict[str, list[str]]] = {}
         self.groups = Groups(self.ledger, self.binder.clock.monotonic_s, PodGroups(self.binder.api).needed)
 
     def app(self) -> Starlette:
@@ -160,7 +163,16 @@ class Extender:
         ask = self._ask(args.pod)
         if ask is None:
             return wire.PreemptionResult(args.proposed())
-        return wire.PreemptionResult(await victims(self.ledger, args.pod, ask, args.proposed(), self.find))
+        evicted = self._victims.get(ask.uid, {}).get(args.pod.status.nominated_node_name, ())
+        if any(victim in self.ledger.allocations for victim in evicted):
+            # kube-scheduler has seen them go and our watch has not, so the filter refused the room they left: a second
+            # set of victims would be evicted in vain. The refusal wakes the pod again (decision 0021).
+            return wire.PreemptionResult({})
+        found = await victims(self.ledger, args.pod, ask, args.proposed(), self.find)
+        self._victims[ask.uid] = {node: [pod.uid for pod in victims.pods or []] for node, victims in found.items()}
+        if len(self._victims) > MAX_PREEMPTORS:
+            del self._victims[next(iter(self._victims))]
+        return wire.PreemptionResult(found)
 
     async def bind(self, body: bytes) -> wire.BindingResult:
         """Bind, or report why not."""

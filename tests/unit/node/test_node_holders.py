@@ -78,6 +78,18 @@ def test_what_is_no_whole_gpu_is_not_shared_and_told(rows: list[Held]):
     assert len(faults) == 1 and faults[0].startswith("kube-system/one holds ")
 
 
+def test_a_kubelet_that_has_lost_its_memory_takes_no_gpu_away():
+    """A restarted kubelet lists no pod at first; what is written on a living holder counts, until another pod has the
+    GPU or the holder is deleted."""
+    one = holder("one")
+    one.metadata.annotations[HOLDS] = "GPU-a"
+
+    assert ({"GPU-a": one}, ()) == held_gpus([one], [], HOME, GPUS)
+    assert ({}, ()) == held_gpus([one], [row("other", "GPU-a", namespace="team")], HOME, GPUS)
+    one.metadata.deletion_timestamp = "2026-01-01T00:00:00Z"
+    assert ({}, ()) == held_gpus([one], [], HOME, GPUS)
+
+
 class FakeKubelet:
     """Answers with `rows`, or not at all while they are None."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from control_scene import Clock
-from served import Served, pod
+from served import HALF, Served, pod
 
 from aliquot.scheduler.server import LATE_S
 
@@ -88,3 +90,27 @@ def test_a_pod_that_is_woken_is_refused_in_other_words():
 
     reason = "does not have a GPU with 0.50 free"
     assert [reason, reason, f"{reason} now", f"{reason} now"] == heard
+
+
+def test_no_second_set_of_victims_goes_while_the_ledger_has_not_seen_the_first_go():
+    """kube-scheduler calls preempt again when the filter, whose watch is behind, refused the room that was made."""
+    served = Served()
+    low = served.scene.truth.create("low", HALF)
+    served.scene.catch_up()
+    assert "" == asyncio.run(served.scene.bind(low, "m"))
+    served.scene.catch_up()
+    high = pod({"aliquot.dev/gpu-percent": 70})
+    high["spec"]["priority"] = 10
+    message = {"Pod": high, "NodeNameToMetaVictims": {"m": {"Pods": []}}}
+
+    def evicted() -> dict[str, list[str]]:
+        answer = served.post("preempt", message)[1]["NodeNameToMetaVictims"]
+        return {node: [victim["UID"] for victim in victims["Pods"]] for node, victims in answer.items()}
+
+    first = evicted()
+    high["status"] = {"nominatedNodeName": "m"}
+    again = evicted()
+    served.scene.truth.delete("low")
+    served.scene.catch_up()
+
+    assert [{"m": [low.metadata.uid]}, {}, {"m": []}] == [first, again, evicted()]
