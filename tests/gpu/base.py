@@ -108,8 +108,8 @@ def bare() -> Iterator[dict[str, str]]:
 
 
 def stress(folder: Path) -> str:
-    """The program native/bench/stress.c, built where there is room."""
-    source, made = Path(__file__).parents[2] / "native" / "bench" / "stress.c", folder / "aliquot-stress"
+    """The program tests/native/stress.c, built where there is room."""
+    source, made = Path(__file__).parents[1] / "native" / "stress.c", folder / "aliquot-stress"
     subprocess.run(["cc", "-O2", "-w", "-pthread", "-o", made, source, "-ldl"], check=True)
     return str(made)
 

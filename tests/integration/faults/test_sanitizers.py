@@ -29,7 +29,7 @@ def built(kind: str) -> Path:
     if not shutil.which("cmake"):
         pytest.skip("no cmake")
     folder = ROOT / "build" / f"sanitize-{kind}"
-    configure = ["cmake", "-S", ROOT, "-B", folder, f"-DALIQUOT_SANITIZE={kind}"]
+    configure = ["cmake", "-S", ROOT, "-B", folder, f"-DALIQUOT_SANITIZE={kind}", "-DALIQUOT_TEST_PROGRAMS=ON"]
     if subprocess.run(configure, capture_output=True, check=False).returncode:
         pytest.skip(f"this compiler has no -fsanitize={kind}")
     subprocess.run(["cmake", "--build", folder, "-j2"], check=True, capture_output=True)
@@ -41,7 +41,7 @@ def built(kind: str) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loop_for_hand_overs_finds_no_fault(kind: str):
     """Plans that are made, carried out and taken back at random moments by two threads leave the sanitizer silent."""
-    program = built(kind) / "handover" / "aliquot-handover-check"
+    program = built(kind) / "tests" / "aliquot-handover-check"
     done = subprocess.run(
         [program, "20000"], capture_output=True, text=True, timeout=300, env={**os.environ, **OPTIONS}
     )
@@ -60,7 +60,7 @@ def test_threads_that_use_every_kind_of_object_find_no_fault(kind: str, monkeypa
         monkeypatch.setenv(name, os.environ.get(name, value))
     scene = Stage(arbiter_env={"ALIQUOT_NATIVE_DIR": plain})  # an interpreter does not begin with a sanitizer
     try:
-        argv = [str(parts / "bench" / "aliquot-stress"), str(THREADS), str(SECONDS)]
+        argv = [str(parts / "tests" / "aliquot-stress"), str(THREADS), str(SECONDS)]
         clients = [
             scene.program(scene.tenant(name, 500, memory_mib=MEMORY_MIB), argv, name) for name in ("first", "second")
         ]

@@ -1,4 +1,4 @@
-/* check.c: the loop under load, for the sanitizers and for the promise that each hand-over is carried out once
+/* handover_check.c: the loop under load, for the sanitizers and for the promise that each hand-over is carried out once
  * or not at all.
  *
  *   aliquot-handover-check ROUNDS
