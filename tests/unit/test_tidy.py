@@ -147,9 +147,16 @@ def test_every_test_file_has_a_name_of_its_own():
 
 
 def test_every_decision_has_a_number_of_its_own():
-    """No two decisions have one number."""
-    numbers = Counter(path.name[:4] for path in tracked(".md") if path.parent.name == "decisions")
+    """No two decisions have one number; each has a status and a date under its title, and its line in the index."""
+    files = sorted(path for path in tracked(".md") if path.parent.name == "decisions" and path.name != "README.md")
+    numbers = Counter(path.name[:4] for path in files)
     assert [] == [number for number, count in numbers.items() if count > 1]
+    form = re.compile(r"# (\d{4}): ([^\n]+)\n\nStatus: (accepted|superseded by \d{4}), (\d{4}-\d\d-\d\d)\.")
+    heads = [form.match(path.read_text()) for path in files]
+    assert [path.name[:4] for path in files] == [head and head[1] for head in heads]
+    index = (ROOT / "docs/decisions/README.md").read_text()
+    lines = [f"| {h[1]} | [{h[2]}]({path.name}) | {h[3]}, {h[4]} |" for path, h in zip(files, heads, strict=True) if h]
+    assert lines == [line for line in index.splitlines() if line.startswith("| 0")]
 
 
 def test_every_test_states_a_behaviour():

@@ -1,6 +1,9 @@
 """The log of all programs: one line for each thing that happens, on stderr, for people or as JSON.
 
-Libraries log to the same place, from level warning up. See docs/decisions/0032-one-log.md.
+Libraries log to the same place, from level warning up, through the same renderer. This is the only module that imports
+structlog, and it does so with the first line that is logged: structlog imports rich, and `aliquot run` beside a running
+engine logs nothing. structlog's own default writes to standard output, in colour; standard output stays for answers.
+What repeats itself every few seconds is logged when it changes (`Repeats`).
 """
 
 from __future__ import annotations

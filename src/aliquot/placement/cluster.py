@@ -267,7 +267,9 @@ class Cluster:
         """Take back at its end what is reserved, released and cordoned in a block; no other change is allowed there.
 
         The nodes then have their versions of before, so what was remembered of them still holds. Versions within the
-        block are never used again.
+        block are never used again. Trials nest; nodes neither come nor leave in one, and none spans an `await`, for the
+        watch changes the same ledger. A snapshot for each cycle would reserve every tenant again where a filter has
+        milliseconds, and a copy of the one node lacks the labels and quotas that are indexed over the cluster.
         """
         log, outer = UndoLog(), self._undo
         self._undo = log

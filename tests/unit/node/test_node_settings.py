@@ -14,7 +14,7 @@ from aliquot.cli.scheduler import scheduler
 from aliquot.kube.settings import BadSettings, print_settings
 from aliquot.node.settings import NodeSettings, node_settings
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "node-flags.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "nodes.md"
 NAMES = [field.encode_name for field in msgspec.structs.fields(NodeSettings)]
 
 
