@@ -2,7 +2,8 @@
 
 Every server of ours has them, because each shares a process with other work. A request beyond them is answered in one
 sentence (408, 413 or 503), before its body is read where it declares its length, and its connection is closed: what
-it still sends is not read either. Applications get the body in one piece.
+it still sends is not read either. Applications get the body in one piece. Where a server has both small and large
+requests, each kind has bounds of its own: large ones never keep a small one out.
 """
 
 from __future__ import annotations
@@ -16,13 +17,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """The bounds of one server. All bodies together have twice the bytes that one may have."""
+    """The bounds of one server. All bodies of a kind together have twice the bytes that one may have."""
 
     body_bytes: int = 64 * 1024
     requests: int = 128
     """Requests whose body has come and whose answer has not begun; those beyond are refused."""
     body_s: float = 10.0
     answer_s: float = 60.0
+    small_bytes: int = 0
+    """Bodies that declare at most so many bytes are counted apart from larger ones."""
+
+
+class _Count:
+    """The requests of one kind that are being read or answered."""
+
+    unanswered = held_bytes = 0
 
 
 class RequestRefused(Exception):
@@ -38,32 +47,35 @@ class BoundedApplication:
 
     def __init__(self, app: ASGIApp, limits: RequestLimits) -> None:
         self._app, self._limits = app, limits
-        self._unanswered = self._held_bytes = 0
+        self._small, self._large = _Count(), _Count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As an ASGI application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        asked = dict(scope["headers"])
+        declared = asked.get(b"content-length", b"")
+        size = int(declared) if declared.isdigit() else 0
+        small = size <= self._limits.small_bytes and b"transfer-encoding" not in asked
+        count = self._small if small else self._large
         body: list[bytes] = []
         try:
-            if await self._read(scope, receive, body):
-                await self._answer(scope, receive, send, b"".join(body))
+            if await self._read(size, count, receive, body):
+                await self._answer(count, scope, receive, send, b"".join(body))
         except RequestRefused as error:
             headers = {"connection": "close"} | ({"retry-after": "1"} if error.code == 503 else {})
             await PlainTextResponse(f"{error}\n", error.code, headers)(scope, receive, send)
         finally:
-            self._held_bytes -= sum(map(len, body))
+            count.held_bytes -= sum(map(len, body))
 
-    async def _read(self, scope: Scope, receive: Receive, body: list[bytes]) -> bool:
-        """Read the body into `body`; False if the client has gone."""
+    async def _read(self, size: int, count: _Count, receive: Receive, body: list[bytes]) -> bool:
+        """Read the body, which declares `size`, into `body`; False if the client has gone."""
         most = self._limits.body_bytes
-        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        size = int(declared) if declared.isdigit() else 0
         if size > most:
             raise RequestRefused(413, f"the body has {size} bytes, the most is {most}")
-        if self._unanswered >= self._limits.requests or self._held_bytes + size > 2 * most:
-            raise RequestRefused(503, f"{self._unanswered} requests are waiting for their answer; try again")
+        if count.unanswered >= self._limits.requests or count.held_bytes + size > 2 * most:
+            raise RequestRefused(503, f"{count.unanswered} requests are waiting for their answer; try again")
         size = 0
         try:
             async with asyncio.timeout(self._limits.body_s):
@@ -73,17 +85,17 @@ class BoundedApplication:
                         return False
                     body.append(message.get("body", b""))
                     size += len(body[-1])
-                    self._held_bytes += len(body[-1])
+                    count.held_bytes += len(body[-1])
                     if size > most:
                         raise RequestRefused(413, f"the body has more than {most} bytes")
-                    if self._held_bytes > 2 * most:
+                    if count.held_bytes > 2 * most:
                         raise RequestRefused(503, "the bodies of other requests take all room; try again")
                     if not message.get("more_body", False):
                         return True
         except TimeoutError:
             raise RequestRefused(408, f"the body took longer than {self._limits.body_s:g} s") from None
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
+    async def _answer(self, count: _Count, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         """Call the application; when its answer begins, neither number nor time are bounded any more: it may stream."""
         waiting: Message | None = {"type": "http.request", "body": body, "more_body": False}
 
@@ -98,11 +110,11 @@ class BoundedApplication:
             nonlocal answering
             if answering:
                 answering = False
-                self._unanswered -= 1
+                count.unanswered -= 1
                 deadline.reschedule(None)
             await send(message)
 
-        self._unanswered += 1
+        count.unanswered += 1
         try:
             async with asyncio.timeout(self._limits.answer_s) as deadline:
                 await self._app(scope, whole, begun)
@@ -111,4 +123,4 @@ class BoundedApplication:
                 raise
             raise RequestRefused(503, f"the answer took longer than {self._limits.answer_s:g} s; try again") from None
         finally:
-            self._unanswered -= answering
+            count.unanswered -= answering

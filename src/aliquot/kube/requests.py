@@ -49,6 +49,11 @@ def shortened(text: str) -> str:
     return text if len(text) <= FAULT_LENGTH else f"{text[: FAULT_LENGTH - 3]}..."
 
 
+def too_many(containers: int) -> str:
+    """Why a pod with so many containers and a request for GPUs is refused."""
+    return f"spec has {containers} containers and init containers; a pod with GPUs has {MAX_CONTAINERS} at most"
+
+
 def require_readable(pod: Pod) -> None:
     """Refuse a pod that would take long to read, before it is read.
 
@@ -57,8 +62,7 @@ def require_readable(pod: Pod) -> None:
     """
     spec = pod.spec
     if (containers := len(spec.init_containers) + len(spec.containers)) > MAX_CONTAINERS:
-        text = f"spec has {containers} containers and init containers; a pod with GPUs has {MAX_CONTAINERS} at most"
-        raise BadPod(pod.metadata.key, [text])
+        raise BadPod(pod.metadata.key, [too_many(containers)])
     if (size := sum(len(k) + len(v) for k, v in pod.metadata.annotations.items())) > MAX_ANNOTATION_BYTES:
         text = f"metadata.annotations have {size} characters; Kubernetes allows {MAX_ANNOTATION_BYTES}"
         raise BadPod(pod.metadata.key, [text])

@@ -23,7 +23,7 @@ class Client:
         self.whole = whole
         self.reads = self.code = 0
         self.text = b""
-        headers = [(b"content-length", length.encode())] if length else []
+        headers = [(b"content-length", length.encode()) if length else (b"transfer-encoding", b"chunked")]
         scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
         self.task = asyncio.ensure_future(bounded(scope, self.receive, self.send))  # type: ignore[arg-type]
 
@@ -130,6 +130,28 @@ def test_bodies_on_their_way_are_bounded_together():
         await welcome.task
 
         assert (503, 200) == (refused.code, welcome.code)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_large_requests_do_not_keep_small_ones_out(whole: bool):
+    """Whether they are being read or wait for their answers, large requests take no room from small ones."""
+
+    async def scene(app: App) -> None:
+        bounded = BoundedApplication(app, RequestLimits(body_bytes=10, requests=2, small_bytes=3))
+        large = [Client(bounded, b"0123456789", length=length, whole=whole) for length in ("10", "")]
+        await asyncio.sleep(0)
+        refused = Client(bounded, b"0123", length="4")
+        await refused.task
+        app.may.set()
+        small = Client(bounded, b"012", length="3")
+        await small.task
+
+        assert (503, 200) == (refused.code, small.code)
+        for client in large:
+            client.task.cancel()
+        await asyncio.wait({client.task for client in large})
 
     run(scene)
 

@@ -75,6 +75,13 @@ def test_the_cost_of_a_review_grows_with_the_pod(kind: str):
     assert 4.1 > lines(make(4 * few)) / lines(make(few))
 
 
+def test_a_pod_beyond_the_bound_costs_less_than_one_within():
+    """What has too many containers is not read: sixteen times as many cost less than the most that there may be."""
+    within = review(containers(MAX_CONTAINERS))
+
+    assert lines(within) > lines(review(containers(16 * MAX_CONTAINERS)))
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [

@@ -8,7 +8,9 @@ import datetime
 import json
 import os
 import ssl
+import threading
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -16,11 +18,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from aliquot.scheduler.settings import SchedulerSettings
-from aliquot.scheduler.webhook.admission import Admission
+from aliquot.scheduler.webhook.admission import Admission, AdmissionAnswer
 from aliquot.scheduler.webhook.certs import CertificateBundle, next_step
 from aliquot.scheduler.webhook.configuration import configurations
 from aliquot.scheduler.webhook.process import Webhook
-from aliquot.scheduler.webhook.server import application
+from aliquot.scheduler.webhook.server import SMALL_BYTES, application
 
 NO_API: Any = None
 
@@ -41,6 +43,62 @@ def test_a_good_review_is_answered_after_bad_ones(client: TestClient):
 
     assert client.post("/mutate", content=json.dumps(review)).json()["response"] == {"uid": "1", "allowed": True}
     assert [200, 405, 404] == [client.get(path).status_code for path in ("/readyz", "/mutate", "/other")]
+
+
+class Scene:
+    """A webhook whose reviews of objects called `held` take until `may` is set; `judged` are the others, in order."""
+
+    def __init__(self) -> None:
+        self.may, self.judged = threading.Event(), list[str]()
+        app = application(cast("Admission", SimpleNamespace(mutate=self.mutate, validate=self.mutate)))
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://webhook")
+
+    def mutate(self, request: dict[str, Any]) -> AdmissionAnswer:
+        """One review."""
+        name = request["object"]["metadata"]["name"]
+        if name == "held":
+            assert self.may.wait(30)
+        self.judged.append(name)
+        return AdmissionAnswer()
+
+    def post(self, name: str, size: int) -> asyncio.Task[httpx.Response]:
+        """Send a review of an object of this name with so many bytes more."""
+        document = {"metadata": {"name": name}, "spec": {"command": "x" * size}}
+        return asyncio.ensure_future(self.http.post("/mutate", json={"request": {"uid": "1", "object": document}}))
+
+
+def test_small_reviews_wait_for_no_large_one():
+    """A small review is answered while a large one is being judged; of those that wait the smallest comes next."""
+
+    async def scene() -> list[str]:
+        webhook = Scene()
+        large = [webhook.post(*each) for each in (("held", 4 << 20), ("large", 4 << 20), ("medium", SMALL_BYTES))]
+        small = await webhook.post("small", 0)
+        gone = webhook.post("gone", SMALL_BYTES)
+        await webhook.post("second", 0)
+        gone.cancel()
+        webhook.may.set()
+
+        assert [200] * 4 == [answer.status_code for answer in (small, *await asyncio.gather(*large))]
+        return webhook.judged
+
+    assert ["small", "second", "held", "medium", "large"] == asyncio.run(asyncio.wait_for(scene(), 60))
+
+
+def test_a_large_review_that_is_given_up_leaves_its_turn():
+    """The next one is judged after it, not beside it."""
+
+    async def scene() -> list[str]:
+        webhook = Scene()
+        held, later = webhook.post("held", SMALL_BYTES), webhook.post("later", SMALL_BYTES)
+        await webhook.post("small", 0)
+        held.cancel()
+        await webhook.post("second", 0)
+        webhook.may.set()
+        await later
+        return webhook.judged
+
+    assert ["small", "second", "held", "later"] == asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 NAMES = ("aliquot-webhook.kube-system.svc",)

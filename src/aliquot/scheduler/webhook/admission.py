@@ -26,7 +26,7 @@ from aliquot.kube.dialects.native import resources_for, unknown_words
 from aliquot.kube.dialects.unread import unread
 from aliquot.kube.objects import MetaOnly, Pod, Undecodable, decoded
 from aliquot.kube.quantities import parse_quantity
-from aliquot.kube.requests import BadPod, PodAsk, containers_of, require_readable
+from aliquot.kube.requests import MAX_CONTAINERS, BadPod, PodAsk, containers_of, require_readable, too_many
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity, format_milli
 from aliquot.scheduler.operator.bodies import BadTemplate, pod_of
@@ -66,9 +66,16 @@ class Admission:
 
     def mutate(self, request: Document) -> AdmissionAnswer:
         """A pod on its way in, or changed."""
+        containers = _containers(request["object"])
         if request.get("oldObject"):
+            if len(containers) > MAX_CONTAINERS:
+                return AdmissionAnswer()
             return self._updated(request["object"], request["oldObject"])
         try:
+            if len(containers) > MAX_CONTAINERS:
+                if spoken(decoded(_merged(request["object"], containers), Pod), self.dialects) is None:
+                    return AdmissionAnswer()
+                return AdmissionAnswer((too_many(len(containers)),))
             pod = decoded(request["object"], Pod)
             dialect = spoken(pod, self.dialects)
             document = copy.deepcopy(request["object"])
@@ -177,6 +184,23 @@ class Admission:
         return AdmissionAnswer()
 
 
+def _containers(document: Document) -> list[Any]:
+    """The containers of a pod that was not decoded yet."""
+    spec = document.get("spec")
+    places = [spec.get(place) for place in ("initContainers", "containers")] if isinstance(spec, dict) else []
+    return [c for containers in places if isinstance(containers, list) for c in containers]
+
+
+def _merged(document: Document, containers: list[Any]) -> Document:
+    """A pod with one container that has the resources of all, to learn cheaply whether any asks for a GPU."""
+    all_of = [c["resources"] for c in containers if isinstance(c, dict) and isinstance(c.get("resources"), dict)]
+    sides = {
+        side: {name: "1" for r in all_of if isinstance(r.get(side), dict) for name in r[side]}
+        for side in ("limits", "requests")
+    }
+    return {"metadata": document.get("metadata"), "spec": {"containers": [{"name": "all", "resources": sides}]}}
+
+
 def _fixed(pod: Pod) -> list[Any]:
     """What admission writes of a pod's spec and no update may change; a request that is left out is the limit."""
     amounts = [
@@ -266,7 +290,9 @@ def difference(before: Any, after: Any, path: str = "") -> list[Document]:
 
 
 def _plan_untouched(document: Document, old: Document) -> AdmissionAnswer:
-    now, before = (decoded(d, MetaOnly).metadata.annotations.get(names.PLAN) for d in (document, old))
+    now, before = (
+        decoded({"metadata": d.get("metadata")}, MetaOnly).metadata.annotations.get(names.PLAN) for d in (document, old)
+    )
     if now == before:
         return AdmissionAnswer()
     return AdmissionAnswer(
