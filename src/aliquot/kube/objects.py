@@ -15,9 +15,11 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
+from aliquot.kube.names import PLAN_STATUS
+from aliquot.kube.planstatus import read_missing
 from aliquot.kube.quantities import Quantity
 from aliquot.model.validation import sentence
-from aliquot.status.workloads import PENDING, ContainerState, pod_state
+from aliquot.status.workloads import PENDING, SHARE_MISSING, ContainerState, pod_state
 
 T = TypeVar("T", bound=msgspec.Struct)
 Quantities = dict[str, Quantity]
@@ -368,6 +370,8 @@ class Pod(Wire):
         status = self.status
         if not (self.spec.node_name or self.ended):
             return PENDING
+        if self.share_missing and not self.metadata.deletion_timestamp:
+            return SHARE_MISSING
         sidecars = {c.name for c in self.spec.init_containers if c.restart_policy == "Always"}
         return pod_state(
             status.phase,
@@ -376,6 +380,14 @@ class Pod(Wire):
             reason=status.reason,
             leaving=bool(self.metadata.deletion_timestamp),
         )
+
+    @property
+    def share_missing(self) -> str:
+        """Which of its containers run without their share and why, by its node's agent; empty if none does."""
+        reasons = read_missing(self.metadata.annotations.get(PLAN_STATUS, ""))
+        statuses = [*self.status.init_container_statuses, *self.status.container_statuses] if reasons else []
+        running = [status.name for status in statuses if status.state.running is not None]
+        return "; ".join(f"container {n} runs without its share: {reasons[n]}" for n in running if n in reasons)
 
     @property
     def restarts(self) -> int:

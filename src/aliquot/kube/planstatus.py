@@ -1,23 +1,23 @@
 """The annotation `aliquot.dev/plan-status`: the outcome of each container's part of a plan, as its node reports it.
 
-`main: seated; side: waits (the arbiter is away)`. The annotation says `seated` of a container that has its share, and
-keeps that word for programs that read it; everywhere else the word is `provisioned`, which is read here as well.
+`main: provisioned; side: waits (the arbiter is away)`, or `missing` for a container that runs without its share.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal
 
-_WRITTEN: Final = {"provisioned": "seated"}
-_HAS_ITS_SHARE: Final = re.compile(r"((?:^|; )[^:;]+: )(?:seated|provisioned)(?=;|$)")
+Outcome = Literal["provisioned", "waits", "refused", "missing"]
+"""`waits` may resolve itself, `refused` never does, and of `missing` the container runs all the same."""
+_MISSING: Final = re.compile(r"(?:^|; )([^:;]+): missing \(([^)]*)")
 
 
-def written_outcome(container: str, outcome: str, why: str) -> str:
+def written_outcome(container: str, outcome: Outcome, why: str) -> str:
     """What the annotation says of one container."""
-    return f"{container}: {_WRITTEN.get(outcome, outcome)}" + (f" ({why})" if why else "")
+    return f"{container}: {outcome}" + (f" ({why})" if why else "")
 
 
-def read_plan_status(text: str) -> str:
-    """The annotation for people."""
-    return _HAS_ITS_SHARE.sub(r"\1provisioned", text)
+def read_missing(text: str) -> dict[str, str]:
+    """Why each container that runs without its share does so, by name."""
+    return dict(_MISSING.findall(text))

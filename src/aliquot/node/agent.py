@@ -20,10 +20,11 @@ from aliquot.kube.api import Api
 from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT
+from aliquot.kube.planstatus import Outcome
 from aliquot.lib.log import Logger, set_up_log
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
-from aliquot.node.allocator import Outcome, ShareAllocator
+from aliquot.node.allocator import ShareAllocator
 from aliquot.node.allotments import Allotments
 from aliquot.node.calls import KubeletCalls
 from aliquot.node.check import AllocationCheck
@@ -167,8 +168,10 @@ class Agent:
             first_grants = self.calls.starts.follow(lambda: arbiter_status(runtime), self.pods.lives)
             self._tasks.last("first-grants", first_grants)
         held = (self.pods, self.resources, self.allotments, self.provisioner)
-        self.recovering = Recovering(self.settings, *held, self.events)
-        self.check = AllocationCheck(self.settings, self.api, *held, self.events, self._leave, self.recovering)
+        self.recovering = Recovering(self.settings, *held, self.events, self.outcomes.tell)
+        self.check = AllocationCheck(
+            self.settings, self.api, *held, self.events, self._leave, self.recovering, self.outcomes.tell
+        )
         self.leaving = Leaving(
             Path(self.settings.cdi_dir), self.allotments, self.provisioner, self.resources, self.pods
         )

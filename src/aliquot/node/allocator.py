@@ -13,13 +13,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT, PLAN
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
+from aliquot.kube.planstatus import Outcome
 from aliquot.kube.quantities import parse_count
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
@@ -39,8 +40,6 @@ from aliquot.node.spans import Start
 
 _LOG: Final = Logger("node")
 AGAIN_S: Final = 0.2
-Outcome = Literal["provisioned", "waits", "refused"]
-"""`waits` may resolve itself, `refused` never does."""
 
 
 class Refused(AliquotError):

@@ -1,17 +1,18 @@
 """The allocation check: finds pods of the node that do not have what they requested, and acts on each.
 
-A container that runs without an entry in any of kubelet's records started while the plugin was not registered; it is
-reported, since only its owner can decide whether to restart it. A pod that will never get its share, or that has waited
-for it for long and runs nothing meanwhile, is replaced where a controller makes a new one, and reported where none
-would. Replacements of one controller's pods come with growing pauses. Leftovers of a pod, from a removal that failed or
-a pod that ended while the agent recovered, are found here and removed again. `findings` is pure.
+A container that runs and is in no record, ours or kubelet's, was started while the plugin was not registered. That is
+reported at once, as the outcome of its plan. A pod that will never get its share, that has run without it for long, or
+that has waited for it for long and runs nothing meanwhile, is replaced where a controller makes a new one, and reported
+where none would. Replacements of one controller's pods come with growing pauses. Leftovers of a pod, from a failed
+removal or of a pod that ended while the agent recovered, are found here and removed again. `findings` and `missing` are
+pure.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -19,10 +20,10 @@ from typing import Final, Literal
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.errors import KubeError
+from aliquot.kube.planstatus import Outcome
 from aliquot.kube.resources import PODS
 from aliquot.lib.backoff import doubled_s
 from aliquot.lib.bounded import Bounded
-from aliquot.node.allocator import Outcome
 from aliquot.node.allotments import Allotments
 from aliquot.node.checkpoint import CheckpointError, PodKey
 from aliquot.node.events import Events
@@ -35,9 +36,10 @@ from aliquot.node.recovery import Recovering
 from aliquot.node.settings import NodeSettings
 from aliquot.tenancy.removal import Answer, Removable, Source, kept_by
 
-Kind = Literal["slipped", "failed", "refused", "waits"]
+Kind = Outcome | Literal["failed"]
 WAITS_S: Final = 120.0
-"""How long a pod may wait for its share before it is replaced: longer than the share's last holder takes to end."""
+"""How long a pod may wait for its share, or run without it, before it is replaced: longer than the share's last holder
+takes to end."""
 AGAIN_S: Final = 10.0
 AGAIN_MAX_S: Final = 600.0
 """The pauses between replacements of one controller's pods: doubled from the first to the second of these."""
@@ -47,12 +49,11 @@ ADMISSION_REASONS: Final = ("UnexpectedAdmissionError", "OutOfaliquot.dev/gpu-pe
 
 
 @dataclass(frozen=True)
-class UnservedContainer:
-    """One pod (or container of it) without what it requested. `replace`: a controller would create it again."""
+class UnservedPod:
+    """One pod without what it requested. `replace`: a controller would create it again."""
 
     kind: Kind
     owner: PodKey
-    container: str
     why: str
     replace: bool = False
 
@@ -66,39 +67,26 @@ class Unserved:
     since_s: float
 
 
-def findings(
-    pods: Iterable[NodePod],
-    held: Sequence[Held],
-    noted: Sequence[Noted] | None,
-    unserved: Mapping[str, Unserved],
-    served: Iterable[tuple[str, str]] = (),
-    now_s: float = 0.0,
-) -> list[UnservedContainer]:
-    """All problems. `unserved` is by pod uid; `noted` is None if kubelet's file cannot be read.
-
-    `served` are the containers (pod uid, name) that have their share by our own records.
-    """
-    rows = {(row.namespace, row.pod, row.container) for row in held}
-    entries = None if noted is None else {(entry.uid, entry.container) for entry in noted} | set(served)
-    found: list[UnservedContainer] = []
+def findings(pods: Iterable[NodePod], unserved: Mapping[str, Unserved], now_s: float = 0.0) -> list[UnservedPod]:
+    """The pods to replace, or to report where no controller would replace them. `unserved` is by pod uid."""
+    found: list[UnservedPod] = []
     for pod in pods:
-        asking = pod.asking()
-        if not asking:
+        if not pod.asking():
             continue
         if pod.status.phase == "Failed":
             if pod.status.reason in ADMISSION_REASONS:
                 why = pod.status.message or pod.status.reason
-                found.append(UnservedContainer("failed", pod.key, "", why, controlled(pod)))
+                found.append(UnservedPod("failed", pod.key, why, controlled(pod)))
             continue
         if pod.metadata.deletion_timestamp or pod.ended:
             continue
         lacks = unserved.get(pod.metadata.uid)
         if lacks is not None and lacks.outcome == "refused":
-            found.append(UnservedContainer("refused", pod.key, "", lacks.why, controlled(pod)))
-        elif lacks is not None and now_s - lacks.since_s >= WAITS_S and not pod.running():
-            found.append(UnservedContainer("waits", pod.key, "", lacks.why, controlled(pod)))
-        elif entries is not None:
-            found += _slipped(pod, [c.name for c in asking], rows, entries)
+            found.append(UnservedPod("refused", pod.key, lacks.why, controlled(pod)))
+        elif lacks is None or now_s - lacks.since_s < WAITS_S:
+            continue
+        elif lacks.outcome == "missing" or not pod.running():
+            found.append(UnservedPod(lacks.outcome, pod.key, lacks.why, controlled(pod)))
     return found
 
 
@@ -107,20 +95,31 @@ def controlled(pod: NodePod) -> bool:
     return any(owner.controller for owner in pod.metadata.owner_references)
 
 
-def _slipped(
-    pod: NodePod, asking: Sequence[str], rows: set[tuple[str, str, str]], entries: set[tuple[str, str]]
-) -> Iterable[UnservedContainer]:
-    running = pod.running()
-    key = pod.key
-    for name in asking:
-        known = (key.uid, name) in entries or (key.namespace, key.pod, name) in rows
-        if name in running and not known:
-            yield UnservedContainer("slipped", key, name, "it runs, and kubelet gave it no device")
+def missing(
+    pods: Iterable[NodePod], held: Iterable[Held], noted: Iterable[Noted], ours: Iterable[tuple[str, str]]
+) -> Iterator[tuple[PodKey, str]]:
+    """Containers that run and request a share, and have it by no record; `ours` are by pod uid and container.
+
+    `pods` are those of before kubelet was asked: what ran then is in its records, which it writes at admission.
+    """
+    rows = {(row.namespace, row.pod, row.container) for row in held}
+    entries = {(entry.uid, entry.container) for entry in noted}
+    recorded = set(ours)
+    for pod in pods:
+        key, running = pod.key, pod.running()
+        for name in [container.name for container in pod.asking() if container.name in running]:
+            named = (key.uid, name) in entries or (key.namespace, key.pod, name) in rows
+            said: dict[Source, Answer] = {
+                Source.TENANTS: "used" if (key.uid, name) in recorded else "gone",
+                Source.KUBELET: "used" if named else "gone",
+            }
+            if not (pod.ended or pod.metadata.deletion_timestamp or kept_by(Removable.POD, said)):
+                yield key, name
 
 
 @dataclass(eq=False)
 class AllocationCheck:
-    """The check of one node; `leave` starts the release of an ended pod."""
+    """The check of one node; `leave` starts the release of an ended pod, `report` tells the outcome of a container."""
 
     settings: NodeSettings
     api: Api
@@ -131,8 +130,10 @@ class AllocationCheck:
     events: Events
     leave: Callable[[PodKey], None]
     recovering: Recovering
+    report: Callable[[PodKey, str, Outcome, str], Awaitable[None]]
     clock: Clock = field(default_factory=RealClock)
-    _unserved: dict[str, dict[str, Unserved]] = field(default_factory=dict)
+    _unserved: dict[tuple[str, str], Unserved] = field(default_factory=dict)
+    """By pod uid and container."""
     _replaced: Bounded[str, tuple[int, float]] = field(default_factory=lambda: Bounded(MAX_CONTROLLERS))
     """How often pods of a controller (uid) were replaced in a row, and when the last one was."""
     _missing: set[str] = field(default_factory=set)
@@ -140,47 +141,57 @@ class AllocationCheck:
 
     def note(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
         """Record the outcome of a container: it stands until the container is provisioned or its pod has ended."""
-        known = self._unserved.setdefault(owner.uid, {})
-        before = known.pop(container, None)
+        before = self._unserved.pop((owner.uid, container), None)
         if outcome != "provisioned":
             same = before is not None and before.outcome == outcome
-            known[container] = Unserved(outcome, why, before.since_s if before and same else self.clock.monotonic_s())
-        if not known:
-            del self._unserved[owner.uid]
+            since_s = before.since_s if before and same else self.clock.monotonic_s()
+            self._unserved[owner.uid, container] = Unserved(outcome, why, since_s)
 
     def forget(self, owner: PodKey) -> None:
         """Forget an ended pod."""
-        self._unserved.pop(owner.uid, None)
+        self._unserved = {key: unserved for key, unserved in self._unserved.items() if key[0] != owner.uid}
 
     async def look(self) -> None:
         """One check; skipped while kubelet does not answer."""
+        pods = list(self.pods)
         try:
             held = await self.resources.held()
         except OSError:
             return
         entries = await asyncio.to_thread(noted, self.settings.device_plugins)
-        unserved = {
-            uid: min(known.values(), key=lambda lacks: (lacks.outcome != "refused", lacks.since_s))
-            for uid, known in self._unserved.items()
-        }
-        served = [(allotment.uid, allotment.container) for allotment in self.allotments if allotment.plan]
+        await self.recovering.finish()
+        if entries is not None and not self.provisioner.recovering and not self.allotments.failure:
+            await self._note_missing(pods, held, entries)
+        worst: dict[str, Unserved] = {}
+        for (uid, _), unserved in self._unserved.items():
+            pair = (unserved, worst.get(uid, unserved))
+            worst[uid] = min(pair, key=lambda one: (one.outcome != "refused", one.since_s))
         now_s = self.clock.monotonic_s()
-        for found in findings(self.pods, held, entries, unserved, served, now_s):
+        for found in findings(self.pods, worst, now_s):
             await self._act(found, now_s)
         await self._tidy_names(entries)
         self._tidy_pods()
-        await self.recovering.finish()
 
-    async def _act(self, found: UnservedContainer, now_s: float) -> None:
-        owner, where = found.owner, f"container {found.container}: " if found.container else ""
-        replace = found.replace and self.settings.replace_pods and found.kind != "slipped"
+    async def _note_missing(self, pods: Iterable[NodePod], held: Iterable[Held], entries: Iterable[Noted]) -> None:
+        """Report the containers that run without their share; a container that ended is not missing one any more."""
+        ours = [(allotment.uid, allotment.container) for allotment in self.allotments if allotment.plan]
+        containers = list(missing(pods, held, entries, ours))
+        for owner, container in containers:
+            why = "kubelet gave it no device"
+            self.note(owner, container, "missing", why)
+            await self.report(owner, container, "missing", why)
+        here = {(owner.uid, container) for owner, container in containers}
+        self._unserved = {k: one for k, one in self._unserved.items() if one.outcome != "missing" or k in here}
+
+    async def _act(self, found: UnservedPod, now_s: float) -> None:
+        owner = found.owner
+        replace = found.replace and self.settings.replace_pods
         now = replace and self._may_replace(owner, now_s)
-        reason = "GpuShareMissing" if found.kind == "slipped" else "GpuShareReplaced" if now else "GpuShareFailed"
+        reason = "GpuShareReplaced" if now else "GpuShareFailed"
         what = "; the pod is deleted, so that its controller makes another" if now else ""
         if replace and not now:
             what = "; the pod is replaced later, because others of its controller were replaced before it"
-        text = f"{where}{found.why}{what}"
-        await self.events.about_pod(owner.namespace, owner.pod, owner.uid, reason, text, "Warning")
+        await self.events.about_pod(owner.namespace, owner.pod, owner.uid, reason, found.why + what, "Warning")
         if now:
             with contextlib.suppress(KubeError):
                 await self.api.delete(PODS, owner.pod, namespace=owner.namespace, uid=owner.uid)

@@ -15,9 +15,8 @@ from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import PLAN_STATUS
-from aliquot.kube.planstatus import written_outcome
+from aliquot.kube.planstatus import Outcome, written_outcome
 from aliquot.kube.resources import PODS
-from aliquot.node.allocator import Outcome
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.events import Events
 
@@ -56,8 +55,9 @@ class Outcomes:
         due_s = self._clock.monotonic_s() + wait_s
         self._due_s[owner] = min(due_s, self._due_s.get(owner, due_s))
         if outcome != "provisioned":
-            reason = "GpuShareRefused" if outcome == "refused" else "GpuShareWaits"
-            message = f"container {container} does not get its share: {why}"
+            verb = "runs without" if outcome == "missing" else "does not get"
+            message = f"container {container} {verb} its share: {why}"
+            reason = f"GpuShare{outcome.capitalize()}"
             await self._events.about_pod(owner.namespace, owner.pod, owner.uid, reason, message, "Warning")
 
     def forget(self, owner: PodKey) -> None:

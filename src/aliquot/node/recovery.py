@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
-from aliquot.kube.names import PLAN
+from aliquot.kube.names import PLAN, PLAN_STATUS
 from aliquot.kube.plan import BadPlan, ContainerPlan, read_plan
+from aliquot.kube.planstatus import Outcome, read_missing
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.node.allotments import Allotments
@@ -73,8 +74,8 @@ def recover(
     standing = {allotment.name: allotment for allotment in kept}
     if noted is not None:
         standing = _by_kubelet(standing, noted, pods, told)
-    standing = {name: _by_rows(allotment, held, pods or {}, told) for name, allotment in standing.items()}
     if pods is not None:
+        standing = {name: _by_rows(allotment, held, pods, told) for name, allotment in standing.items()}
         standing = {
             name: after
             for name, before in standing.items()
@@ -190,6 +191,8 @@ class Recovering:
     allotments: Allotments
     provisioner: TenantProvisioner
     events: Events
+    report: Callable[[PodKey, str, Outcome, str], Awaitable[None]]
+    """Tells the outcome of a container."""
 
     async def run(self) -> str:
         """Restore every allocation; returns a short summary."""
@@ -265,9 +268,11 @@ class Recovering:
             write_spec(Path(self.settings.cdi_dir), allotment.name, provisioned.edits + Edits(allotment.env))
         except (AliquotError, OSError) as error:
             _LOG.warning("not-provisioned-again", pod=str(owner), container=allotment.container, why=str(error))
-            text = f"container {allotment.container}: {error}"
-            await self.events.about_pod(owner.namespace, owner.pod, owner.uid, "GpuShareLost", text, "Warning")
+            await self.report(owner, allotment.container, "missing", str(error))
             return False
+        pod = self.pods.get(owner.uid)
+        if pod is not None and allotment.container in read_missing(pod.metadata.annotations.get(PLAN_STATUS, "")):
+            await self.report(owner, allotment.container, "provisioned", "")
         return True
 
 

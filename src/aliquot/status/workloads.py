@@ -16,6 +16,8 @@ PENDING: Final = "Pending"
 RUNNING: Final = "Running"
 COMPLETED: Final = "Completed"
 SCHEDULED: Final = "Scheduled"
+SHARE_MISSING: Final = "GpuShareMissing"
+"""A pod of which a container runs without its share; the reason of the event that its node's agent writes on it."""
 _STARTING: Final = (SCHEDULED, "ContainerCreating", "PodInitializing")
 _UNDER_WAY: Final = (PENDING, RUNNING, COMPLETED, "Terminating", *_STARTING)
 

@@ -247,6 +247,7 @@ def standings(pods: Reflector[Pod]) -> Callable[[str], Standing]:
         age_s = pod.metadata.age_s(time.time()) // AGE_STEP_S * AGE_STEP_S
         statuses = [*pod.status.init_container_statuses, *pod.status.container_statuses]
         message = next((why for status in statuses if (why := status.detail.message)), pod.status.message)
+        message = message or pod.share_missing
         return Standing(_kind_of(pod), pod.state, age_s, pod.restarts, message)
 
     return standing

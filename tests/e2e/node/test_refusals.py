@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 from cluster.parts import until
 from node_scene import Scene
 
 from aliquot.kube.names import PLAN_STATUS
+from aliquot.kube.objects import Pod
 from aliquot.kube.plan import PodPlan
+from aliquot.status.workloads import SHARE_MISSING
 
 
 def test_a_pod_without_a_plan_does_not_start(scene: Scene):
@@ -78,7 +81,12 @@ def test_a_container_that_slipped_through_is_found(scene: Scene):
     scene.agent.start()
 
     (message, *_) = until(lambda: scene.events("GpuShareMissing"), "the finding")
-    assert "container main: it runs, and kubelet gave it no device" == message
+    assert "container main runs without its share: kubelet gave it no device" == message
+
+    def state() -> str:
+        return msgspec.convert(scene.plane.pod(scene.namespace, "slips"), Pod).state
+
+    until(lambda: state() == SHARE_MISSING, "the state")
 
 
 def test_a_controllers_pod_that_can_not_be_served_is_replaced(scene: Scene):

@@ -12,18 +12,22 @@ import pytest
 from msgspec.structs import replace
 from node_room import NODE, Room
 
-from aliquot.kube.names import GPU_PERCENT, PLAN
+from aliquot.kube.names import GPU_PERCENT, PLAN, PLAN_STATUS
+from aliquot.kube.objects import OwnerReference, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
+from aliquot.kube.planstatus import read_missing
 from aliquot.kube.resources import PODS
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
-from aliquot.node.check import AllocationCheck
+from aliquot.node.check import WAITS_S, AllocationCheck
 from aliquot.node.checkpoint import Allotment, Content, PodKey, write_checkpoint
 from aliquot.node.kubelet import CHECKPOINT
 from aliquot.node.leaving import Leaving
+from aliquot.node.outcomes import Outcomes
 from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.recovery import Recovering
+from aliquot.status.workloads import SHARE_MISSING
 
 
 class Told:
@@ -32,6 +36,12 @@ class Told:
     def __init__(self) -> None:
         self.deleted: list[str] = []
         self.reasons: list[str] = []
+        self.reasons_of_pods: list[str] = []
+        self.annotations: dict[str, str] = {}
+
+    async def patch(self, resource: object, name: str, body: dict[str, Any], *, namespace: str) -> None:
+        assert resource is PODS
+        self.annotations |= body["metadata"]["annotations"]
 
     async def delete(self, resource: object, name: str, *, namespace: str, uid: str) -> None:
         assert resource is PODS
@@ -39,9 +49,22 @@ class Told:
 
     async def about_pod(self, *facts: str) -> None:
         self.reasons.append(facts[3])
+        self.reasons_of_pods.append(facts[3])
 
     async def about_node(self, *facts: str) -> None:
         self.reasons.append(facts[0])
+
+
+CONTROLLER = OwnerReference(uid="controller", controller=True)
+
+
+class Ticking:
+    """A clock that the test sets."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
 
 
 class Checked(Room):
@@ -53,8 +76,13 @@ class Checked(Room):
         parts = (cast("NodePods", self.pods), self.resources, self.allotments, self.provisioner)
         self.leaving = Leaving(Path(self.settings.cdi_dir), self.allotments, self.provisioner, self.resources, parts[0])
         anything = cast("Any", self.answers)
-        self.recovering = Recovering(self.settings, *parts, anything)
-        self.one = AllocationCheck(self.settings, anything, *parts, anything, self._leave, self.recovering)
+        self.clock = Ticking()
+        self.outcomes = Outcomes(anything, anything, cast("Any", self.clock))
+        self.recovering = Recovering(self.settings, *parts, anything, self.outcomes.tell)
+        self.one = AllocationCheck(
+            self.settings, anything, *parts, anything, self._leave, self.recovering, self.outcomes.tell,
+            cast("Any", self.clock),
+        )  # fmt: skip
         self._clears: list[asyncio.Task[None]] = []
 
     def _leave(self, owner: PodKey) -> None:
@@ -66,6 +94,7 @@ class Checked(Room):
         async def look() -> None:
             await self.one.look()
             await asyncio.gather(*self._clears)
+            await self.outcomes.step()
 
         self.do(look())
 
@@ -135,7 +164,7 @@ def test_a_device_file_that_can_not_be_removed_is_tried_again(room: Checked):
 def test_a_refusal_that_came_right_costs_no_pod_its_life(room: Checked):
     """A pod of a controller is replaced while one of its containers is refused, not after that one was provisioned."""
     owner = room.started("a")
-    room.pods.known["uid-a"].metadata.owner_references = [cast("Any", Controller())]
+    room.pods.known["uid-a"].metadata.owner_references = [CONTROLLER]
 
     room.one.note(owner, "main", "refused", "no plan")
     room.one.note(owner, "side", "refused", "no such GPU")
@@ -148,34 +177,17 @@ def test_a_refusal_that_came_right_costs_no_pod_its_life(room: Checked):
     assert ["ns/a uid-a"] == room.answers.deleted
 
 
-class Controller:
-    """An owner reference that says so."""
-
-    controller = True
-    uid = "controller"
-
-
-class Ticking:
-    """A clock that the test sets."""
-
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-
 def test_pods_of_one_controller_are_replaced_with_growing_pauses(room: Checked):
     """All that one check finds are replaced together; those that come later after pauses of up to ten minutes."""
-    clock = room.one.clock = cast("Any", Ticking())
     for name in "ab":
         room.pod(name, 0, 300, 1024)
     for name in "ab":
-        room.pods.known[f"uid-{name}"].metadata.owner_references = [cast("Any", Controller())]
+        room.pods.known[f"uid-{name}"].metadata.owner_references = [CONTROLLER]
         room.one.note(room.pods.known[f"uid-{name}"].key, "main", "refused", "no such GPU")
 
     began_s = []
     for second in range(0, 3600, 10):
-        clock.now_s, before = float(second), len(room.answers.deleted)
+        room.clock.now_s, before = float(second), len(room.answers.deleted)
         room.check()
         began_s += [second] * (len(room.answers.deleted) - before)
 
@@ -195,7 +207,9 @@ def test_a_tenant_that_can_not_be_had_again_is_told_on_its_pod(room: Checked, mo
     monkeypatch.setattr(room.provisioner, "provision", full)
 
     assert room.do(room.recovering.run()).startswith("0 tenants")
-    assert ["GpuShareLost"] == room.answers.reasons
+    assert ["GpuShareMissing"] == room.answers.reasons
+    room.do(room.outcomes.step())
+    assert "No space left" in read_missing(room.answers.annotations[PLAN_STATUS])["main"]
 
 
 def test_what_a_crash_left_amid_writing_a_device_file_is_swept(room: Checked):
@@ -224,7 +238,14 @@ def test_an_init_container_that_has_ended_takes_nothing_from_others_after_a_rest
     kept = (provisioned("a", "warm", first), provisioned("b", "main", second), provisioned("a", "main", first))
     write_checkpoint(room.settings.checkpoint, Content(NODE, kept))
     settings = replace(room.settings, kubelet_dir=str(tmp_path))
-    parts = (cast("NodePods", room.pods), room.resources, room.allotments, room.provisioner, cast("Any", room.answers))
+    parts = (
+        cast("NodePods", room.pods),
+        room.resources,
+        room.allotments,
+        room.provisioner,
+        cast("Any", room.answers),
+        room.outcomes.tell,
+    )
     for pod, plan in (("a", first), ("b", second)):
         body = {
             "metadata": {"name": pod, "namespace": "ns", "uid": f"uid-{pod}", "annotations": {PLAN: write_plan(plan)}},
@@ -322,6 +343,65 @@ def test_a_pod_deleted_by_force_leaves_when_its_processes_have_ended(room: Check
         room.check()
 
     assert {} == room.tenants()
+
+
+@pytest.mark.parametrize("controlled", [True, False])
+def test_a_pod_that_kubelet_started_without_devices_is_shown_and_replaced(room: Checked, controlled: bool):
+    """A container that started while the plugin was not registered says so in its pod's state, and the pod is replaced
+    after two minutes where a controller makes another."""
+    room.pod("a", 0, 300, 1024)
+    pod = room.pods.known["uid-a"]
+    pod.metadata.owner_references = [CONTROLLER] if controlled else []
+    running(room, "a")
+    kubelet_forgets(room)
+
+    room.check()
+    assert ["GpuShareMissing"] == room.answers.reasons
+    shown = msgspec.convert(msgspec.to_builtins(pod), Pod)
+    shown.spec.node_name, shown.metadata.annotations[PLAN_STATUS] = NODE, room.answers.annotations[PLAN_STATUS]
+    assert SHARE_MISSING == shown.state
+    assert "container main runs without its share: kubelet gave it no device" == shown.share_missing
+    assert [] == room.answers.deleted
+    room.clock.now_s += WAITS_S
+    room.check()
+
+    assert (["ns/a uid-a"] if controlled else []) == room.answers.deleted
+    assert ("GpuShareReplaced" if controlled else "GpuShareFailed") == room.answers.reasons[-1]
+
+
+def test_a_container_that_had_no_share_and_has_one_now_costs_no_pod_its_life(room: Checked):
+    """Its next start goes through the agent: the state is over, and the pod stays."""
+    room.pod("a", 0, 300, 1024)
+    room.pods.known["uid-a"].metadata.owner_references = [CONTROLLER]
+    running(room, "a")
+    kubelet_forgets(room)
+    room.check()
+    assert SHARE_MISSING in room.answers.reasons
+
+    (room.settings.device_plugins / CHECKPOINT).unlink()  # the stand-in writes none
+    room.admit("a", 30)
+    room.start("a")
+    kubelet_forgets(room)
+    room.clock.now_s += WAITS_S
+    room.check()
+
+    assert [] == room.answers.deleted
+
+
+def test_no_container_misses_its_share_before_the_agent_has_recovered(room: Checked):
+    """Containers that no record has are recovered by their folders first; kubelet and both checkpoints say nothing."""
+    room.started("a")
+    running(room, "a")
+    room.pods.known["uid-a"].metadata.owner_references = [CONTROLLER]
+    forget_all(room)
+    room.settings.checkpoint.unlink()
+    room.do(room.allotments.start_with(()))
+
+    for _ in range(3):
+        room.check()
+        room.clock.now_s += WAITS_S
+
+    assert ([], []) == (room.answers.reasons_of_pods, room.answers.deleted)
 
 
 def test_an_arbiter_that_takes_no_tenants_is_no_arbiter(room: Checked):

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import pytest
+import msgspec
 
-from aliquot.kube.planstatus import read_plan_status, written_outcome
-
-
-def test_a_container_with_its_share_is_written_in_the_released_word():
-    """Programs that read the annotation find the word that it has had from the start."""
-    assert "main: seated" == written_outcome("main", "provisioned", "")
+from aliquot.kube.names import PLAN_STATUS
+from aliquot.kube.objects import Pod
+from aliquot.kube.planstatus import read_missing, written_outcome
 
 
-def test_other_outcomes_are_written_with_their_reason():
+def test_an_outcome_is_written_with_its_reason():
     """A container that waits or is refused is written with the reason in brackets."""
+    assert "main: provisioned" == written_outcome("main", "provisioned", "")
     assert "main: waits (the GPU is full)" == written_outcome("main", "waits", "the GPU is full")
 
 
-@pytest.mark.parametrize("word", ["seated", "provisioned"])
-def test_both_words_for_a_share_are_read(word: str):
-    """A container that has its share is read as provisioned, whichever word the agent of its node writes."""
-    status = f"main: {word}; side: waits (the GPU is full); last: {word}"
+def test_containers_without_their_share_are_read_with_the_reason():
+    """Names and reasons may have the same word, and the annotation may end within a reason."""
+    status = "missing: waits (missing (1)); main: missing (no device); side: missing (a long rea"
 
-    assert "main: provisioned; side: waits (the GPU is full); last: provisioned" == read_plan_status(status)
+    assert {"main": "no device", "side": "a long rea"} == read_missing(status)
 
 
-def test_names_and_reasons_are_read_as_they_are():
-    """Only the outcome of a container is replaced, not its name or a reason that has the same word."""
-    status = "seated: waits (seated)"
+def test_a_pod_is_said_to_miss_its_share_while_the_container_runs():
+    """The state of a pod is the word of kubectl once the container has ended or the pod leaves."""
 
-    assert status == read_plan_status(status)
+    def pod(state: str, **metadata: str) -> Pod:
+        said = written_outcome("main", "missing", "kubelet gave it no device")
+        status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {state: {"reason": "Error"}}}]}
+        body = {"metadata": {"annotations": {PLAN_STATUS: said}, **metadata}, "status": status}
+        return msgspec.convert(body | {"spec": {"nodeName": "n"}}, Pod)
+
+    leaving = pod("running", deletionTimestamp="2026-01-01T00:00:00Z")
+
+    assert ["GpuShareMissing", "Error", "Terminating"] == [pod("running").state, pod("terminated").state, leaving.state]
+    assert "container main runs without its share: kubelet gave it no device" == pod("running").share_missing
+    assert "" == pod("terminated").share_missing

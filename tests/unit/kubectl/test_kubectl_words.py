@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from aliquot.cli.examples import KUBECTL_EXAMPLES
 from aliquot.cli.kubectl import COMMANDS, cli, complete, facts
-from aliquot.cli.kubectl.doctor import configuration
+from aliquot.cli.kubectl.doctor import configuration, pod_findings
 from aliquot.cli.kubectl.explain import explained, lines_of
 from aliquot.cli.kubectl.get import _gpu_rows as gpu_rows
 from aliquot.cli.kubectl.inspect import compared
@@ -29,7 +29,7 @@ from aliquot.cli.kubectl.usage import Usage
 from aliquot.kube.custom import GPUQuota
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS, PLAN, PLAN_STATUS
-from aliquot.kube.objects import Meta, Node, Pod
+from aliquot.kube.objects import ContainerStatus, Meta, Node, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.ages import format_age
 from aliquot.model.errors import UserError
@@ -119,12 +119,21 @@ def test_what_is_no_plain_waiting_is_told_as_what_it_is(found: Pod, state: str, 
     assert sentence in "; ".join(told["sentences"])
 
 
-@pytest.mark.parametrize("word", ["seated", "provisioned"])
-def test_a_pod_with_its_share_is_explained_in_one_word(word: str):
-    """Whichever word the agent of its node writes for it, the explanation says that the container is provisioned."""
-    here = placed("h", "b", 1, 300, status=f"c0: {word}")
+def test_a_pod_without_its_share_is_explained_in_its_nodes_words():
+    """What the agent of its node reports stands in the explanation."""
+    here = placed("h", "b", 1, 300, status="c0: missing (kubelet gave it no device)")
 
-    assert ["its node reports: c0: provisioned"] == explained(scene(here), here)["sentences"]
+    assert ["its node reports: c0: missing (kubelet gave it no device)"] == explained(scene(here), here)["sentences"]
+
+
+def test_the_doctor_names_a_pod_that_runs_without_its_share():
+    """The state that its node reports is a fault, with the reason."""
+    here = placed("h", "b", 1, 300, status="c0: missing (kubelet gave it no device)")
+    here.status.container_statuses = [msgspec.convert({"name": "c0", "state": {"running": {}}}, ContainerStatus)]
+
+    (found,) = pod_findings(scene(here))
+
+    assert ("fault", "container c0 runs without its share: kubelet gave it no device") == (found.state, found.found)
 
 
 def test_a_quota_counts_what_plans_hold():

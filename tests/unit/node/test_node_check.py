@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aliquot.node.check import WAITS_S, Unserved, findings
+from aliquot.node.check import WAITS_S, Unserved, findings, missing
 from aliquot.node.identity import Held, Noted
 from aliquot.node.pods import NodePod
 
@@ -24,39 +24,51 @@ def pod(status: dict, *, asks: bool = True, controlled: bool = False, **metadata
     return msgspec.json.decode(msgspec.json.encode(body), type=NodePod)
 
 
-def test_a_container_that_runs_without_devices_slipped_through():
-    """It is found only when kubelet's accounts can be read, and neither they nor ours have it."""
-    (found,) = findings([pod(RUNS)], [], [], {})
+def test_a_container_that_runs_and_is_in_no_record_misses_its_share():
+    """One record of it is enough, ours or either of kubelet's."""
+    runs = pod(RUNS)
 
-    assert ("slipped", "main", False) == (found.kind, found.container, found.replace)
-    assert [] == findings([pod(RUNS)], [], None, {})
-    assert [] == findings([pod(RUNS)], [Held("ns", "a", "main", IDS)], [], {})
-    assert [] == findings([pod(RUNS)], [], [Noted("uid-1", "main", IDS)], {})
-    assert [] == findings([pod(RUNS)], [], [], {}, [("uid-1", "main")])
+    assert [(runs.key, "main")] == list(missing([runs], [], [], []))
+    assert [] == list(missing([runs], [Held("ns", "a", "main", IDS)], [], []))
+    assert [] == list(missing([runs], [], [Noted("uid-1", "main", IDS)], []))
+    assert [] == list(missing([runs], [], [], [("uid-1", "main")]))
 
 
 def test_pods_that_ask_for_no_share_or_do_not_run_are_in_order():
     """Nothing is found where nothing was asked, nothing runs, or the pod is on its way out."""
     leaving = pod(RUNS, deletionTimestamp="2026-01-01T00:00:00Z")
+    pods = [pod(RUNS, asks=False), pod({"phase": "Pending"}), leaving]
 
-    assert [] == findings([pod(RUNS, asks=False), pod({"phase": "Pending"}), leaving], [], [], {})
+    assert [] == list(missing(pods, [], [], []))
+    assert [] == findings(pods, {})
+
+
+def test_a_pod_that_runs_without_its_share_for_long_is_replaced_where_a_controller_does_that():
+    """Its share is reserved and unused; without a controller it is only reported."""
+    lacks = {"uid-1": Unserved("missing", "kubelet gave it no device", 10.0)}
+
+    (bare,), (owned,) = (findings([pod(RUNS, controlled=c)], lacks, now_s=10 + WAITS_S) for c in (False, True))
+
+    assert ("missing", "kubelet gave it no device", False) == (bare.kind, bare.why, bare.replace)
+    assert owned.replace
+    assert [] == findings([pod(RUNS, controlled=True)], lacks, now_s=9 + WAITS_S)
 
 
 def test_what_kubelet_did_not_admit_is_replaced_where_a_controller_does_that():
     """A pod that failed at admission for its devices is never run by kubelet again."""
     status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices"}
 
-    (bare,), (owned,) = findings([pod(status)], [], [], {}), findings([pod(status, controlled=True)], [], [], {})
+    (bare,), (owned,) = findings([pod(status)], {}), findings([pod(status, controlled=True)], {})
 
     assert ("failed", "no healthy devices", False) == (bare.kind, bare.why, bare.replace)
     assert owned.replace
-    assert [] == findings([pod({"phase": "Failed", "reason": "Evicted"}, controlled=True)], [], [], {})
+    assert [] == findings([pod({"phase": "Failed", "reason": "Evicted"}, controlled=True)], {})
 
 
 def test_a_refused_pod_is_replaced_where_a_controller_does_that():
     """A plan that can never be honoured is worth another try elsewhere."""
     (found,) = findings(
-        [pod({"phase": "Pending"}, controlled=True)], [], [], {"uid-1": Unserved("refused", "no such GPU", 0.0)}
+        [pod({"phase": "Pending"}, controlled=True)], {"uid-1": Unserved("refused", "no such GPU", 0.0)}
     )
 
     assert ("refused", "no such GPU", True) == (found.kind, found.why, found.replace)
@@ -67,8 +79,8 @@ def test_a_pod_that_waits_for_long_and_runs_nothing_is_replaced_where_a_controll
     lacks = {"uid-1": Unserved("waits", "does not fit any more", 10.0)}
     waiting = pod({"phase": "Pending"}, controlled=True)
 
-    (found,) = findings([waiting], [], [], lacks, now_s=10 + WAITS_S)
+    (found,) = findings([waiting], lacks, now_s=10 + WAITS_S)
 
     assert ("waits", "does not fit any more", True) == (found.kind, found.why, found.replace)
-    assert [] == findings([waiting], [], [], lacks, now_s=9 + WAITS_S)
-    assert [] == findings([pod(RUNS, controlled=True)], [], [], lacks, [("uid-1", "main")], now_s=10 + WAITS_S)
+    assert [] == findings([waiting], lacks, now_s=9 + WAITS_S)
+    assert [] == findings([pod(RUNS, controlled=True)], lacks, now_s=10 + WAITS_S)

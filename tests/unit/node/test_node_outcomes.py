@@ -56,7 +56,7 @@ def test_good_news_waits_until_a_crowd_has_started_and_is_one_write_for_a_pod():
     assert [] == scene.after(GOOD_NEWS_S - 1)
     scene.tell("side", "provisioned")
 
-    assert [("default/a", "main: seated; side: seated")] == scene.after(1)
+    assert [("default/a", "main: provisioned; side: provisioned")] == scene.after(1)
     assert [] == scene.warned
 
 
@@ -79,7 +79,7 @@ def test_bad_news_is_told_at_once_and_so_is_its_end():
         scene.after(0.2)
     scene.tell("main", "provisioned")
 
-    assert [("default/a", "main: waits (the GPU is full)"), ("default/a", "main: seated")] == scene.after()
+    assert [("default/a", "main: waits (the GPU is full)"), ("default/a", "main: provisioned")] == scene.after()
     assert 3 * ["GpuShareWaits container main does not get its share: the GPU is full"] == scene.warned
 
 
@@ -89,7 +89,7 @@ def test_a_refusal_does_not_wait_for_good_news_of_the_same_pod():
     scene.tell("main", "provisioned")
     scene.tell("side", "refused", "no plan")
 
-    assert [("default/a", "main: seated; side: refused (no plan)")] == scene.after()
+    assert [("default/a", "main: provisioned; side: refused (no plan)")] == scene.after()
 
 
 def test_what_the_api_server_did_not_take_is_told_again():

@@ -60,7 +60,7 @@ def doctor(scheduler: str, config: Path | None, agent_port: int, target: Target,
     scene = target.run(read_scene(target))
     findings += target.run(_asked(target, link))
     used = target.run(read_usage(target, scene, agent_port))
-    findings += [*_kinds(scene), *_nodes(scene), *_agents(used), *_pods(scene)]
+    findings += [*_kinds(scene), *_nodes(scene), *_agents(used), *pod_findings(scene)]
     return report(findings, form)
 
 
@@ -156,8 +156,8 @@ def _agents(used: Usage) -> list[Finding]:
     return [*([Finding("agents", "ok", f"{len(used.nodes)} report what is used")] if used.nodes else []), *found]
 
 
-def _pods(scene: ClusterScene) -> list[Finding]:
-    """Pods with an inconsistent plan, or bound by a scheduler that does not call Aliquot."""
+def pod_findings(scene: ClusterScene) -> list[Finding]:
+    """Pods with an inconsistent plan, without their share, or bound by a scheduler that does not call Aliquot."""
     unplanned = [pod.metadata.key for pod in scene.pods if _past_us(scene, pod)]
     found = []
     if unplanned:
@@ -168,6 +168,10 @@ def _pods(scene: ClusterScene) -> list[Finding]:
     keys = {pod.metadata.uid: pod.metadata.key for pod in scene.pods}
     for uid, why in scene.ledger.inconsistent.items():
         found.append(Finding(f"pod {keys.get(uid, uid)}", "fault", why, "delete it, or the pods that hold the same"))
+    way_out = "delete it: a container has its share when its agent runs at its start"
+    found += [
+        Finding(f"pod {p.metadata.key}", "fault", p.share_missing, way_out) for p in scene.pods if p.share_missing
+    ]
     return found or [Finding("pods", "ok", f"{len(scene.ledger.allocations)} hold parts of GPUs, all within capacity")]
 
 

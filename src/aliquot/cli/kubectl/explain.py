@@ -18,7 +18,6 @@ from aliquot.kube import names
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
-from aliquot.kube.planstatus import read_plan_status
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
@@ -124,7 +123,7 @@ def _placed(scene: ClusterScene, pod: Pod, plan: PodPlan | None, *, asks: bool) 
     if stray := scene.ledger.inconsistent.get(pod.metadata.uid, ""):
         sentences.append(f"its plan does not fit the ledger: {stray}")
     if status := pod.metadata.annotations.get(names.PLAN_STATUS, ""):
-        sentences.append(f"its node reports: {read_plan_status(status)}")
+        sentences.append(f"its node reports: {status}")
     return {"state": "placed", "slices": slices, "sentences": sentences}
 
 
