@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from aliquot.web.api import Gpu
+from aliquot.status.gpus import Gpu
 from aliquot.web.history.file import HistoryFile, Limits
 from aliquot.web.history.recorder import GpuMinute, Minute
 

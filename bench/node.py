@@ -40,8 +40,7 @@ from plugins import FOLDER, stock_plugin
 
 from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT
 from aliquot.node.settings import NodeSettings
-from aliquot.web.agents import Pace
-from aliquot.web.asking import AGENT_PORT
+from aliquot.scheduler.agents import AGENT_PORT, Pace
 
 SPACE = "bench"
 PODS = f"/api/v1/namespaces/{SPACE}/pods"

@@ -18,10 +18,11 @@ from typing import Final
 
 from starlette.testclient import TestClient
 
-from aliquot.web.api import Node, Workload
+from aliquot.status.source import StatusSource
+from aliquot.status.sums import Node
+from aliquot.status.view import NamespacedView
+from aliquot.status.workloads import Workload
 from aliquot.web.app import dashboard, everyone
-from aliquot.web.facts import Facts
-from aliquot.web.rights import NamespacedView
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -49,7 +50,7 @@ class ReadFacts(MadeUpFacts):
         return self._read[1]
 
 
-def measured(facts: ReadFacts, seen: Facts) -> tuple[float, float, int]:
+def measured(facts: ReadFacts, seen: StatusSource) -> tuple[float, float, int]:
     """Median and maximum in milliseconds, and the page's bytes."""
     client = TestClient(dashboard(everyone(seen)), base_url="http://localhost")
     times_ms, size = [], 0

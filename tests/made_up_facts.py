@@ -12,15 +12,12 @@ from typing import Final
 
 import msgspec
 
+from aliquot.driver.wiring import topology_of_gpus
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import GpuRequest, Slice
-from aliquot.status.gpus import gpu_state, grown
-from aliquot.status.sensors import Sensors
-from aliquot.status.sums import node_sums, vgpu_of
-from aliquot.status.workloads import Standing, piece_of, placed
-from aliquot.topology import Topology
-from aliquot.web.api import (
+from aliquot.placement.trial import YOURS
+from aliquot.status import (
     Event,
     Explanation,
     Gpu,
@@ -30,18 +27,22 @@ from aliquot.web.api import (
     QuotaLine,
     Reason,
     Share,
+    Standing,
     TopologyFacts,
     Trial,
+    Turn,
+    Turns,
     Workload,
-)  # fmt: skip
+)
+from aliquot.status.gpus import gpu_state, grown
+from aliquot.status.history import Counts, readings
+from aliquot.status.sensors import Sensors
+from aliquot.status.sums import node_sums, vgpu_of
+from aliquot.status.workloads import piece_of, placed
+from aliquot.topology import Topology
 from aliquot.web.history.file import Limits
 from aliquot.web.history.keeping import LongHistory
-from aliquot.web.history.recorder import Counts
-from aliquot.web.history.records import Turn, Turns
 from aliquot.web.history.ring import HistoryRing
-from aliquot.web.history.sources import readings
-from aliquot.web.trial import YOURS
-from aliquot.web.wiring import topology_of_gpus
 
 MODELS: Final = (("Tesla V100-SXM2-16GB", 16384), ("NVIDIA A100-SXM4-80GB", 81920), ("NVIDIA H100 80GB HBM3", 81559))
 _REQUESTS: Final = (100, 200, 250, 300, 500)
@@ -73,7 +74,7 @@ class MadeUpFacts:
         self._silent: dict[str, tuple[str, float]] = {}
         self._wall_s = time.time()
         self._counts: dict[tuple[str, str], Counts] = {}
-        self.past = LongHistory(None, Limits(), turns=self._turns, wall=lambda: self._wall_s)
+        self.past = LongHistory(None, Limits(), wall=lambda: self._wall_s)
 
     def pass_time(self, points: int = 1) -> None:
         """Let usage move; each point is 5 s of history, of which the last is now."""
@@ -146,11 +147,11 @@ class MadeUpFacts:
         self.revision += 1
 
     def gpus(self) -> Sequence[Gpu]:
-        """See `Facts`."""
+        """See `StatusSource`."""
         return self._gpus
 
     def workloads(self) -> Sequence[Workload]:
-        """See `Facts`; a tenth as many wait as run."""
+        """See `StatusSource`; a tenth as many wait as run."""
         shares = [(gpu, share) for gpu in self._gpus for share in gpu.shares]
         running = [placed(share.tenant, [(gpu, share)], Standing("SharePod", age_s=4000.0)) for gpu, share in shares]
         waiting = [
@@ -160,7 +161,7 @@ class MadeUpFacts:
         return [*self._extra, *waiting, *sorted(running, key=lambda workload: workload.name)]
 
     def nodes(self) -> Sequence[Node]:
-        """See `Facts`."""
+        """See `StatusSource`."""
         found = []
         for node in node_sums(self._gpus):
             why, since_s = self._silent.get(node.name, ("", 0.0))
@@ -168,17 +169,17 @@ class MadeUpFacts:
         return found
 
     def topology(self, node: str) -> TopologyFacts | None:
-        """See `Facts`; of every node the same."""
+        """See `StatusSource`; of every node the same."""
         own = [gpu for gpu in self._gpus if gpu.node == node]
         return topology_of_gpus(node, self._links, own) if own and self._links else None
 
     def pool(self) -> Pool:
-        """See `Facts`: every shared GPU is one."""
+        """See `StatusSource`: every shared GPU is one."""
         shared = [gpu for gpu in self._gpus if gpu.state == "shared"]
         return Pool("hybrid", [vgpu_of(gpu, gpu.vgpu or f"full-{gpu.node}-{gpu.index}") for gpu in shared])
 
     def quota(self) -> Sequence[QuotaLine]:
-        """See `Facts`."""
+        """See `StatusSource`."""
         return [
             QuotaLine(namespace, model, 1500, 8192, hard_milli=4000, hard_mib=65536)
             for namespace in ("research", "web")
@@ -186,16 +187,16 @@ class MadeUpFacts:
         ]
 
     def events(self, since: int) -> Sequence[Event]:
-        """See `Facts`."""
+        """See `StatusSource`."""
         kept = [Event(n, 1_700_000_000.0 + n, "sharepod", f"research/t-{n}", "placed") for n in range(1, 6)]
         return [event for event in kept if event.id > since]
 
     def history(self, gpu: str, seconds: float) -> History | None:
-        """See `Facts`."""
+        """See `StatusSource`."""
         return self._ring.read(gpu, seconds) if any(gpu == known.uuid for known in self._gpus) else None
 
     def explain(self, name: str) -> Explanation | None:
-        """See `Facts`."""
+        """See `StatusSource`."""
         if all(name != workload.name for workload in self.workloads()):
             return None
         ways = ["Nearest: ask 0.10 GPU less, and it fits on n.", "Or: after batch/one has ended it fits on n."]
@@ -204,7 +205,7 @@ class MadeUpFacts:
         )
 
     def try_request(self, request: GpuRequest) -> Trial:
-        """See `Facts`: the first GPU with enough free."""
+        """See `StatusSource`: the first GPU with enough free."""
         for gpu in self._gpus:
             if gpu.free_milli >= request.request_milli:
                 part = Slice(GpuUuid(gpu.uuid), request.request_milli, request.ceiling_milli, 1024)
@@ -278,7 +279,7 @@ class MadeUpFacts:
         self._counts[gpu.uuid, share.tenant] = more
         return more
 
-    def _turns(self, gpu: str) -> Turns:
+    def turns(self, gpu: str) -> Turns:
         """Its tenants in turn, 100 ms each, for the minute up to now."""
         names = [share.tenant for known in self._gpus if known.uuid == gpu for share in known.shares]
         now_s = time.time()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aliquot.driver.emulation import parse_spec, profile_topology
 from aliquot.status.sensors import Sensors
-from aliquot.web.api import Workload
+from aliquot.status.workloads import Workload
 from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
 

@@ -14,9 +14,9 @@ import pytest
 from cluster.cache import Unavailable
 from cluster.prometheus import program
 
+from aliquot.status.history import RANGES
 from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.prometheus import CAPACITY, RULES, SOURCE, TIMELINE_SOURCE, PrometheusPast
-from aliquot.web.history.reading import RANGES
 
 MINUTES = 180
 GPU = "GPU-11111111-2222-3333-4444-555555555555"

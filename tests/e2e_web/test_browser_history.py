@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up_facts import MadeUpFacts
 
-from aliquot.web.history.reading import RANGES
+from aliquot.status.history import RANGES
 from aliquot.web.serve import WebServer
 
 from .conftest import Visit

@@ -10,7 +10,7 @@ import pytest
 from made_up_facts import MadeUpFacts
 
 from aliquot.driver.emulation import parse_spec, profile_topology
-from aliquot.web.api import Workload
+from aliquot.status import Workload
 from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_up_facts import MadeUpFacts
 
-from aliquot.web.api import Share, Workload
+from aliquot.status import Share, Workload
 from aliquot.web.app import everyone
 from aliquot.web.feeds import Feeds
 from aliquot.web.serve import WebServer

@@ -33,13 +33,13 @@ from aliquot.model.quantities import parse_memory, parse_milli
 from aliquot.node.checkpoint import read_checkpoint
 from aliquot.node.settings import node_settings
 from aliquot.placement.learned import BadMemory, unpack
+from aliquot.scheduler.agents import UnreadableReport, read_report
 from aliquot.scheduler.wire import Args, BadMessage
 from aliquot.scheduler.wire import read as read_body
 from aliquot.sim.clusters import read_cluster
 from aliquot.sim.policies import parsed
 from aliquot.standalone.documents import read_documents
 from aliquot.topology.matrix import parse_topo
-from aliquot.web.agents import UnreadableReport, read_report
 from aliquot.web.app import dashboard, everyone
 
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)

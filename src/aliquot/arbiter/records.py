@@ -7,12 +7,14 @@ understands a newer arbiter.
 from __future__ import annotations
 
 import uuid as uuid_module
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Enforce, Slice
+from aliquot.status import Turn, Turns
 from aliquot.status.tenants import TenantStatus, Unregistered
 
 
@@ -97,6 +99,8 @@ class Status(msgspec.Struct):
     compared: bool = False
 
 
+SHOWN_S: Final = 60.0
+UNKNOWN: Final = "(unknown)"
 WIRE: Final = 2
 """Of both local sockets; raised when a change would be misunderstood. New fields have defaults instead."""
 
@@ -148,3 +152,20 @@ def unhooked(status: Status) -> list[str]:
         elif tenant.ungated_ms:
             found[tenant.name] = f"{tenant.name}: {tenant.ungated_ms / 1e3:.1f} s without an arbiter"
     return sorted(found.values())
+
+
+def turns_of(gpu: str, told: GpuTurns, now_s: float, names: Mapping[str, str] | None = None) -> Turns:
+    """The arbiter's turns by the wall's clock, which is `now_s` at the arbiter's now, within the last minute.
+
+    `names` maps the names in the report to tenants; a tenant missing in it is `UNKNOWN`. None: as reported.
+    """
+
+    def wall_s(ns: int) -> float:
+        return round(now_s - min(SHOWN_S, max(0.0, (told.now_ns - ns) / 1e9)), 4)
+
+    turns = [
+        Turn(turn.tenant if names is None else names.get(turn.tenant, UNKNOWN), wall_s(turn.began_ns), ended_s)
+        for turn in told.turns
+        if wall_s(turn.began_ns) <= (ended_s := wall_s(turn.ended_ns))
+    ]
+    return Turns(gpu, now_s - SHOWN_S, now_s, wall_s(told.known_ns), turns)

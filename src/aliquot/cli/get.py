@@ -113,7 +113,7 @@ def _tell_lost(namespace: str) -> None:
 def _print_hours(view: HoursView) -> None:
     import msgspec
 
-    from aliquot.web.history.records import Hours
+    from aliquot.status import Hours
 
     view.print(msgspec.convert(ask_engine(HOURS, text=view.since).hours, Hours))
 

@@ -14,7 +14,7 @@ from aliquot.cli.tables import Table, aligned
 from aliquot.model.errors import UserError
 
 if TYPE_CHECKING:
-    from aliquot.web.history.records import HourLine, Hours
+    from aliquot.status import HourLine, Hours
 
 HOURS: Final = "hours"
 CSV: Final = "csv"
@@ -52,7 +52,8 @@ class HoursView:
         Raises:
             UserError: one of them is unknown.
         """
-        from aliquot.web.history.table import dimensions, hours_range
+        from aliquot.status.history import hours_range
+        from aliquot.status.hours import dimensions
 
         hours_range(since, "--since")
         self.since = since
@@ -64,8 +65,7 @@ class HoursView:
         """Print them; what is missing, and from where they are, goes to stderr."""
         import msgspec
 
-        from aliquot.web.history.reading import summed_by
-        from aliquot.web.history.table import as_csv
+        from aliquot.status.hours import as_csv, summed_by
 
         if self._namespace:
             mine = [line for line in found.lines if line.namespace == self._namespace]
@@ -94,7 +94,7 @@ class HoursView:
 
 def hours_table(found: Hours, by: Sequence[str], *, wide: bool = False) -> Table:
     """A row for each line, and the total."""
-    from aliquot.web.history.table import format_hours, names_of
+    from aliquot.status.hours import format_hours, names_of
 
     fields = _WIDE if wide else _FIELDS
 

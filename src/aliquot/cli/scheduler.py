@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,9 +15,6 @@ from aliquot.scheduler.settings import LOOPBACK, SchedulerSettings, address
 
 if TYPE_CHECKING:
     from aliquot.scheduler.program import Scheduler
-    from aliquot.web.scheduler import WebSettings
-
-ANY_ADDRESS: Final = ("0.0.0.0", "::")
 
 
 @click.command()
@@ -45,8 +41,6 @@ def scheduler(settings: SchedulerSettings, print_kube_scheduler_config: bool, ur
 
     maker(settings.policy)()
     pool_policy(settings.pool)
-    if settings.web:
-        web_settings(settings)
     set_up_log(settings.log_format)
     tell = partial(click.echo, err=True)
     asyncio.run(serve(settings, lambda where: tell(f"aliquot scheduler listens on {where}"), dashboard))
@@ -55,36 +49,16 @@ def scheduler(settings: SchedulerSettings, print_kube_scheduler_config: bool, ur
 @contextlib.asynccontextmanager
 async def dashboard(program: Scheduler) -> AsyncIterator[None]:
     """The pages beside the scheduler, if there are to be any."""
-    if not program.settings.web:
+    settings = program.settings
+    if not settings.web:
         yield
         return
-    from aliquot.web.scheduler import dashboard_beside
+    from aliquot.cli.scheduler_dashboard import dashboard_beside
 
-    settings = web_settings(program.settings)
-    async with dashboard_beside(program, settings) as url:
-        insecure = settings.tokens and not settings.tls and settings.host not in LOOPBACK
+    async with dashboard_beside(program) as url:
+        host, _ = address(settings.web, "--web")
+        insecure = settings.web_tokens and not settings.web_tls_cert and host not in LOOPBACK
         click.echo(
             f"dashboard at {url}{' (a token is taken over https and at localhost only)' if insecure else ''}", err=True
         )
         yield
-
-
-def web_settings(settings: SchedulerSettings) -> WebSettings:
-    """What of the scheduler's settings the dashboard is given."""
-    from aliquot.web.scheduler import WebSettings
-
-    host, port = address(settings.web, "--web")
-    return WebSettings(
-        host=host,
-        port=port,
-        title=settings.context or "cluster",
-        hosts=frozenset(settings.web_host) | (frozenset() if host in ANY_ADDRESS else frozenset({host})),
-        namespaces=frozenset(settings.web_namespace) or None,
-        tokens=settings.web_tokens,
-        tls=(settings.web_tls_cert, settings.web_tls_key) if settings.web_tls_cert else None,
-        namespace=settings.namespace,
-        agent_port=settings.web_agent_port,
-        history=Path(settings.web_history) if settings.web_history else None,
-        history_bytes=settings.web_history_mib << 20,
-        prometheus=settings.web_prometheus.rstrip("/"),
-    )

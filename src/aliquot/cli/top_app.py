@@ -26,7 +26,7 @@ from aliquot.cli.top_overview import WAITS, overview
 from aliquot.cli.top_rows import SORTS, Look, found, head, memory_text, ordered, shares_bar, spark, usage_text
 from aliquot.model.errors import AliquotError
 from aliquot.model.quantities import format_milli
-from aliquot.web.api import Gpu, Workload
+from aliquot.status import Gpu, Workload
 
 NARROW: Final = 100
 HIGH: Final = 40

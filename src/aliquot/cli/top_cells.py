@@ -8,7 +8,7 @@ from rich.text import Text
 
 from aliquot.cli.top_rows import UNKNOWN, kept, memory_text, state_of, usage_text
 from aliquot.model.quantities import format_milli
-from aliquot.web.api import Gpu, Share, Workload
+from aliquot.status import Gpu, Share, Workload
 
 Row = tuple[str | Text, ...]
 

@@ -10,7 +10,7 @@ from aliquot.cli.top_cells import TENANTS, share_row, workload_lines
 from aliquot.cli.top_overview import WAITS, WIDE_FROM, cut
 from aliquot.cli.top_rows import Look, spark
 from aliquot.model.quantities import format_milli
-from aliquot.web.api import Gpu
+from aliquot.status import Gpu
 
 KEPT: Final = 240
 _EDGE: Final = 6

@@ -10,7 +10,7 @@ from rich.text import Text
 from aliquot.cli.top_cells import Row
 from aliquot.cli.top_rows import UNKNOWN, Look, found, memory_text, ordered, state_of, usage_text, wait_text
 from aliquot.model.quantities import format_milli
-from aliquot.web.api import Gpu, Share, Workload
+from aliquot.status import Gpu, Share, Workload
 
 NAME, STATE, USE, PROMISED, MEMORY, WAIT, PID, WHAT = (
     "GPU / TENANT", "STATE", "BUSY / USED", "PROMISED", "MEMORY GiB", "WAIT", "PID", "WHAT",

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from aliquot.standalone.wire import RunProcess
+from aliquot.status import Gpu, Share, Workload
 from aliquot.status.sensors import Sensors
-from aliquot.web.api import Gpu, Share, Workload
 
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 _SPARKS: Final = "▁▂▃▄▅▆▇█"

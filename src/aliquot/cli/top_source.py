@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
@@ -11,13 +10,12 @@ from aliquot.cli.top_rows import Look, in_words
 from aliquot.driver.discovery import NoDriver, find_driver
 from aliquot.driver.mounts import NVML
 from aliquot.driver.sensors import SensorReader
-from aliquot.model.requests import Slice
 from aliquot.standalone.client import ask
+from aliquot.standalone.measured import measured_gpus, workloads_of
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import Call, QueuedRun
-from aliquot.web.api import Workload
-from aliquot.web.gather import PlacedTenant, gpus_of, workloads_of
-from aliquot.web.promise import PromiseHistory
+from aliquot.status import Workload
+from aliquot.status.promise import PromiseHistory
 
 
 class EngineSource:
@@ -53,18 +51,17 @@ class EngineSource:
         """
         facts = ask(self._runtime, Call("info")).facts
         assert facts is not None
-        tenants = [_placed_tenant(tenant) for tenant in ask(self._runtime, Call("tenants")).tenants or []]
+        promised = ask(self._runtime, Call("promised")).promised or []
         pods = ask(self._runtime, Call("pods")).pods or []
         running = ask(self._runtime, Call("running"))
         if self._sensors is None:
             self._sensors = self._reader(emulated=bool(facts.emulate))
-        status = self._status()
         node = socket.gethostname()
-        gpus = gpus_of(node, facts.gpus, tenants, status, self._promises.kept_percent, emulated=bool(facts.emulate))
+        gpus = measured_gpus(promised, self._status(), self._promises.kept_percent)
         title = f"{node} (emulates {facts.emulate})" if facts.emulate else node
         queued = [_queued(run) for run in running.queue or []]
         return Look(
-            title, self._promises.window_s, gpus, [*queued, *workloads_of(gpus, pods, tenants)],
+            title, self._promises.window_s, gpus, [*queued, *workloads_of(gpus, pods, {})],
             processes=running.processes or {}, sensors=in_words(self._sensors.now),
         )  # fmt: skip
 
@@ -93,12 +90,3 @@ class EngineSource:
 def _queued(run: QueuedRun) -> Workload:
     """A run that waits for room."""
     return Workload(run.name, "Run", "Pending", run.request_milli, run.limit_milli, [], run.age_s, message=run.reason)
-
-
-def _placed_tenant(tenant: dict[str, Any]) -> PlacedTenant:
-    return PlacedTenant(tenant["name"], tuple(_slice(piece) for piece in tenant["slices"]))
-
-
-def _slice(piece: dict[str, Any]) -> Slice:
-    """What an engine of another version says beyond this is passed over."""
-    return Slice(**{name: piece[name] for name in Slice.__struct_fields__})

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DASHBOARD_PORT: Final = 8765
 PORTS_TRIED: Final = 100
+MAX_HISTORY_BYTES: Final = 256 << 20
 _LISTENING: Final = "0A"
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 
@@ -151,19 +152,23 @@ def _dashboard(
     """The pages while the engine is up, and GPU-hours for its server; gives the pages' address."""
     import msgspec
 
+    from aliquot.standalone.status_source import EngineSource
+    from aliquot.status.history import hours_range
     from aliquot.web.app import everyone
-    from aliquot.web.history.table import hours_range
+    from aliquot.web.history.file import Limits
+    from aliquot.web.history.keeping import LongHistory
     from aliquot.web.serve import WebServer
-    from aliquot.web.standalone import StandaloneFacts
 
-    facts = StandaloneFacts(engine, pods, history=history).start()
-    server.hours = lambda since: msgspec.to_builtins(facts.past.hours(hours_range(since)))
+    recorder = LongHistory(history, Limits(max_bytes=MAX_HISTORY_BYTES) if history else None)
+    source = EngineSource(engine, pods, recorder).start()
+    server.hours = lambda since: msgspec.to_builtins(source.past.hours(hours_range(since)))
     wanted, tries = (DASHBOARD_PORT, PORTS_TRIED) if port is None else (port, 1)
     try:
-        with WebServer(everyone(facts), port=wanted, tries=tries) as pages:
+        with WebServer(everyone(source), port=wanted, tries=tries) as pages:
             yield pages.url
     finally:
-        facts.close()
+        source.close()
+        recorder.close()
 
 
 def _history_file(named: str | None, state_dir: Path, *, emulated: bool) -> Path | None:

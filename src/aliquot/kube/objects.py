@@ -480,3 +480,10 @@ class Lease(Wire):
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
+
+
+class Secret(Wire):
+    """A Secret; values are in base64."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    data: dict[str, str] = msgspec.field(default_factory=dict)

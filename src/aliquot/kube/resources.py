@@ -7,7 +7,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from aliquot.kube.objects import Event, HasMeta, Lease, Node, Pod
+from aliquot.kube.objects import Event, HasMeta, Lease, Node, Pod, Secret
 
 T = TypeVar("T", bound=HasMeta)
 
@@ -48,3 +48,4 @@ PODS: Final = Resource(Pod, "Pod", "pods")
 NODES: Final = Resource(Node, "Node", "nodes", namespaced=False)
 EVENTS: Final = Resource(Event, "Event", "events")
 LEASES: Final = Resource(Lease, "Lease", "leases", "coordination.k8s.io")
+SECRETS: Final = Resource(Secret, "Secret", "secrets")

@@ -67,6 +67,16 @@ class Logger:
         """As `error`, with the traceback of the exception that is being handled."""
         self._log().exception(event, *values, **facts)
 
+    def defect(self, what: str, error: Exception, *, path: str = "") -> None:
+        """Log an unexpected error and its place, never a query, a header or a variable.
+
+        `path` is that of a URL, without its query; line breaks are escaped.
+        """
+        import traceback
+
+        where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
+        self.error(what, path=ascii(path)[1:-1], error=f"{type(error).__name__}: {error}", where=where[-6:])
+
     def _log(self) -> FilteringBoundLogger:
         import structlog
 

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 from aliquot.kube.settings import BadSettings, ProgramSettings, flag, require_url
 from aliquot.model.quantities import parse_milli
 
+ANY_ADDRESS: Final = ("0.0.0.0", "::")
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -97,6 +98,12 @@ class SchedulerSettings(ProgramSettings, frozen=True, kw_only=True):
     def web_tokens(self) -> bool:
         """Whether the dashboard asks for a token."""
         return self.web_access == "token" or (not self.web_access and address(self.web, "--web")[0] not in LOOPBACK)
+
+    @property
+    def web_hosts(self) -> frozenset[str]:
+        """The names by which browsers may address the dashboard, beside the loopback's."""
+        host, _ = address(self.web, "--web")
+        return frozenset(self.web_host) | (frozenset() if host in ANY_ADDRESS else frozenset({host}))
 
     def check(self) -> None:
         """As in `ProgramSettings`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from aliquot import status
 from aliquot.driver.cores import core_list
 from aliquot.driver.gpu import Gpu
 from aliquot.driver.policies import maker, use_kernels
@@ -55,6 +56,12 @@ def gpu_facts(ledger: MachineLedger, gpus: Sequence[Gpu]) -> list[GpuFacts]:
         )  # fmt: skip
         found.append(facts)
     return found
+
+
+def promised_gpus(engine: Engine) -> list[status.Gpu]:
+    """Every GPU of the machine as its ledger promises it, nothing of it measured."""
+    gpus = engine.look(lambda ledger: ledger_gpus(ledger.cluster, ledger.node))
+    return [msgspec.structs.replace(gpu, emulated=True) for gpu in gpus] if engine.emulated else gpus
 
 
 def explanations(engine: Engine, pods: Pods, call: Call) -> list[ExplanationFacts]:

@@ -19,7 +19,7 @@ from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import GpuUuid, TenantName, tenant_name
 from aliquot.model.requests import GpuRequest
 from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, EngineTenant
-from aliquot.standalone.explaining import explanations, gpu_facts
+from aliquot.standalone.explaining import explanations, gpu_facts, promised_gpus
 from aliquot.standalone.logs import ALL
 from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
@@ -128,6 +128,8 @@ class EngineServer:
                 yield Reply(pods=self._pods.facts(call.name), lost=self._pods.lost)
             case "gpus":
                 yield Reply(gpus=self._engine.look(lambda ledger: gpu_facts(ledger, self._engine.gpus)))
+            case "promised":
+                yield Reply(promised=promised_gpus(self._engine))
             case "explain":
                 yield Reply(explanations=explanations(self._engine, self._pods, call))
             case "tenants":

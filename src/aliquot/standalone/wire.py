@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from aliquot import status
 from aliquot.driver.gpu import Gpu
 from aliquot.lib.package import version
 from aliquot.model.requests import Device, Enforce, GpuRequest
@@ -199,6 +200,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     text: str = ""
     explanations: list[ExplanationFacts] | None = None
     gpus: list[GpuFacts] | None = None
+    promised: list[status.Gpu] | None = None
     processes: dict[str, list[RunProcess]] | None = None
     queue: list[QueuedRun] | None = None
     hours: dict[str, Any] | None = None

@@ -6,7 +6,7 @@ known is its default. These are the records of the dashboard's pages and of its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -108,6 +108,31 @@ def measured(plan: Share, now: TenantStatus | None, kept: tuple[float | None, in
         kept_percent=percent,
         windows=windows,
         enforce=now.enforce,
+    )
+
+
+def with_measures(
+    gpu: Gpu,
+    *,
+    busy_milli: int,
+    holder: str,
+    now: Callable[[str], TenantStatus | None],
+    kept: Callable[[str], tuple[float | None, int]],
+    reported_as: Callable[[str], str] = lambda tenant: tenant,
+) -> Gpu:
+    """A GPU of a ledger with what is measured of it; `reported_as` is a tenant's name there, by that in the ledger.
+
+    `kept` has the percent of windows in which a tenant's promise was kept, and their number.
+    """
+    names = {share.tenant: reported_as(share.tenant) for share in gpu.shares}
+    shares = [measured(share, now(names[share.tenant]), kept(names[share.tenant])) for share in gpu.shares]
+    return msgspec.structs.replace(
+        gpu,
+        shares=shares,
+        busy_milli=busy_milli,
+        memory_used_mib=min(gpu.memory_mib, sum(share.memory_used_mib for share in shares)),
+        holder=next((tenant for tenant, name in names.items() if holder and name == holder), ""),
+        measured=True,
     )
 
 

@@ -20,9 +20,8 @@ from typing import Final
 from aliquot.kube.errors import KubeError
 from aliquot.kube.reviews import ListQuestion, Reviews, TokenRefused
 from aliquot.lib.bounded import Bounded
+from aliquot.status import NamespacedView, StatusSource
 from aliquot.web.app import AccessDenied
-from aliquot.web.facts import Facts
-from aliquot.web.rights import NamespacedView
 from aliquot.web.sessions import Sessions
 
 BELIEVED_S: Final = 30.0
@@ -58,7 +57,7 @@ class TokenDoor:
     """See the module. Calls wait for the API server and may come from several threads."""
 
     def __init__(
-        self, facts: Facts, asks: Reviews, sessions: Sessions, *, clock: Callable[[], float] = time.monotonic
+        self, facts: StatusSource, asks: Reviews, sessions: Sessions, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._facts = facts
         self._asks = asks
@@ -73,7 +72,7 @@ class TokenDoor:
         """Stop querying."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def __call__(self, headers: Mapping[str, str]) -> Facts:
+    def __call__(self, headers: Mapping[str, str]) -> StatusSource:
         """The facts for a request with these headers.
 
         Raises:
@@ -85,7 +84,7 @@ class TokenDoor:
             raise AccessDenied(SIGN_IN, 401)
         return self.view(token)
 
-    def view(self, token: str) -> Facts:
+    def view(self, token: str) -> StatusSource:
         """The facts for a token's owner. Raises as a call does."""
         known = self._entry(token)
         with known.lock:
@@ -132,6 +131,6 @@ class TokenDoor:
             return view
 
 
-def _namespaces(facts: Facts) -> set[str]:
+def _namespaces(facts: StatusSource) -> set[str]:
     names: Iterable[str] = [workload.namespace for workload in facts.workloads()]
     return {name for name in (*names, *(line.namespace for line in facts.quota())) if name}

@@ -21,8 +21,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from aliquot.status import StatusSource
 from aliquot.web import rest
-from aliquot.web.facts import Door, Facts
 from aliquot.web.feeds import Feeds, TooMany
 from aliquot.web.guard import LOOPBACK, Guard
 from aliquot.web.log import defect
@@ -42,6 +42,7 @@ from aliquot.web.pages import (
 )  # fmt: skip
 from aliquot.web.pages.news import news, stale_since
 from aliquot.web.render import address, clock_time, render
+from aliquot.web.rest import Door
 
 NAVIGATION: Final[Sequence[tuple[str, str]]] = (
     ("/", "Overview"),
@@ -137,7 +138,7 @@ def _page(door: Door, draw: Draw, template: str, word: str) -> Callable[[Request
     return page
 
 
-def _whole(request: Request, facts: Facts, drawn: Drawn, template: str, query: Mapping[str, str]) -> str:
+def _whole(request: Request, facts: StatusSource, drawn: Drawn, template: str, query: Mapping[str, str]) -> str:
     return render(
         template,
         title=drawn.title,
@@ -192,7 +193,7 @@ def _live(door: Door, draw: Draw, word: str, feeds: Feeds) -> type:
     return Live
 
 
-def _revision(facts: Facts, live_path: str, query: Mapping[str, str]) -> Callable[[], Hashable]:
+def _revision(facts: StatusSource, live_path: str, query: Mapping[str, str]) -> Callable[[], Hashable]:
     """A number that changes whenever the page must be redrawn."""
     pace = PACES.get(live_path.removeprefix("/live"))
     if pace is None:
@@ -201,7 +202,7 @@ def _revision(facts: Facts, live_path: str, query: Mapping[str, str]) -> Callabl
     return lambda: (time.monotonic() // step_s, stale_since(facts))
 
 
-def _blocks(draw: Draw, facts: Facts, query: Mapping[str, str]) -> Any:
+def _blocks(draw: Draw, facts: StatusSource, query: Mapping[str, str]) -> Any:
     try:
         return [news(facts), *draw(facts, query).blocks]
     except NotHere as error:
@@ -254,7 +255,7 @@ def _defect(request: Request, error: Exception) -> Response:
     return _sorry(request, 500, "This page has a defect; the server's log has the details.")
 
 
-def everyone(facts: Facts) -> Door:
+def everyone(facts: StatusSource) -> Door:
     """The door of one machine: every viewer sees everything."""
     return lambda _headers: facts
 

@@ -8,20 +8,22 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from aliquot.web.api import (
+from aliquot.status import (
     Event,
     Explanation,
     Gpu,
     History,
+    Hours,
     Node,
     Pool,
     QuotaLine,
+    Timeline,
     TopologyFacts,
     Totals,
     Trial,
+    Turns,
     Workload,
 )
-from aliquot.web.history.records import Hours, Timeline, Turns
 
 T = TypeVar("T")
 

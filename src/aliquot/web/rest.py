@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, get_args
 
@@ -13,18 +13,20 @@ from starlette.routing import Route
 
 from aliquot.lib.package import version
 from aliquot.model.errors import UserError
-from aliquot.status.gpus import GpuState
+from aliquot.status import GpuState, StatusSource
+from aliquot.status.history import range_of
+from aliquot.status.hours import as_csv, dimensions
+from aliquot.status.source import totals
 from aliquot.web import openapi
-from aliquot.web.facts import Door, Facts, totals
-from aliquot.web.history.reading import range_of
-from aliquot.web.history.table import as_csv, dimensions
 from aliquot.web.openapi import Listing, Problem
 from aliquot.web.pages import NotHere, hours, trying
 from aliquot.web.pages.gpu import find
 from aliquot.web.pages.workloads import STATES
 
 T = TypeVar("T")
-Read = Callable[[Facts, Request], Any]
+Read = Callable[[StatusSource, Request], Any]
+Door = Callable[[Mapping[str, str]], StatusSource]
+"""The facts that the viewer who sent these headers may see."""
 
 
 def routes(door: Door) -> list[Route]:
@@ -99,13 +101,13 @@ def _count(request: Request, name: str, default: int) -> int:
     return int(text)
 
 
-def _listing(facts: Facts, request: Request, items: Sequence[T]) -> Listing[T]:
+def _listing(facts: StatusSource, request: Request, items: Sequence[T]) -> Listing[T]:
     first = _count(request, "offset", 0)
     last = first + _count(request, "limit", len(items))
     return Listing(list(items[first:last]), len(items), facts.revision)
 
 
-def _gpus(facts: Facts, request: Request) -> Listing[Any]:
+def _gpus(facts: StatusSource, request: Request) -> Listing[Any]:
     query = request.query_params
     wanted = {name: query[name] for name in ("node", "model", "state") if query.get(name)}
     _require_word("state", wanted.get("state"), get_args(GpuState))
@@ -113,7 +115,7 @@ def _gpus(facts: Facts, request: Request) -> Listing[Any]:
     return _listing(facts, request, found)
 
 
-def _workloads(facts: Facts, request: Request) -> Listing[Any]:
+def _workloads(facts: StatusSource, request: Request) -> Listing[Any]:
     query = request.query_params
     wanted = {name: query[name] for name in ("namespace", "state") if query.get(name)}
     workloads = facts.workloads()
@@ -132,19 +134,19 @@ def _require_word(name: str, word: str | None, known: Iterable[str]) -> None:
         raise UserError(f'{name} "{word[:40]}" is not one of {", ".join(known)}')
 
 
-def _history(facts: Facts, request: Request) -> Any:
+def _history(facts: StatusSource, request: Request) -> Any:
     uuid = request.path_params["uuid"]
     return _there(facts.history(uuid, _count(request, "seconds", 3600)), f"There is no GPU {uuid[:60]} here.")
 
 
-def _timeline(facts: Facts, request: Request) -> Any:
+def _timeline(facts: StatusSource, request: Request) -> Any:
     uuid = find(facts, request.path_params["uuid"]).uuid
     return facts.past.timeline(uuid, range_of(request.query_params.get("range", "")))
 
 
-def _turns(facts: Facts, request: Request) -> Any:
+def _turns(facts: StatusSource, request: Request) -> Any:
     uuid = find(facts, request.path_params["uuid"]).uuid
-    return _there(facts.past.turns(uuid), f"The turns of GPU {uuid[:60]} are not known here.")
+    return _there(facts.turns(uuid), f"The turns of GPU {uuid[:60]} are not known here.")
 
 
 def _hours_csv(door: Door) -> Callable[[Request], Response]:
@@ -160,12 +162,12 @@ def _hours_csv(door: Door) -> Callable[[Request], Response]:
     return endpoint
 
 
-def _explain(facts: Facts, request: Request) -> Any:
+def _explain(facts: StatusSource, request: Request) -> Any:
     name = request.path_params["name"]
     return _there(facts.explain(name), f"There is no workload {name[:100]} here.")
 
 
-def _topology(facts: Facts, request: Request) -> Any:
+def _topology(facts: StatusSource, request: Request) -> Any:
     name = request.path_params["name"]
     return _there(facts.topology(name), f"The links are not known of {name[:100]}.")
 

@@ -12,10 +12,10 @@ from aliquot.http.certificate import BadCertificate, Certificate
 from aliquot.http.listening import listening, own_address
 from aliquot.http.server import HttpServer
 from aliquot.web.app import SigningIn, dashboard
-from aliquot.web.facts import Door
 from aliquot.web.feeds import Feeds
 from aliquot.web.guard import LOOPBACK
 from aliquot.web.log import defect, notice
+from aliquot.web.rest import Door
 
 _STOP_S: Final = 5.0
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from aliquot.scheduler.agents import AGENT_LABELS
 from aliquot.scheduler.webhook.configuration import configurations
-from aliquot.web.asking import AGENT_LABELS
 
 from .control_plane import ControlPlane
 from .images import PAUSE

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from rights import rooms
 
-from aliquot.web.api import Gpu
+from aliquot.status.gpus import Gpu
+from aliquot.status.history import RANGES, Counts, Reading, TenantReading
 from aliquot.web.history.file import HistoryFile
 from aliquot.web.history.keeping import WAITING, LongHistory
 from aliquot.web.history.points import FIELDS
-from aliquot.web.history.reading import RANGES, hours_of
-from aliquot.web.history.recorder import Counts, GpuMinute, Minute, Reading, TenantReading
+from aliquot.web.history.reading import hours_of
+from aliquot.web.history.recorder import GpuMinute, Minute
 
 from .conftest import Aliquot, eventually
 from .test_full_disk import mounted
@@ -38,7 +39,7 @@ for n in range(100000):
 MINUTE = f"""
 from aliquot.web.history.points import FIELDS
 from aliquot.web.history.recorder import GpuMinute, Minute
-from aliquot.web.api import Gpu
+from aliquot.status.gpus import Gpu
 
 def minute(n):
     row = [60_000, 18_000, 1000, *[0] * (len(FIELDS) - 3)]

@@ -12,7 +12,7 @@ import yaml
 from aliquot.cli.forms import FormType
 from aliquot.cli.hours import HoursView
 from aliquot.model.errors import UserError
-from aliquot.web.history.records import HourLine, Hours
+from aliquot.status import HourLine, Hours
 
 LINES = [
     HourLine("lab", "Job/train", "V100", 120.5, 100.0, 10.0, 5.5, 25.0, 3.25),

@@ -12,15 +12,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from aliquot.cli.scheduler import dashboard, scheduler, web_settings
+from aliquot.cli.scheduler import dashboard, scheduler
 from aliquot.cli.settings import settings_options
 from aliquot.model.errors import UserError
-from aliquot.scheduler.settings import SchedulerSettings
-
-
-def pages(*words: str) -> Any:
-    """What the dashboard is given by a command with these options."""
-    return web_settings(made(*words))
+from aliquot.scheduler.settings import SchedulerSettings, address
 
 
 def made(*words: str) -> SchedulerSettings:
@@ -49,12 +44,12 @@ def made(*words: str) -> SchedulerSettings:
 )
 def test_beyond_this_machine_a_token_is_asked_for(words: tuple[str, ...], tokens: bool):
     """Unless somebody says so, only the loopback is open."""
-    assert tokens == pages(*words).tokens
+    assert tokens == made(*words).web_tokens
 
 
 def test_an_address_for_all_is_no_name():
     """0.0.0.0 is where to listen and nothing that a browser asks for."""
-    assert {"gpus.example"} == pages("--web", "0.0.0.0:1", "--web-host", "gpus.example").hosts
+    assert {"gpus.example"} == made("--web", "0.0.0.0:1", "--web-host", "gpus.example").web_hosts
 
 
 @pytest.mark.parametrize(
@@ -69,7 +64,7 @@ def test_an_address_for_all_is_no_name():
 def test_what_does_not_go_together_is_told(words: tuple[str, ...], sentence: str):
     """Options that contradict each other end with one sentence."""
     with pytest.raises(UserError, match=sentence):
-        pages(*words)
+        made(*words)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +97,11 @@ def test_who_starts_it_reads_where_it_can_be_opened(
     words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     """The address of the server itself, and what else is needed to get in."""
-    web = pytest.importorskip("aliquot.web.scheduler", reason="the parts for a cluster are not installed")
+    web = pytest.importorskip("aliquot.cli.scheduler_dashboard", reason="the parts for a cluster are not installed")
 
     @contextlib.asynccontextmanager
-    async def served(program: object, settings: Any) -> AsyncIterator[str]:
-        yield f"http://{settings.host}:1/"
+    async def served(program: Any) -> AsyncIterator[str]:
+        yield f"http://{address(program.settings.web, '--web')[0]}:1/"
 
     async def main() -> None:
         async with dashboard(SimpleNamespace(settings=made(*words))):  # type: ignore[arg-type]

@@ -8,10 +8,14 @@ import sys
 
 import pytest
 
+from aliquot.cli.kubectl import COMMANDS
+
 ENTRY = "import aliquot.cli.main, aliquot.cli.{0}"
 CALL = "aliquot.standalone.client, aliquot.standalone.wire"
 PACKAGE_METADATA = {"importlib.metadata", "email"}
 PLACEMENT = {"numpy", "aliquot.placement", "aliquot.topology"}
+KUBECTL = ", ".join(f"aliquot.cli.kubectl.{name}" for name in (*COMMANDS, "top_source"))
+DATABASE = {"sqlite3", "cryptography", "jinja2"}
 SERVING = {"starlette", "uvicorn", "aliquot.web", "aliquot.standalone.engine"}
 
 
@@ -37,3 +41,11 @@ def loaded(imports: str) -> set[str]:
 def test_a_program_loads_what_it_needs(imports, needless):
     """A command, the arbiter and the engine of a run start without the libraries and packages that others need."""
     assert set() == (needless | PACKAGE_METADATA) & loaded(imports)
+
+
+@pytest.mark.parametrize(
+    "modules", [f"{KUBECTL}", "aliquot.cli.top, aliquot.cli.top_app, aliquot.cli.top_source"], ids=["kubectl", "top"]
+)
+def test_a_terminal_loads_no_server(modules):
+    """Every command of `kubectl aliquot`, and `aliquot top` on a terminal, start without a web server or database."""
+    assert set() == (SERVING | DATABASE) & loaded(f"import {modules}")

@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 from aliquot.cli.top_app import TopApp
 from aliquot.cli.top_rows import Look
 from aliquot.model.errors import AliquotError
-from aliquot.web.api import Share
+from aliquot.status import Share
 
 Scene = Callable[[TopApp, Pilot[int]], Awaitable[None]]
 

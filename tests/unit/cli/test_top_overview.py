@@ -21,7 +21,7 @@ from aliquot.cli.top_dialogs import Help, Sure
 from aliquot.cli.top_overview import WAITS, overview, tenant_key
 from aliquot.cli.top_rows import Look
 from aliquot.standalone.wire import RunProcess
-from aliquot.web.api import Share
+from aliquot.status import Share
 
 Scene = Callable[[TopApp, Pilot[int]], Awaitable[None]]
 SIZES = ((80, 24), (200, 50))

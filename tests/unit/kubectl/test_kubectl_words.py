@@ -36,10 +36,10 @@ from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
 from aliquot.node.telling.server import node_body
+from aliquot.scheduler.agents import UnreadableReport, measure_of, read_report
 from aliquot.scheduler.config import kube_scheduler_config
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 from aliquot.status.tenants import TenantStatus
-from aliquot.web.agents import UnreadableReport, measure_of, read_report
 
 V100 = "Tesla V100-SXM2-16GB"
 

@@ -27,12 +27,11 @@ from aliquot.placement.codes import Code
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import explain_with
 from aliquot.placement.policy import policy
+from aliquot.placement.trial import shown
 from aliquot.scheduler.groups import _only
+from aliquot.scheduler.status_source import ClusterSource, waiting_pods
 from aliquot.scheduler.verdicts import FITS, closed_nodes, indices_of, judge, verdicts
 from aliquot.standalone.explaining import explained_on
-from aliquot.web.cluster import Beside, ClusterFacts
-from aliquot.web.scheduler import waiting_pods
-from aliquot.web.trial import shown
 
 V100, T4 = "Tesla V100-SXM2-16GB", "Tesla T4"
 NONE = Labels()
@@ -170,8 +169,9 @@ def page(scene: ClusterScene, waits: Pod) -> str:
     asked = read(waits)
     assert asked is not None
     barred = closed_nodes(scene.ledger, asked, waits, scene.nodes, scene.pods)()
-    beside = Beside(waiting=waiting, barred=lambda _: barred)
-    found = ClusterFacts(scene.ledger.decider, beside, title="test").explain("lab/w")
+    source = ClusterSource(scene.ledger.decider, title="test")
+    source.waiting, source.barred = waiting, lambda _: barred
+    found = source.explain("lab/w")
     assert found is not None
     return "\n".join(
         [found.sentence, *found.why, *found.ways, *(f"{reason.where} {reason.text}" for reason in found.reasons)]

@@ -13,11 +13,11 @@ from made_up_facts import MadeUpFacts
 
 from aliquot.kube.errors import Unreachable
 from aliquot.kube.reviews import ListQuestion, TokenRefused
+from aliquot.status import NamespacedView
 from aliquot.web import access
 from aliquot.web.access import ANY_POD, TokenDoor
 from aliquot.web.app import AccessDenied, dashboard
 from aliquot.web.feeds import Feeds
-from aliquot.web.rights import NamespacedView
 from aliquot.web.sessions import Sessions
 from aliquot.web.signin import SignIn
 
@@ -237,7 +237,7 @@ def test_equal_rights_are_one_view(scene: Scene):
 
 def test_a_new_namespace_is_asked_for(scene: Scene, facts: MadeUpFacts):
     """Work in a namespace that nobody had work in is shown to who may see it, at once."""
-    from aliquot.web.api import Workload
+    from aliquot.status import Workload
 
     scene.cluster.may[WEB].add(ListQuestion("pods", namespace="new"))
     scene.get("/", WEB)

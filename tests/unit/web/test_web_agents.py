@@ -24,12 +24,22 @@ from aliquot.kube.objects import Meta, Pod, PodSpec, PodStatus
 from aliquot.node.machine import Machine
 from aliquot.node.telling.facts import Sources
 from aliquot.node.telling.server import application, serving
+from aliquot.scheduler.agents import (
+    AGENT_LABELS,
+    Agents,
+    AgentThread,
+    Pace,
+    UnreadableReport,
+    agent_addresses,
+    bounded_get,
+    measure_of,
+    read_report,
+    tenant_key,
+)
 from aliquot.status.nodes import NodeReport, Owner
+from aliquot.status.promise import PromiseHistory
 from aliquot.status.sensors import Sensors
 from aliquot.status.tenants import TenantStatus
-from aliquot.web.agents import Agents, Pace, UnreadableReport, measure_of, read_report, tenant_key
-from aliquot.web.asking import AGENT_LABELS, AskingThread, addresses, bounded_get
-from aliquot.web.promise import PromiseHistory
 
 CARD = "GPU-00000000-0000-0000-0000-000000000000"
 NAME = "team/train/main"
@@ -353,7 +363,7 @@ def test_agents_are_pods_of_our_own_namespace():
         pod("f", "home", "10.0.0.6", component="scheduler"),
     ]
 
-    assert {"on-a": "http://10.0.0.1:5678/node.json", "on-b": "http://[fd00::1]:5678/node.json"} == addresses(
+    assert {"on-a": "http://10.0.0.1:5678/node.json", "on-b": "http://[fd00::1]:5678/node.json"} == agent_addresses(
         pods, namespace="home", port=5678
     )
 
@@ -363,7 +373,7 @@ def test_the_thread_asks_and_ends():
 
     async def main() -> tuple[dict[str, Any], bool]:
         async with serving(real_agent(status_now), 0) as port:
-            asking = AskingThread(pace=Pace(seen_s=0.1))
+            asking = AgentThread(pace=Pace(seen_s=0.1))
             asking.agents.places = {"node-a": f"http://127.0.0.1:{port}/node.json"}
             async with asyncio.timeout(10):
                 while not asking.agents.measured:

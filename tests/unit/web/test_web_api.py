@@ -7,7 +7,7 @@ import pytest
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
-from aliquot.web.api import Gpu, History, Totals, Trial, Workload
+from aliquot.status import Gpu, History, Totals, Trial, Workload
 from aliquot.web.openapi import OPERATIONS, Listing
 
 

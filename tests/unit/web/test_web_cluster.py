@@ -16,13 +16,14 @@ from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
 from aliquot.placement.reasons import Infeasible
+from aliquot.scheduler.agents import NodeMeasure
+from aliquot.scheduler.status_source import ClusterSource
+from aliquot.status import Pool, QuotaLine, Vgpu, Workload
 from aliquot.status.nodes import NodeGpu, Owner, Use
 from aliquot.status.tenants import TenantStatus
 from aliquot.topology import Topology
-from aliquot.web.agents import NodeMeasure
-from aliquot.web.api import Pool, QuotaLine, Vgpu, Workload
 from aliquot.web.app import dashboard, everyone
-from aliquot.web.cluster import Beside, ClusterFacts
+from aliquot.web.history.keeping import LongHistory
 
 
 class Scene:
@@ -42,8 +43,7 @@ class Scene:
         ]
         self.cluster = Cluster(specs)
         self.decider = Decider(self.cluster, policy("binpack"))
-        self.beside = Beside()
-        self.facts = ClusterFacts(self.decider, self.beside, title="test", hidden=lambda name: name.startswith("#"))
+        self.facts = ClusterSource(self.decider, title="test", recorder=LongHistory(None))
 
     def place(self, tenant: str, **ask: int) -> None:
         """Somebody comes."""
@@ -77,8 +77,8 @@ def test_gpus_are_those_of_the_books(scene: Scene):
 def test_a_silent_node_has_the_time_of_its_last_answer(scene: Scene):
     """A node says since when it is silent, as long as it is; the time of the whole reading is that of the last one."""
     began_s = time.time()
-    scene.beside.silent, scene.beside.answered_at_s = {"node-001": "away"}, {"node-000": 5.0, "node-001": 7.0}
-    scene.beside.measured = {"node-000": NodeMeasure({})}
+    scene.facts.silent, scene.facts.answered_at_s = {"node-001": "away"}, {"node-000": 5.0, "node-001": 7.0}
+    scene.facts.measured = {"node-000": NodeMeasure({})}
     scene.facts.refresh(time.monotonic())
     told = {node.name: (node.silent, node.silent_since_s) for node in scene.facts.nodes()}
 
@@ -100,7 +100,7 @@ def test_measures_are_laid_over_the_books(scene: Scene):
     gpu = next(gpu for gpu in scene.facts.gpus() if any(s.tenant == "y/small/main" for s in gpu.shares))
     status = TenantStatus("?", 1, 1, 0.25, 0, 512, 1, 0, 0.0, 0.0, 0.0, 0, 1, False)
     now = NodeGpu(uuid=gpu.uuid, busy=0.25, uses=(Use(Owner("y", "small", "main"), status),))
-    scene.beside.measured = {gpu.node: NodeMeasure({gpu.uuid: now}, kept={(gpu.uuid, "y/small/main"): (99.0, 7)})}
+    scene.facts.measured = {gpu.node: NodeMeasure({gpu.uuid: now}, kept={(gpu.uuid, "y/small/main"): (99.0, 7)})}
     scene.facts.refresh(time.monotonic())
     workload = next(workload for workload in scene.facts.workloads() if workload.name == "y/small")
 
@@ -122,10 +122,10 @@ def test_nothing_new_is_no_new_revision(scene: Scene):
 def test_quota_and_pool_are_news_too(scene: Scene):
     """A page of the pool is drawn again when a vGPU changes its phase, or a quota its bound, and nothing else did."""
     vgpu = Vgpu("fast", "node-000", "Creating", "", "V100", 0, 0, 0, [])
-    for number, change in enumerate(({"pool": Pool("on-demand", [vgpu])}, {"quota": [QuotaLine("x", "any", 0, 0)]})):
+    for number, change in enumerate(({"vgpus": Pool("on-demand", [vgpu])}, {"quotas": [QuotaLine("x", "any", 0, 0)]})):
         before = scene.facts.revision
         for name, value in change.items():
-            setattr(scene.beside, name, value)
+            setattr(scene.facts, name, value)
         scene.facts.refresh(time.monotonic() + number)
 
         assert before + 1 == scene.facts.revision
@@ -135,7 +135,7 @@ def test_quota_and_pool_are_news_too(scene: Scene):
 def test_the_history_does_not_ask_the_wall_clock(scene: Scene):
     """Points go on coming when the wall's clock is put back, and are told by it as it is."""
     gpu = scene.facts.gpus()[0]
-    scene.beside.measured = {gpu.node: NodeMeasure({gpu.uuid: NodeGpu(uuid=gpu.uuid, busy=0.1)})}
+    scene.facts.measured = {gpu.node: NodeMeasure({gpu.uuid: NodeGpu(uuid=gpu.uuid, busy=0.1)})}
     began_s = time.monotonic() + 1000
     for second in (0.0, 5.0, 10.0):
         scene.facts.refresh(began_s + second)
@@ -147,15 +147,15 @@ def test_the_history_does_not_ask_the_wall_clock(scene: Scene):
 
 def test_what_is_the_programs_own_is_not_shown(scene: Scene):
     """A placeholder of the program keeps its room and is nobody's workload."""
-    scene.place("#hold", rest_milli=200)
+    scene.place("~closed/GPU", rest_milli=200)
 
-    assert "#hold" not in str(scene.facts.gpus()) + str(scene.facts.workloads())
+    assert "~closed" not in str(scene.facts.gpus()) + str(scene.facts.workloads())
 
 
 def test_a_waiting_pod_is_explained_by_groups_of_nodes(scene: Scene):
     """Nodes with the same obstacle are one reason."""
     waiting = Workload("z/huge", "Pod", "Pending", 5000, 5000, [], 5.0)
-    scene.beside.waiting = [(waiting, [asking(whole=5)])]
+    scene.facts.waiting = [(waiting, [asking(whole=5)])]
     scene.facts.refresh(time.monotonic())
     why = scene.facts.explain("z/huge")
 

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from aliquot.cli.main import cli
 from aliquot.model.sharepod import GpuSpec
-from aliquot.status.workloads import Workload
+from aliquot.status import Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages import commands
 

@@ -16,10 +16,9 @@ from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
 from aliquot.placement.reasons import Infeasible
-from aliquot.web import explaining
-from aliquot.web.api import Workload
-from aliquot.web.cluster import Beside, ClusterFacts
-from aliquot.web.explaining import COPY_S, Explaining
+from aliquot.scheduler import status_source
+from aliquot.scheduler.status_source import COPY_S, ClusterSource, LedgerExplanations
+from aliquot.status import Workload
 
 
 class Scene:
@@ -32,7 +31,7 @@ class Scene:
         self.now_s = 0.0
         self.standing_still = False
         self.copies = 0
-        self.explaining = Explaining(self.decider, self.calmly, lambda: self.now_s)
+        self.explaining = LedgerExplanations(self.decider, self.calmly, lambda: self.now_s)
 
     def calmly(self, work: Callable[[], Any]) -> Any:
         """Run something while the ledger stands still."""
@@ -73,7 +72,7 @@ def test_what_takes_long_is_found_while_the_books_may_move(scene: Scene, monkeyp
         seen.append((scene.standing_still, trial is decider.cluster))
         return explain.explain_waiting(decider, ask, trial, *rest)
 
-    monkeypatch.setattr(explaining, "explain_waiting", explained)
+    monkeypatch.setattr(status_source, "explain_waiting", explained)
     found = scene.explaining.explain(asking(rest_milli=500))
 
     assert [(False, False)] == seen
@@ -105,7 +104,7 @@ def test_an_answer_is_given_again_until_the_next_copy(scene: Scene, monkeypatch:
     """A page that asks each second costs one explanation in five."""
     asked = []
     plain = explain.explain_waiting
-    monkeypatch.setattr(explaining, "explain_waiting", lambda *given: asked.append(given) or plain(*given))
+    monkeypatch.setattr(status_source, "explain_waiting", lambda *given: asked.append(given) or plain(*given))
     for second in range(5):
         scene.now_s = float(second)
         scene.explaining.explain(asking(rest_milli=500))
@@ -115,15 +114,15 @@ def test_an_answer_is_given_again_until_the_next_copy(scene: Scene, monkeypatch:
 
 def test_an_old_answer_is_news(scene: Scene):
     """When an answer is too old to be given again the pages ask anew, also where nothing else has changed."""
-    beside = Beside(waiting=[(Workload("x/c", "Pod", "Pending", 500, 500, [], 0.0), [asking(rest_milli=500)])])
-    facts = ClusterFacts(scene.decider, beside, title="test")
+    facts = ClusterSource(scene.decider, title="test")
+    facts.waiting = [(Workload("x/c", "Pod", "Pending", 500, 500, [], 0.0), [asking(rest_milli=500)])]
     facts.refresh(0.0)
     facts.explain("x/c")
     before = facts.revision
     facts.refresh(1.0)
     assert before == facts.revision
 
-    facts._explaining._good_until_s = 0.0
+    facts._explanations._good_until_s = 0.0
     facts.refresh(6.0)
     assert before + 1 == facts.revision
     facts.refresh(7.0)

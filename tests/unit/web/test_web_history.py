@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aliquot.web.api import Gpu, Share
+from aliquot.status import Gpu, Share
 from aliquot.web.history.ring import HistoryRing
 
 

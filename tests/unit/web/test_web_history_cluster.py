@@ -10,12 +10,12 @@ from aliquot.model.requests import Device
 from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
+from aliquot.scheduler.agents import measure_of
+from aliquot.scheduler.status_source import ClusterSource
+from aliquot.status.history import RANGES
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 from aliquot.status.tenants import PromiseStatus, TenantStatus
-from aliquot.web.agents import measure_of
-from aliquot.web.cluster import Beside, ClusterFacts
 from aliquot.web.history.keeping import LongHistory
-from aliquot.web.history.reading import RANGES
 
 NOON = 1_800_000_000 // 900 * 900
 
@@ -32,13 +32,13 @@ class Scene:
         decider.commit("lab/p/main", decider.decide(ask), ask)
         self.now_s = 0.0
         self.history = LongHistory(None, wall=lambda: NOON + self.now_s)
-        self.beside = Beside(owner_of=lambda tenant: "Job/train")
-        self.facts = ClusterFacts(decider, self.beside, title="test", history=self.history)
+        self.facts = ClusterSource(decider, title="test", recorder=self.history)
+        self.facts.owner_of = lambda tenant: "Job/train"
 
     def read(self, charged_ms: int | None) -> None:
         """Ten seconds later the agent says what the pod was charged so far; None: nothing is heard of the node."""
         self.now_s += 10
-        self.beside.measured = {}
+        self.facts.measured = {}
         if charged_ms is not None:
             status = TenantStatus(
                 "lab_p", 300, 1000, 0.2, charged_ms * 1_000_000, 512, 1024, 300, 5.0, 0.0, 100.0, 40, 1, True,
@@ -46,7 +46,7 @@ class Scene:
             )  # fmt: skip
             gpu = NodeGpu(uuid="GPU-0", busy=0.2, uses=(Use(Owner("lab", "p", "main"), status),))
             report = NodeReport(gpus=(gpu,), window_ms=10_000)
-            self.beside.measured = {"node-0": measure_of(report)}
+            self.facts.measured = {"node-0": measure_of(report)}
         self.facts.refresh(self.now_s)
 
     def hours(self):

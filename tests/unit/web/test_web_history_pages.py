@@ -10,13 +10,11 @@ import pytest
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
-from aliquot.web.api import Share
+from aliquot.status import NamespacedView, Share, Timeline
+from aliquot.status.history import RANGES, Lane
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.history.keeping import LongHistory
-from aliquot.web.history.reading import RANGES
-from aliquot.web.history.records import Lane, Timeline
 from aliquot.web.pages.timeline import charts, gaps, outline
-from aliquot.web.rights import NamespacedView
 
 
 @pytest.fixture

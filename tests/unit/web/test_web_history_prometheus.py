@@ -12,10 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from aliquot.status import Timeline
+from aliquot.status.history import RANGES
 from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.prometheus import KEPT_S, TIMELINE_SOURCE, PrometheusPast
-from aliquot.web.history.reading import RANGES
-from aliquot.web.history.records import Timeline
 
 GPU = "GPU-0"
 NOW_S = 1_800_000_000

@@ -8,12 +8,14 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aliquot.web.api import Gpu
+from aliquot.status import Gpu
+from aliquot.status.history import RANGES, Counts, Reading, TenantReading
+from aliquot.status.hours import summed_by
 from aliquot.web.history.file import HistoryFile, Limits
 from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.points import HANDOVERS, KEPT, MEMORY, PROMISED, SPAN, USED, WAITED, WINDOWS
-from aliquot.web.history.reading import RANGES, hours_of, summed_by, timeline_of
-from aliquot.web.history.recorder import Counts, Minute, Reading, Recorder, TenantReading
+from aliquot.web.history.reading import hours_of, timeline_of
+from aliquot.web.history.recorder import Minute, MinuteSums
 
 NOON = 1_800_000_000 // 900 * 900
 
@@ -38,7 +40,7 @@ def summed(minutes: Sequence[Minute | None], key: tuple[str, str] = ("lab/a", "J
 
 def test_use_is_the_difference_of_the_arbiters_sums():
     """What a tenant used, waited and was given is what the arbiter counted more, whatever it had counted before."""
-    recorder = Recorder()
+    recorder = MinuteSums()
     before = tenant(charged_ms=5000, waited_ns=1_000_000_000, windows=10, kept=9, handovers=100)
     after = tenant(charged_ms=6500, waited_ns=3_000_000_000, windows=14, kept=12, handovers=130)
     recorder.see(0.0, NOON, [gpu(before)])
@@ -52,7 +54,7 @@ def test_use_is_the_difference_of_the_arbiters_sums():
 
 def test_a_tenant_is_counted_for_its_time_only():
     """A tenant that comes and goes counts from the reading that first saw it to the last one."""
-    recorder = Recorder()
+    recorder = MinuteSums()
     there = [False, False, True, True, True, False, False]
     for n, is_there in enumerate(there):
         recorder.see(5.0 * n, NOON + 5 * n, [gpu(*([tenant(charged_ms=100 * n)] if is_there else []))])
@@ -63,7 +65,7 @@ def test_a_tenant_is_counted_for_its_time_only():
 
 def test_a_restarted_arbiter_counts_from_zero():
     """Sums that went down are those of a new arbiter, and what they say was used since it came."""
-    recorder = Recorder()
+    recorder = MinuteSums()
     for n, charged_ms in enumerate((9000, 9500, 200)):
         recorder.see(5.0 * n, NOON + 5 * n, [gpu(tenant(charged_ms=charged_ms))])
 
@@ -72,7 +74,7 @@ def test_a_restarted_arbiter_counts_from_zero():
 
 def test_a_gpu_that_is_not_read_is_a_gap():
     """While a GPU is not measured nothing is recorded of it, and what was used meanwhile is not counted afterwards."""
-    recorder = Recorder()
+    recorder = MinuteSums()
     for n, seen in enumerate((True, True, False, True, True)):
         recorder.see(5.0 * n, NOON + 5 * n, [gpu(tenant(charged_ms=1000 * n))] if seen else [])
     minute = recorder.end()
@@ -83,7 +85,7 @@ def test_a_gpu_that_is_not_read_is_a_gap():
 
 def test_a_program_that_stood_still_has_a_gap():
     """Readings that are minutes apart say nothing about the time between them."""
-    recorder = Recorder()
+    recorder = MinuteSums()
     recorder.see(0.0, NOON, [gpu(tenant())])
     recorder.see(600.0, NOON + 600, [gpu(tenant(charged_ms=400_000))])
 
@@ -92,7 +94,7 @@ def test_a_program_that_stood_still_has_a_gap():
 
 def test_a_tenant_that_the_arbiter_does_not_know_is_promised_its_share():
     """A tenant whose container does not run yet has its promise, and used nothing; nothing is counted twice later."""
-    recorder = Recorder()
+    recorder = MinuteSums()
     unknown = tenant()._replace(counts=None)
     for n, now in enumerate((unknown, unknown, tenant(charged_ms=500), unknown, tenant(charged_ms=600))):
         recorder.see(5.0 * n, NOON + 5 * n, [gpu(now)])
@@ -103,7 +105,7 @@ def test_a_tenant_that_the_arbiter_does_not_know_is_promised_its_share():
 
 def test_minutes_end_with_the_walls_minute():
     """Each minute of the wall's clock is handed out once it is over, with the time that was read in it."""
-    recorder, ended = Recorder(), []
+    recorder, ended = MinuteSums(), []
     for n in range(0, 181, 10):
         minute = recorder.see(1000.0 + n, NOON + n, [gpu(tenant(charged_ms=n))])
         ended += [minute] if minute else []
@@ -114,7 +116,7 @@ def test_minutes_end_with_the_walls_minute():
 
 def test_the_walls_clock_may_jump():
     """What is recorded while the clock jumps back and forward is as long as it took, and no minute is in the future."""
-    recorder, minutes = Recorder(), []
+    recorder, minutes = MinuteSums(), []
     for n, wall_s in enumerate((0, 30, 60, 90, -3600, -3570, 7200, 7230, 120, 150)):
         minutes.append(recorder.see(30.0 * n, NOON + wall_s, [gpu(tenant(charged_ms=30 * n))]))
     minutes.append(recorder.end())
@@ -139,7 +141,7 @@ READINGS = st.lists(
 @given(READINGS)
 def test_hours_of_the_parts_add_up_to_the_whole(sequence: list[tuple[int, list[tuple[str, str, int, int]], str]]):
     """Whatever comes and goes, GPU-hours by any dimensions add up to the same, which is the recording."""
-    recorder, file, now_s, charged, minutes = Recorder(), HistoryFile(None, Limits()), 0.0, {}, []
+    recorder, file, now_s, charged, minutes = MinuteSums(), HistoryFile(None, Limits()), 0.0, {}, []
     for step_s, tenants, model in sequence:
         now_s += step_s
         held = {}

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.arbiter.records import GpuTurns, HeldTurn
+from aliquot.arbiter.records import GpuTurns, HeldTurn, turns_of
 from aliquot.driver.gpu import Gpu as Card
 from aliquot.node.machine import Machine
 from aliquot.node.telling.facts import Sources
 from aliquot.node.telling.server import application, serving
+from aliquot.scheduler.agents import AgentThread
 from aliquot.status.nodes import Owner
-from aliquot.web.asking import AskingThread
-from aliquot.web.history.sources import turns_of
 
 CARD = "GPU-00000000-0000-0000-0000-000000000000"
 S = 1_000_000_000
@@ -32,7 +31,7 @@ def asked(turns: GpuTurns | None) -> Mapping[str, GpuTurns]:
 
     async def main() -> Mapping[str, GpuTurns]:
         async with serving(application(sources), 0) as port:
-            asking = AskingThread()
+            asking = AgentThread()
             try:
                 asking.agents.places = {"node-a": f"http://127.0.0.1:{port}/node.json"}
                 return await asyncio.to_thread(asking.turns, "node-a")
@@ -55,7 +54,7 @@ def test_an_agent_says_which_container_held_a_gpu():
 def test_of_a_node_whose_arbiter_is_away_no_turns_are_known():
     """Without an arbiter there are no turns, and none of a node without an agent."""
     assert {} == asked(None)
-    asking = AskingThread()
+    asking = AgentThread()
     assert {} == asking.turns("elsewhere")
     asking.close()
 

@@ -9,8 +9,8 @@ import pytest
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
+from aliquot.status import NamespacedView
 from aliquot.web.pages.news import STALE_S, stale_since
-from aliquot.web.rights import NamespacedView
 
 PATHS = ["/", "/gpus", "/workloads", "/topology", "/pool", "/try"]
 

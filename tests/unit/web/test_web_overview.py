@@ -11,12 +11,11 @@ import pytest
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
-from aliquot.web.api import Share, Workload
+from aliquot.status import NamespacedView, Share, Workload
+from aliquot.status.source import totals
 from aliquot.web.app import dashboard, everyone
-from aliquot.web.facts import totals
 from aliquot.web.pages.heat import MAX_CELLS
 from aliquot.web.render import gpus, size
-from aliquot.web.rights import NamespacedView
 
 SICK = "GPU-00000001-0002"
 

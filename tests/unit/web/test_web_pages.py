@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest
+from aliquot.status import Share, Workload
 from aliquot.status.sensors import Sensors
-from aliquot.web.api import Share, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages.gpus import PER_PAGE, ordered
 from aliquot.web.pages.trying import gpu_spec, request_of

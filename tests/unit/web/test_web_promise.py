@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from aliquot.status.promise import MAX_READINGS, PromiseHistory
 from aliquot.status.tenants import PromiseStatus, TenantStatus
-from aliquot.web.promise import MAX_READINGS, PromiseHistory
 
 S = 1_000_000_000
 

@@ -10,10 +10,10 @@ from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.model.requests import GpuRequest
-from aliquot.web.api import Explanation, Reason, Share
+from aliquot.status import Explanation, NamespacedView, Reason, Share
+from aliquot.status.view import OTHERS
 from aliquot.web.app import PAGES, dashboard, everyone
 from aliquot.web.openapi import OPERATIONS
-from aliquot.web.rights import OTHERS, NamespacedView
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_a_hidden_tenant_is_told_from_one_that_never_waits(seen: NamespacedView,
 
 def test_turns_of_others_show_no_hand_over(seen: NamespacedView, shared: str):
     """Turns of foreign tenants that follow each other are one, so that no grant of theirs can be read from them."""
-    turns = seen.past.turns(shared)
+    turns = seen.turns(shared)
 
     assert turns is not None
     foreign = [n for n, turn in enumerate(turns.turns) if not turn.tenant.startswith("web/")]
@@ -153,7 +153,7 @@ class NamingFacts(MadeUpFacts):
     """Explanations name another tenant, as those of a request with a promise of waking do."""
 
     def explain(self, name: str) -> Explanation:
-        """See `Facts`."""
+        """See `StatusSource`."""
         why = [f"whether it wakes in time is not certain yet: kernels of {HOLDER} were not measured"]
         return Explanation(name, "It waits.", why, [Reason("GPU 0", f'has "{HOLDER}" with kernels of 5 ms')])
 

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("lightkube", reason="the parts for a cluster are not installed: no scheduler to look at")
 
+from aliquot.cli.scheduler_dashboard import dashboard_beside
 from aliquot.http.listening import PortTaken
 from aliquot.kube.custom import VGPU, GPUQuota
 from aliquot.kube.dialects import foreign, read
@@ -29,12 +30,13 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, GpuRequest
 from aliquot.placement.cluster import Placement
 from aliquot.placement.policy import policy
+from aliquot.scheduler import status_source as web
 from aliquot.scheduler.ledger import Ledger
-from aliquot.web import scheduler as web
-from aliquot.web.facts import totals
+from aliquot.scheduler.settings import SchedulerSettings
+from aliquot.scheduler.status_source import SchedulerSource, waiting_pods
+from aliquot.scheduler.status_source import owners as owners_of
+from aliquot.status.source import totals
 from aliquot.web.pages.overview import alerts
-from aliquot.web.scheduler import WebSettings, dashboard_beside, facts_of, gather, waiting_pods
-from aliquot.web.scheduler import owners as owners_of
 
 NOW_S = 1_800_000_000.0
 MADE = "2027-01-15T07:59:00Z"  # a minute before
@@ -66,7 +68,7 @@ class Cache(list[Pod]):
         return next((pod for pod in self if pod.metadata.key == key), None)
 
 
-def program() -> Any:
+def program(**settings: Any) -> Any:
     """As much of a scheduler program as pages look at: two nodes with two GPUs, somebody on one, two that wait."""
     ledger = Ledger(policy("binpack"))
     nodes = []
@@ -94,7 +96,7 @@ def program() -> Any:
         quotas=[msgspec.convert(quota, GPUQuota)],
         binder=SimpleNamespace(dialects=dialects),
         operator=SimpleNamespace(pool=SimpleNamespace(known=[msgspec.convert(vgpu, VGPU)])),
-        settings=SimpleNamespace(pool="hybrid:60"),
+        settings=SchedulerSettings(**({"pool": "hybrid:60", "web": "127.0.0.1:0"} | settings)),
     )
 
 
@@ -111,8 +113,8 @@ def looked(scheduler: Any):
     """Its facts after one look, made and used in a loop of its own."""
 
     async def main():
-        facts, beside = facts_of(scheduler, "test")
-        gather(scheduler, beside, NOW_S)()
+        facts = SchedulerSource(scheduler, "test")
+        facts.read_program(NOW_S)()
         facts.refresh(NOW_S)
         return facts
 
@@ -214,7 +216,7 @@ def test_the_pages_run_beside_the_program():
 
     async def main() -> list[Any]:
         scheduler = program()
-        async with dashboard_beside(scheduler, WebSettings(title="test")) as url:
+        async with dashboard_beside(scheduler) as url:
             await asyncio.sleep(0.1)
             paths = ["api/v1/gpus", "api/v1/try?request=0.5", "api/v1/workloads/web/huge/explain"]
             return [json.loads(await asyncio.to_thread(fetch, url + path)) for path in paths]
@@ -232,7 +234,7 @@ def test_waiting_pods_are_read_outside_the_programs_loop(monkeypatch: pytest.Mon
     monkeypatch.setattr(web, "read", lambda *given: threads.append(threading.current_thread()) or read(*given))
 
     async def main() -> None:
-        async with dashboard_beside(program(), WebSettings()):
+        async with dashboard_beside(program()):
             await asyncio.sleep(0.3)
 
     asyncio.run(main())
@@ -243,12 +245,12 @@ def test_waiting_pods_are_read_outside_the_programs_loop(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("looked_at", [True, False])
 def test_books_are_looked_at_less_often_while_nobody_looks(monkeypatch: pytest.MonkeyPatch, looked_at: bool):
     """Pages that nobody has open cost a look in five seconds instead of in one."""
-    monkeypatch.setattr(web, "LOOK_S", 0.01)
+    monkeypatch.setattr(web, "READ_S", 0.01)
     facts = SimpleNamespace(asked_s=time.monotonic() if looked_at else -math.inf)
 
     async def main() -> float:
         began_s = time.monotonic()
-        await web._pause(facts, began_s, began_s + 0.5)
+        await SchedulerSource._pause(facts, began_s, began_s + 0.5)
         return time.monotonic() - began_s
 
     assert looked_at == (asyncio.run(main()) < 0.4)
@@ -256,11 +258,11 @@ def test_books_are_looked_at_less_often_while_nobody_looks(monkeypatch: pytest.M
 
 def test_a_look_that_takes_long_is_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch):
     """Also while somebody looks: a large cluster's pages are renewed less often rather than taking the process."""
-    monkeypatch.setattr(web, "LOOK_S", 0.01)
+    monkeypatch.setattr(web, "READ_S", 0.01)
 
     async def main() -> float:
         began_s = time.monotonic()
-        await web._pause(SimpleNamespace(asked_s=began_s), began_s + 0.5, began_s)
+        await SchedulerSource._pause(SimpleNamespace(asked_s=began_s), began_s + 0.5, began_s)
         return time.monotonic() - began_s
 
     assert asyncio.run(main()) >= 0.5
@@ -272,8 +274,8 @@ def test_a_hop_that_comes_too_late_is_not_made(monkeypatch: pytest.MonkeyPatch):
     made = []
 
     async def main() -> None:
-        facts, _ = facts_of(program(), "test")
-        facts._explaining._look = lambda *given: made.append(given)  # type: ignore[method-assign]
+        facts = SchedulerSource(program(), "test")
+        facts._explanations._look = lambda *given: made.append(given)  # type: ignore[method-assign]
         asking = asyncio.get_running_loop().run_in_executor(None, facts.explain, "nobody/there")
         asked = asyncio.get_running_loop().run_in_executor(None, facts.try_request, GpuRequest(500))
         time.sleep(0.5)  # busy
@@ -288,7 +290,7 @@ def test_a_taken_address_is_told_by_its_option():
     """The sentence names --web as it was given."""
 
     async def main(port: int) -> None:
-        async with dashboard_beside(program(), WebSettings(port=port)):
+        async with dashboard_beside(program(web=f"127.0.0.1:{port}")):
             raise AssertionError
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -301,9 +303,9 @@ def test_an_administrator_can_leave_names_out():
     """With namespaces set, names of all others are shown to nobody."""
 
     async def main() -> str:
-        scheduler = program()
+        scheduler = program(web_namespace=("other",))
         allocate(scheduler, "on", "50", "node-a")
-        async with dashboard_beside(scheduler, WebSettings(namespaces=frozenset({"other"}))) as url:
+        async with dashboard_beside(scheduler) as url:
             await asyncio.sleep(0.1)
             return await asyncio.to_thread(fetch, url + "api/v1/gpus") + await asyncio.to_thread(
                 fetch, url + "workloads"

@@ -7,10 +7,10 @@ from importlib.resources import files
 
 import pytest
 
+from aliquot.driver.wiring import topology_facts
+from aliquot.status import TreeNode
 from aliquot.topology import Topology, parse_topo
-from aliquot.web.api import TreeNode
 from aliquot.web.pages.tree import LEAF_WIDTH, Drawing, drawing
-from aliquot.web.wiring import topology_facts
 
 FOLDER = files("aliquot.driver") / "profiles" / "topologies"
 MACHINES = sorted(entry.name for entry in FOLDER.iterdir() if entry.name.endswith(".txt"))

@@ -9,8 +9,8 @@ from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.requests import Device, GpuRequest
 from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.machine import MachineLedger
+from aliquot.placement.trial import explain_request, explain_tenant, try_request
 from aliquot.web.pages.trying import request_of
-from aliquot.web.trial import explain_request, explain_tenant, try_request
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
-from aliquot.web.api import Pool, QuotaLine
+from aliquot.status import Pool, QuotaLine
 from aliquot.web.app import dashboard, everyone
 
 WHY = "it cannot be reached"

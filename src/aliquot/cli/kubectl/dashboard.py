@@ -20,7 +20,7 @@ import msgspec
 from aliquot.cli.kubectl.scene import NoAnswer, Target
 from aliquot.cli.options import together
 from aliquot.model.errors import UserError
-from aliquot.web.history.records import Hours
+from aliquot.status import Hours
 
 SERVICE: Final = "aliquot-system/aliquot-dashboard:80"
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")

@@ -45,10 +45,10 @@ def top(context: click.Context, agent_port: int, once: bool, interval_s: float, 
 
 
 def _application(target: Target, agent_port: int, interval_s: float) -> None:
-    from aliquot.cli.kubectl.top_source import ClusterSource
+    from aliquot.cli.kubectl.top_source import WatchedCluster
     from aliquot.cli.top_app import TopApp
 
-    with ClusterSource(target, agent_port) as source:
+    with WatchedCluster(target, agent_port) as source:
         source()  # errors are printed before the screen changes
         status = TopApp(source, interval_s=interval_s).run()
     sys.exit(status or 0)

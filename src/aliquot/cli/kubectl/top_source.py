@@ -23,13 +23,10 @@ from aliquot.kube.objects import Node, Pod
 from aliquot.kube.reflector import Reflector
 from aliquot.kube.resources import NODES, PODS
 from aliquot.placement.policy import policy as named_policy
-from aliquot.scheduler.ledger import CLOSED, Ledger
-from aliquot.web.agents import Agents, Pace, keep_asking
-from aliquot.web.asking import is_agent
-from aliquot.web.cluster import Beside, ClusterFacts, Taken
-from aliquot.web.facts import Facts
-from aliquot.web.rights import NamespacedView
-from aliquot.web.scheduler import standings, waiting_pods
+from aliquot.scheduler.agents import Agents, Pace, is_agent, keep_asking
+from aliquot.scheduler.ledger import Ledger
+from aliquot.scheduler.status_source import ClusterSource, LedgerReading, standings, waiting_pods
+from aliquot.status import NamespacedView, StatusSource
 
 T = TypeVar("T")
 FIRST_S: Final = 30.0
@@ -37,7 +34,7 @@ LOOK_S: Final = 10.0
 PACE: Final = Pace(seen_s=5.0, max_per_s=20.0, at_once=8)
 
 
-class ClusterSource:
+class WatchedCluster:
     """One snapshot at a time, from any thread, while this is open."""
 
     def __init__(self, target: Target, agent_port: int) -> None:
@@ -49,20 +46,14 @@ class ClusterSource:
         self._port = agent_port
         self._api: Api = target.connect()
         self._ledger = Ledger(named_policy("aliquot"))
-        self._beside = Beside()
-        self._cluster = ClusterFacts(
-            self._ledger.decider,
-            self._beside,
-            title=target.context or "cluster",
-            hidden=lambda name: name.startswith(CLOSED),
-        )
+        self._cluster = ClusterSource(self._ledger.decider, title=target.context or "cluster")
         only = "" if target.everywhere else target.namespace
-        self._facts: Facts = NamespacedView(self._cluster, frozenset({only})) if only else self._cluster
+        self._facts: StatusSource = NamespacedView(self._cluster, frozenset({only})) if only else self._cluster
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="top-source", daemon=True)
         self._lock = threading.Lock()
 
-    def __enter__(self) -> ClusterSource:
+    def __enter__(self) -> WatchedCluster:
         self._thread.start()
         self._run(self._begin())
         return self
@@ -96,7 +87,7 @@ class ClusterSource:
     async def _begin(self) -> None:
         self._nodes: Reflector[Node] = Reflector(self._api, NODES, self._ledger.node_changed)
         self._pods: Reflector[Pod] = Reflector(self._api, PODS, self._ledger.pod_changed)
-        self._beside.standing = standings(self._pods)
+        self._cluster.standing = standings(self._pods)
         self._agents = Agents(self._fetch, pace=PACE)
         works = (self._nodes.run(), self._pods.run(), keep_asking(self._agents))
         self._tasks = [asyncio.create_task(work) for work in works]
@@ -110,7 +101,7 @@ class ClusterSource:
     async def _fetch(self, address: str) -> bytes:
         return await self._api.request("GET", address, timeout_s=PACE.answer_s)
 
-    async def _take(self) -> Taken:
+    async def _take(self) -> LedgerReading:
         await self._api.request("GET", "/version", timeout_s=LOOK_S)
         try:
             async with asyncio.timeout(FIRST_S):
@@ -119,6 +110,6 @@ class ClusterSource:
             why = self._nodes.counts.last_failure or self._pods.counts.last_failure
             raise TimeoutError(why or "the API server did not list the objects in time") from None
         self._agents.places = {pod.spec.node_name: proxied(pod, self._port) for pod in self._pods if is_agent(pod)}
-        self._beside.measured, self._beside.silent = self._agents.measured, self._agents.silent
-        self._beside.waiting = list(waiting_pods(self._pods, FOREIGN, self._ledger.known, time.time()))
-        return self._cluster.take()
+        self._cluster.measured, self._cluster.silent = self._agents.measured, self._agents.silent
+        self._cluster.waiting = list(waiting_pods(self._pods, FOREIGN, self._ledger.known, time.time()))
+        return self._cluster.read_ledger()

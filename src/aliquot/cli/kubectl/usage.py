@@ -12,10 +12,9 @@ from aliquot.cli.kubectl.scene import ClusterScene, Target
 from aliquot.kube.api import Api
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import Pod
+from aliquot.scheduler.agents import PAGE, NodeMeasure, UnreadableReport, is_agent, measure_of, read_report, tenant_key
+from aliquot.scheduler.status_source import NO_AGENT
 from aliquot.status.tenants import TenantStatus
-from aliquot.web.agents import NodeMeasure, UnreadableReport, measure_of, read_report, tenant_key
-from aliquot.web.asking import PAGE, is_agent
-from aliquot.web.cluster import NO_AGENT
 
 NAMED: Final = 3
 

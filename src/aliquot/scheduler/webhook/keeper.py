@@ -16,8 +16,8 @@ import msgspec
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError
-from aliquot.kube.objects import Meta, Wire
-from aliquot.kube.resources import Resource
+from aliquot.kube.objects import Meta, Secret, Wire
+from aliquot.kube.resources import SECRETS, Resource
 from aliquot.lib.log import Logger
 from aliquot.scheduler.webhook.certs import CertificateBundle, Lives, next_step, readable
 from aliquot.scheduler.webhook.configuration import NAME
@@ -25,13 +25,6 @@ from aliquot.scheduler.webhook.configuration import NAME
 log = Logger("scheduler")
 SECRET: Final = "aliquot-webhook-tls"
 FIELDS: Final = {"ca.crt": "bundle", "ca.key": "authority_key", "tls.crt": "certificate", "tls.key": "key"}
-
-
-class Secret(Wire):
-    """A Secret; values are in base64."""
-
-    metadata: Meta = msgspec.field(default_factory=Meta)
-    data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class WebhookConfiguration(Wire):
@@ -42,7 +35,6 @@ class WebhookConfiguration(Wire):
 
 
 _GROUP: Final = "admissionregistration.k8s.io"
-SECRETS: Final = Resource(Secret, "Secret", "secrets")
 CONFIGURATIONS: Final = tuple(
     Resource(WebhookConfiguration, kind, f"{kind.lower()}s", _GROUP, namespaced=False)
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from aliquot.lib.files import open_plain
 from aliquot.model.ids import split_key
-from aliquot.web.api import Gpu
+from aliquot.status import Gpu
 from aliquot.web.history.points import BORROWED, GPU_ROW, added, pack, rows_of, share_out, unpack
 from aliquot.web.history.recorder import Minute, rows_by_number
 from aliquot.web.log import notice

@@ -10,33 +10,22 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
+from aliquot.status import History, HourLine, Hours, Range, Timeline
+from aliquot.status.history import Reading
 from aliquot.web.history.file import QUARTER_S, HistoryFile, Limits
-from aliquot.web.history.reading import Range, hours_of, timeline_of
-from aliquot.web.history.recorder import Minute, Reading, Recorder
-from aliquot.web.history.records import HourLine, Hours, Timeline, Turns
+from aliquot.web.history.reading import hours_of, timeline_of
+from aliquot.web.history.recorder import Minute, MinuteSums
+from aliquot.web.history.ring import HistoryRing
 from aliquot.web.log import defect, notice
 
 WAITING: Final = 15
 _STOP_S: Final = 10.0
-
-
-class Past(Protocol):
-    """What pages may query about the past; each may take a second."""
-
-    def timeline(self, gpu: str, span: Range) -> Timeline:
-        """One GPU over time; without lanes where nothing is recorded."""
-
-    def turns(self, gpu: str) -> Turns | None:
-        """The last minute of a GPU, turn by turn; None where they are not known."""
-
-    def hours(self, span: Range) -> Hours:
-        """GPU-hours by namespace, controller and model."""
 
 
 class LongHistory:
@@ -47,14 +36,13 @@ class LongHistory:
         path: Path | None,
         limits: Limits | None = None,
         *,
-        turns: Callable[[str], Turns | None] = lambda gpu: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
         self._limits = limits
-        self._turns = turns
         self._wall = wall
-        self._recorder = Recorder()
+        self._recorder = MinuteSums()
+        self._hour = HistoryRing()
         self._file: HistoryFile | None = None
         self._why = ""
         self._opening = threading.Lock()
@@ -62,8 +50,10 @@ class LongHistory:
         self._waiting: deque[Minute] = deque(maxlen=WAITING)
         self._thread: threading.Thread | None = None
 
-    def see(self, now_s: float, readings: Iterable[Reading]) -> None:
+    def see(self, now_s: float, readings: Sequence[Reading]) -> None:
         """Add a reading; `now_s` is of a clock that only goes forward. One caller at a time."""
+        if now_s >= self._hour.due_s:
+            self._hour.add(now_s, (reading.gpu for reading in readings))
         ended = self._recorder.see(now_s, self._wall(), readings)
         if ended is not None:
             self._put(ended)
@@ -83,6 +73,10 @@ class LongHistory:
         if self._file is not None:
             self._file.close()
 
+    def last_hour(self, gpu: str, seconds: float) -> History:
+        """See `Recorder`; by the wall's clock of now."""
+        return self._hour.read(gpu, seconds, self._wall() - time.monotonic())
+
     def timeline(self, gpu: str, span: Range) -> Timeline:
         """See `Past`."""
         try:
@@ -91,10 +85,6 @@ class LongHistory:
         except OSError as error:
             return Timeline(gpu, 0, 0, span.step_s, [], [], [], f"The history cannot be read: {error}")
         return msgspec.structs.replace(found, note=self._why or file.note)
-
-    def turns(self, gpu: str) -> Turns | None:
-        """See `Past`."""
-        return self._turns(gpu)
 
     def hours(self, span: Range) -> Hours:
         """See `Past`."""

@@ -20,12 +20,11 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from aliquot.status import HourLine, Hours, Past, Range, Timeline
+from aliquot.status.history import MINUTE_S
+from aliquot.status.hours import totalled
 from aliquot.web.history.file import QUARTER_S
-from aliquot.web.history.keeping import Past
 from aliquot.web.history.promql import Name, timeline_from, timeline_query
-from aliquot.web.history.reading import Range, totalled
-from aliquot.web.history.recorder import MINUTE_S
-from aliquot.web.history.records import HourLine, Hours, Timeline, Turns
 
 T = TypeVar("T")
 ANSWER_S: Final = 5.0
@@ -74,10 +73,6 @@ class PrometheusPast:
         if span.seconds < LONG_S:
             return self._own.timeline(gpu, span)
         return self._remembered((gpu, span), lambda: self._timeline(gpu, span))
-
-    def turns(self, gpu: str) -> Turns | None:
-        """See `Past`."""
-        return self._own.turns(gpu)
 
     def hours(self, span: Range) -> Hours:
         """See `Past`; one answer serves all viewers for half a minute."""

@@ -14,9 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aliquot.web.history.reading import Range
-from aliquot.web.history.recorder import MINUTE_S
-from aliquot.web.history.records import Lane, Timeline
+from aliquot.status import Range, Timeline
+from aliquot.status.history import MINUTE_S, Lane
 
 OF: Final = ("namespace", "pod", "container")
 SAMPLES: Final = 48

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aliquot.model.errors import UserError
+from aliquot.status import HourLine, Hours, Range, Timeline
+from aliquot.status.history import MINUTE_S, Lane
+from aliquot.status.hours import totalled
 from aliquot.web.history.file import QUARTER_S, HistoryFile, key_of
 from aliquot.web.history.points import (
     BORROWED,
@@ -25,14 +26,11 @@ from aliquot.web.history.points import (
     WAITED,
     WINDOWS,
     summed,
-)  # fmt: skip
-from aliquot.web.history.recorder import MINUTE_S
-from aliquot.web.history.records import HourLine, Hours, Lane, Timeline
+)
 
 HOUR_MS: Final = 3_600_000
 LATE_S: Final = 10.0
 """How long after its end a minute may be written: it ends with the next reading."""
-DIMENSIONS: Final = ("namespace", "controller", "model")
 
 # Each period is looked up by itself: rows are ordered by time, so a scan would read those of all GPUs.
 _OF_ONE_GPU: Final = """
@@ -40,37 +38,6 @@ WITH RECURSIVE periods(at) AS (SELECT ? UNION ALL SELECT at + ? FROM periods WHE
 SELECT periods.at, held.data FROM periods CROSS JOIN {table} AS held
 ON held.id = periods.at << 20 | (SELECT id FROM gpus WHERE uuid = ?)
 """
-
-
-class Range(NamedTuple):
-    """A time to look back: how far, in which steps, and from which table."""
-
-    label: str
-    seconds: int
-    step_s: int
-    table: str
-
-
-RANGES: Final[Mapping[str, Range]] = {
-    "15m": Range("15 minutes", 900, 60, "minutes"),
-    "1h": Range("1 hour", 3600, 60, "minutes"),
-    "24h": Range("24 hours", 86_400, 300, "minutes"),
-    "7d": Range("7 days", 604_800, 3600, "quarters"),
-    "30d": Range("30 days", 2_592_000, 14_400, "quarters"),
-}
-"""By the word in an address."""
-
-
-def range_of(word: str) -> Range:
-    """The range by its word; an hour without one.
-
-    Raises:
-        UserError: there is none.
-    """
-    found = RANGES.get(word or "1h")
-    if found is None:
-        raise UserError(f'range "{word[:20]}" is unknown; choose one of {", ".join(RANGES)}')
-    return found
 
 
 def timeline_of(file: HistoryFile, gpu: str, span: Range, now_s: float) -> Timeline:
@@ -163,27 +130,3 @@ def _line(namespace: str, owner: str, model: str, row: Sequence[int]) -> HourLin
     idle = row[PROMISED] - (row[USED] - row[BORROWED]) - row[LENT]
     sums = (row[PROMISED], row[USED], row[BORROWED], row[LENT], idle, row[WAITED])
     return HourLine(namespace, owner, model, *(ms / HOUR_MS for ms in sums))
-
-
-def totalled(hours: Hours) -> Hours:
-    """With the total of its lines, and the largest promise first."""
-    lines = sorted(hours.lines, key=lambda line: (-line.promised, line.namespace, line.owner, line.model))
-    total = _together("", "", "", lines)
-    return msgspec.structs.replace(hours, lines=lines, total=total)
-
-
-def summed_by(hours: Hours, by: Iterable[str]) -> Hours:
-    """The same hours by fewer dimensions, of `DIMENSIONS`."""
-    wanted = [dimension in set(by) for dimension in DIMENSIONS]
-    groups: dict[tuple[str, ...], list[HourLine]] = {}
-    for line in hours.lines:
-        names = (line.namespace, line.owner, line.model)
-        key = tuple(name if keep else "" for name, keep in zip(names, wanted, strict=True))
-        groups.setdefault(key, []).append(line)
-    lines = [_together(key[0], key[1], key[2], held) for key, held in groups.items()]
-    return totalled(msgspec.structs.replace(hours, lines=lines))
-
-
-def _together(namespace: str, owner: str, model: str, lines: Sequence[HourLine]) -> HourLine:
-    fields = ("promised", "used", "borrowed", "lent", "idle", "waited")
-    return HourLine(namespace, owner, model, *(sum(getattr(line, field) for line in lines) for field in fields))

@@ -10,56 +10,15 @@ minutes that are there already grow, and where it is put forward there is a gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from aliquot.web.api import Gpu
-from aliquot.web.history.points import (
-    FIELDS,
-    GPU_ROW,
-    HANDOVERS,
-    KEPT,
-    MEMORY,
-    PROMISED,
-    SPAN,
-    USED,
-    WAITED,
-    WINDOWS,
-)  # fmt: skip
+from aliquot.status import Gpu
+from aliquot.status.history import MINUTE_S, Counts, Reading, TenantReading
+from aliquot.web.history.points import FIELDS, GPU_ROW, HANDOVERS, KEPT, MEMORY, PROMISED, SPAN, USED, WAITED, WINDOWS
 
-MINUTE_S: Final = 60
 LONGEST_STEP_S: Final = 90.0
 """What happened between two readings that are farther apart is not known: a gap."""
-
-
-class Counts(NamedTuple):
-    """The arbiter's sums of one tenant on one GPU since it came."""
-
-    charged_ns: int
-    waited_ns: int
-    windows: int
-    kept: int
-    handovers: int
-
-
-class TenantReading(NamedTuple):
-    """One tenant on one GPU at one moment; `owner` is its controller, such as `Deployment/web`.
-
-    `counts` is None while the arbiter does not know it: its share is promised, and it uses nothing yet.
-    """
-
-    name: str
-    owner: str
-    request_milli: int
-    memory_mib: int
-    counts: Counts | None
-
-
-class Reading(NamedTuple):
-    """One GPU at one moment, with its tenants. One that is not measured is not read."""
-
-    gpu: Gpu
-    tenants: Sequence[TenantReading]
 
 
 class GpuMinute(NamedTuple):
@@ -77,7 +36,7 @@ class Minute(NamedTuple):
     gpus: list[GpuMinute]
 
 
-class Recorder:
+class MinuteSums:
     """Readings in, whole minutes out."""
 
     def __init__(self) -> None:

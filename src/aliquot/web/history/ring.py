@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from aliquot.web.api import Gpu, History, Series, Share
+from aliquot.status import Gpu, History, Series, Share
 
 METRICS: Final = ("usage_milli", "wait_ms", "quota_ms", "debt_ms", "memory_mib")
 HOUR_S: Final = 3600.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from aliquot.web.facts import Facts
+from aliquot.status import StatusSource
 from aliquot.web.render import Block, address, block
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class Drawn:
     frame: dict[str, Any] = field(default_factory=dict)
 
 
-Draw = Callable[[Facts, Query], Drawn]
+Draw = Callable[[StatusSource, Query], Drawn]
 
 
 class NotHere(Exception):

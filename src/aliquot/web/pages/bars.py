@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from aliquot.model.quantities import format_milli
-from aliquot.web.api import Gpu
+from aliquot.status import Gpu
 
 SHADES = 6
 """As many as `aliquot.css` has colours for tenants."""

@@ -6,31 +6,29 @@ import shlex
 
 from aliquot.model.ids import split_key
 from aliquot.model.sharepod import GpuSpec
-from aliquot.status.workloads import COMPLETED, PENDING, RUNNING
-from aliquot.web.api import Workload
-from aliquot.web.facts import Facts
+from aliquot.status import COMPLETED, PENDING, RUNNING, StatusSource, Workload
 
 KUBECTL = "kubectl aliquot"
 RAN = (RUNNING, COMPLETED, "Error", "CrashLoopBackOff", "OOMKilled")
 """States of pods that have logs."""
 
 
-def in_cluster(facts: Facts) -> bool:
+def in_cluster(facts: StatusSource) -> bool:
     """Whether these facts are of a cluster."""
     return facts.program == KUBECTL
 
 
-def top(facts: Facts) -> str:
+def top(facts: StatusSource) -> str:
     """GPUs with their tenants."""
     return f"{facts.program} top"
 
 
-def workloads(facts: Facts) -> str:
+def workloads(facts: StatusSource) -> str:
     """What holds or wants a share."""
     return f"{KUBECTL} get sharepods -A" if in_cluster(facts) else "aliquot get"
 
 
-def explain(facts: Facts, name: str) -> str:
+def explain(facts: StatusSource, name: str) -> str:
     """Why a workload waits or is placed where it is; tenants are named namespace/pod/container."""
     if not in_cluster(facts):
         return f"aliquot explain {shlex.quote(name)}"
@@ -39,7 +37,7 @@ def explain(facts: Facts, name: str) -> str:
     return f"{KUBECTL} explain pod {shlex.quote(pod)}" + (f" -n {shlex.quote(namespace)}" if namespace else "")
 
 
-def of_workload(facts: Facts, workload: Workload) -> list[str]:
+def of_workload(facts: StatusSource, workload: Workload) -> list[str]:
     """What tells most of a workload: its logs and processes once a program of it has run, then why it waits or is where
     it is. The pages themselves show neither output nor command lines, which may have secrets."""
     if workload.kind == "Run":
@@ -57,17 +55,17 @@ def of_workload(facts: Facts, workload: Workload) -> list[str]:
     return [*own, explain(facts, workload.name)]
 
 
-def topology(facts: Facts, node: str) -> str:
+def topology(facts: StatusSource, node: str) -> str:
     """How the GPUs of a node are connected."""
     return f"{KUBECTL} topo {shlex.quote(node)}" if in_cluster(facts) else "aliquot topo"
 
 
-def pool(facts: Facts) -> str:
+def pool(facts: StatusSource) -> str:
     """The named GPUs; empty for one machine, where no command lists them."""
     return f"{KUBECTL} get vgpus" if in_cluster(facts) else ""
 
 
-def trial(facts: Facts, gpu: GpuSpec, uuid: str = "") -> str:
+def trial(facts: StatusSource, gpu: GpuSpec, uuid: str = "") -> str:
     """Where a request would be placed, if need be on one GPU; empty for a cluster, where no command asks that."""
     if in_cluster(facts):
         return ""

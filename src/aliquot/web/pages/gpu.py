@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from aliquot.web.api import Gpu, History, Series
-from aliquot.web.facts import Facts
+from aliquot.status import Gpu, History, Series, StatusSource
 from aliquot.web.history.ring import HOUR_S
 from aliquot.web.pages import Drawn, NotHere, Query, commands
 from aliquot.web.pages.bars import compute_bar, memory_bar
@@ -36,7 +35,7 @@ class Hour(NamedTuple):
     rows: list[tuple[str, str, str, str]]
 
 
-def draw(facts: Facts, query: Query) -> Drawn:
+def draw(facts: StatusSource, query: Query) -> Drawn:
     """The GPU that the query names by `uuid`."""
     gpu = find(facts, query.get("uuid", ""))
     history = facts.history(gpu.uuid, HOUR_S)
@@ -53,7 +52,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     )
 
 
-def find(facts: Facts, uuid: str) -> Gpu:
+def find(facts: StatusSource, uuid: str) -> Gpu:
     """The GPU by that UUID, or by a beginning of it that no other has, as CUDA_VISIBLE_DEVICES takes them.
 
     Raises:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from aliquot.web.api import Gpu, Node
-from aliquot.web.facts import Facts
+from aliquot.status import Gpu, Node, StatusSource
 from aliquot.web.pages import NO_GPU, Drawn, Query, commands, misread, one_page
 from aliquot.web.pages.bars import with_bars
 from aliquot.web.render import Block, block, slug
@@ -34,7 +33,7 @@ PARAMETERS: Final[Mapping[str, Iterable[str] | None]] = {
 """What the page may be asked for, and the words of those that have some."""
 
 
-def draw(facts: Facts, query: Query) -> Drawn:
+def draw(facts: StatusSource, query: Query) -> Drawn:
     """The part of the GPUs that the query selects."""
     everything = facts.gpus()
     found = ordered(matching(everything, query), query)

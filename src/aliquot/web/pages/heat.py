@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from aliquot.model.quantities import MILLI
-from aliquot.web.api import Gpu, Node
+from aliquot.status import Gpu, Node
 from aliquot.web.pages.gpu import abbreviated
 from aliquot.web.render import address
 

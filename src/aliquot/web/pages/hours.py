@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from aliquot.web.facts import Facts
-from aliquot.web.history.reading import DIMENSIONS, RANGES, summed_by
-from aliquot.web.history.records import HourLine, Hours
-from aliquot.web.history.table import COLUMNS, DEFAULT_RANGE, dimensions, hours_range
+from aliquot.status import HourLine, Hours, StatusSource
+from aliquot.status.history import DEFAULT_RANGE, RANGES, hours_range
+from aliquot.status.hours import COLUMNS, DIMENSIONS, dimensions, summed_by
 from aliquot.web.pages import Drawn, Query, misread
 from aliquot.web.render import address, block
 
@@ -23,7 +22,7 @@ NAME: Final = "name"
 SORTS: Final = (NAME, *COLUMNS)
 
 
-def draw(facts: Facts, query: Query) -> Drawn:
+def draw(facts: StatusSource, query: Query) -> Drawn:
     """The hours of a range, by some of the dimensions, sorted.
 
     In place of words that are unknown the page has its usual ones, and says so.
@@ -57,7 +56,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     return Drawn("GPU-hours", [*mistakes, hours_block], {"ranges": ranges, "groups": groups})
 
 
-def asked_hours(facts: Facts, query: Query) -> Hours:
+def asked_hours(facts: StatusSource, query: Query) -> Hours:
     """The hours that a query asks for.
 
     Raises:

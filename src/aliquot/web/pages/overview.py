@@ -10,9 +10,8 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from aliquot.model.quantities import format_milli
-from aliquot.status.workloads import PENDING
-from aliquot.web.api import Gpu, Node, Workload
-from aliquot.web.facts import Facts, totals
+from aliquot.status import PENDING, Gpu, Node, StatusSource, Workload
+from aliquot.status.source import totals
 from aliquot.web.pages import NO_GPU, Drawn, Query, commands
 from aliquot.web.pages.bars import with_bars
 from aliquot.web.pages.heat import LEGEND, METRICS, heat_map
@@ -42,7 +41,7 @@ class Waiting(NamedTuple):
     command: str
 
 
-def draw(facts: Facts, query: Query) -> Drawn:
+def draw(facts: StatusSource, query: Query) -> Drawn:
     """The whole cluster, or in the map only the nodes from `first` to `last`."""
     gpus, nodes, workloads = facts.gpus(), facts.nodes(), facts.workloads()
     blocks = [
@@ -112,7 +111,7 @@ def _place(gpu: Gpu) -> str:
     return f"GPU {gpu.index} of {gpu.node}"
 
 
-def _waiting(facts: Facts, workloads: Sequence[Workload]) -> Block:
+def _waiting(facts: StatusSource, workloads: Sequence[Workload]) -> Block:
     """The workloads that have waited longest, each with what its scheduler says; its own page has the explanation."""
     found = sorted((each for each in workloads if each.state == PENDING), key=lambda each: (-each.age_s, each.name))
     shown = [Waiting(each, _said(each), commands.explain(facts, each.name)) for each in found[:WAITING_SHOWN]]

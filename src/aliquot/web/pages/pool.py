@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aliquot.web.facts import Facts
+from aliquot.status import StatusSource
 from aliquot.web.pages import Drawn, Query, commands
 from aliquot.web.render import block
 
@@ -12,13 +12,13 @@ PHASES: Final = ("Creating", "Active", "Idle", "Deleting")
 SHOWN: Final = 60
 
 
-def has_content(facts: Facts) -> bool:
+def has_content(facts: StatusSource) -> bool:
     """Whether there is a vGPU or a quota; where there is neither, the page is left out of the navigation."""
     bounded = any(line.hard_milli is not None or line.hard_mib is not None for line in facts.quota())
     return bounded or bool(facts.pool().vgpus)
 
 
-def draw(facts: Facts, query: Query) -> Drawn:
+def draw(facts: StatusSource, query: Query) -> Drawn:
     """The first of both; the API has all."""
     pool, quota = facts.pool(), facts.quota()
     shown, total = pool.vgpus[:SHOWN], len(pool.vgpus)

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from aliquot.web.api import Gpu
-from aliquot.web.facts import Facts
-from aliquot.web.history.reading import RANGES, range_of
-from aliquot.web.history.records import Lane, Timeline, Turns
+from aliquot.status import Gpu, StatusSource, Timeline, Turns
+from aliquot.status.history import RANGES, Lane, range_of
 from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, misread
 from aliquot.web.pages.bars import SHADES
 from aliquot.web.pages.gpu import find
@@ -62,7 +60,7 @@ class TurnRow(NamedTuple):
     longest: str
 
 
-def draw(facts: Facts, query: Query) -> Drawn:
+def draw(facts: StatusSource, query: Query) -> Drawn:
     """The GPU that the query names by `gpu`, those of the `tenant` it names, or all, each by its compute only."""
     gpus, tenant, everything = chosen(facts, query), query.get("tenant", ""), facts.gpus()
     one = gpus[0].uuid if gpus and (query.get("gpu") or len(everything) == 1) else ""
@@ -89,7 +87,7 @@ def pace_s(query: Mapping[str, str]) -> float:
     return 2.0 if query.get("range") == TURNS else 20.0
 
 
-def chosen(facts: Facts, query: Query) -> list[Gpu]:
+def chosen(facts: StatusSource, query: Query) -> list[Gpu]:
     """The GPUs that a query is about.
 
     Raises:
@@ -107,11 +105,11 @@ def chosen(facts: Facts, query: Query) -> list[Gpu]:
     return [gpu for gpu in gpus if gpu.uuid in used] if len(gpus) > MAX_GPUS and used else list(gpus[:MAX_GPUS])
 
 
-def _one(facts: Facts, gpu: Gpu, word: str, tenant: str, *, brief: bool) -> Block:
+def _one(facts: StatusSource, gpu: Gpu, word: str, tenant: str, *, brief: bool) -> Block:
     title = f"GPU {gpu.index} of {gpu.node}"
     block_id = f"timeline-{slug(gpu.uuid)}"
     if word == TURNS:
-        turns = facts.past.turns(gpu.uuid)
+        turns = facts.turns(gpu.uuid)
         values = _turns(turns, gpu, tenant) if turns is not None else None
         return block(block_id, "blocks/turns.html", title=title, gpu=gpu, turns=values, brief=brief)
     found = facts.past.timeline(gpu.uuid, range_of(word))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aliquot.web.facts import Facts
+from aliquot.status import StatusSource
 from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, commands
 from aliquot.web.pages.bars import with_bars
 from aliquot.web.pages.tree import drawing
@@ -13,7 +13,7 @@ from aliquot.web.render import block
 LISTED: Final = 500
 
 
-def draw(facts: Facts, query: Query) -> Drawn:
+def draw(facts: StatusSource, query: Query) -> Drawn:
     """The node that the query names, else the first."""
     nodes = facts.nodes()
     if not nodes:

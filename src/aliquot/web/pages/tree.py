@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from aliquot.web.api import Gpu, TopologyFacts, TreeNode
+from aliquot.status import Gpu, TopologyFacts, TreeNode
 
 LEAF_WIDTH: Final = 120
 LEVEL_HEIGHT: Final = 72

@@ -23,8 +23,7 @@ from aliquot.model.sharepod import (
     gpu_request,
     parse_sharepod,
 )
-from aliquot.web.api import Trial
-from aliquot.web.facts import Facts
+from aliquot.status import StatusSource, Trial
 from aliquot.web.pages import Drawn, Query, commands
 from aliquot.web.pages.bars import with_bars
 from aliquot.web.render import block
@@ -34,7 +33,7 @@ _LABELS: Final = ("gpu_id", "affinity", "anti_affinity", "exclusion")
 _FIELDS: Final = ("request", "limit", "memory", "model", *_LABELS)
 
 
-def draw(facts: Facts, query: Query) -> Drawn:
+def draw(facts: StatusSource, query: Query) -> Drawn:
     """The form, and the answer if a request was entered."""
     trial, error, command, text = None, "", "", ""
     if any(query.get(name) for name in ("request", "yaml")):

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from aliquot.status.workloads import COMPLETED, PENDING, RUNNING
-from aliquot.web.api import Workload
-from aliquot.web.facts import Facts
+from aliquot.status import COMPLETED, PENDING, RUNNING, StatusSource, Workload
 from aliquot.web.pages import Drawn, NotHere, Query, commands, misread, one_page
 from aliquot.web.render import block
 
@@ -19,7 +17,7 @@ STATES: Final = (PENDING, RUNNING, COMPLETED)
 """The states that the page offers also where nothing is in them."""
 
 
-def draw(facts: Facts, query: Query) -> Drawn:
+def draw(facts: StatusSource, query: Query) -> Drawn:
     """The part of the workloads that the query selects."""
     everything = facts.workloads()
     found = matching(everything, query)
@@ -39,7 +37,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     )
 
 
-def draw_one(facts: Facts, query: Query) -> Drawn:
+def draw_one(facts: StatusSource, query: Query) -> Drawn:
     """The workload that the query names."""
     name = query.get("name", "")
     workload = next((workload for workload in facts.workloads() if workload.name == name), None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from aliquot.driver.cores import core_list
+from aliquot.status import Gpu, TopologyFacts, TreeNode
 from aliquot.topology import Topology
 from aliquot.topology import TreeNode as Branch
-from aliquot.web.api import Gpu, TopologyFacts, TreeNode
 
 
 def topology_of_gpus(node: str, topology: Topology, gpus: Iterable[Gpu]) -> TopologyFacts:

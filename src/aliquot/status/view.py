@@ -10,66 +10,59 @@ namespaces and hands out the same one each time, so that viewers with equal righ
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from aliquot.model.ids import split_key
 from aliquot.model.requests import GpuRequest
-from aliquot.web.api import (
-    Event,
-    Explanation,
-    Gpu,
-    History,
-    Node,
-    Pool,
-    QuotaLine,
-    Reason,
-    Share,
-    TopologyFacts,
-    Trial,
-    Workload,
-)  # fmt: skip
-from aliquot.web.facts import Facts
-from aliquot.web.history.keeping import Past
-from aliquot.web.history.rights import NamespacedPast
+from aliquot.status.answers import Event, Explanation, History, Reason, TopologyFacts, Trial
+from aliquot.status.gpus import Gpu, Share
+from aliquot.status.history import Lane, Past, Range, Timeline, Turn, Turns
+from aliquot.status.hours import Hours, totalled
+from aliquot.status.source import StatusSource
+from aliquot.status.sums import Node, Pool, QuotaLine
+from aliquot.status.workloads import Workload
 
 OTHERS: Final = "(another namespace)"
+OTHER_NAMESPACES: Final = "(other namespaces)"
+HANDOVER_S: Final = 0.001
+"""Turns of others that are no farther apart are shown as one."""
 _WORD: Final = re.compile(r"[^\s\",;:()]+")
 
 
 class NamespacedView:
     """View restricted to `namespaces`; runs without a namespace are hidden."""
 
-    def __init__(self, facts: Facts, namespaces: frozenset[str]) -> None:
+    def __init__(self, facts: StatusSource, namespaces: frozenset[str]) -> None:
         self._facts = facts
         self.namespaces = namespaces
         self._gpus: tuple[Sequence[Gpu], Sequence[Gpu]] = ([], [])
 
     @property
     def title(self) -> str:
-        """See `Facts`."""
+        """See `StatusSource`."""
         return self._facts.title
 
     @property
     def window_s(self) -> float:
-        """See `Facts`."""
+        """See `StatusSource`."""
         return self._facts.window_s
 
     @property
     def program(self) -> str:
-        """See `Facts`."""
+        """See `StatusSource`."""
         return self._facts.program
 
     @property
     def as_of_s(self) -> float:
-        """See `Facts`."""
+        """See `StatusSource`."""
         return self._facts.as_of_s
 
     @property
     def revision(self) -> int:
-        """See `Facts`."""
+        """See `StatusSource`."""
         return self._facts.revision
 
     @property
@@ -95,7 +88,7 @@ class NamespacedView:
         return self._facts.nodes()
 
     def topology(self, node: str) -> TopologyFacts | None:
-        """See `Facts`."""
+        """See `StatusSource`."""
         return self._facts.topology(node)
 
     def pool(self) -> Pool:
@@ -114,6 +107,24 @@ class NamespacedView:
     def events(self, since: int) -> Sequence[Event]:
         """The events of workloads of the viewer's namespaces."""
         return [event for event in self._facts.events(since) if self._mine(event.subject)]
+
+    def turns(self, gpu: str) -> Turns | None:
+        """When others held the GPU, without their names and without where one handed it to the next."""
+        found = self._facts.turns(gpu)
+        if found is None:
+            return None
+        turns: list[Turn] = []
+        for turn in found.turns:
+            before = turns[-1] if turns else None
+            if self._mine(turn.tenant):
+                turns.append(turn)
+            elif (
+                before is not None and before.tenant == OTHER_NAMESPACES and turn.since_s - before.until_s <= HANDOVER_S
+            ):
+                turns[-1] = Turn(OTHER_NAMESPACES, before.since_s, max(before.until_s, turn.until_s))
+            else:
+                turns.append(msgspec.structs.replace(turn, tenant=OTHER_NAMESPACES))
+        return msgspec.structs.replace(found, turns=turns)
 
     def history(self, gpu: str, seconds: float) -> History | None:
         """Only the viewer's own tenants have a history."""
@@ -137,7 +148,7 @@ class NamespacedView:
         )
 
     def try_request(self, request: GpuRequest) -> Trial:
-        """See `Facts`; other tenants of a GPU are left out."""
+        """See `StatusSource`; other tenants of a GPU are left out."""
         trial = self._facts.try_request(request)
         return msgspec.structs.replace(
             trial,
@@ -181,4 +192,37 @@ def _hidden(share: Share, number: int) -> Share:
     return Share(
         f"{OTHERS} {number}", share.request_milli, share.limit_milli, share.usage_milli, share.memory_mib,
         share.memory_used_mib, enforce=share.enforce, hidden=True,
+    )  # fmt: skip
+
+
+class NamespacedPast:
+    """Names and hours of what `mine` says of a tenant's name; all others are one lane without a name."""
+
+    def __init__(self, past: Past, mine: Callable[[str], bool]) -> None:
+        self._past = past
+        self._mine = mine
+
+    def timeline(self, gpu: str, span: Range) -> Timeline:
+        """Others' use of the GPU is shown in sum."""
+        found = self._past.timeline(gpu, span)
+        own = [lane for lane in found.lanes if self._mine(lane.tenant)]
+        others = [lane for lane in found.lanes if not self._mine(lane.tenant)]
+        return msgspec.structs.replace(found, lanes=[*own, _together(others)] if others else own)
+
+    def hours(self, span: Range) -> Hours:
+        """Only the viewer's own namespaces."""
+        found = self._past.hours(span)
+        mine = [line for line in found.lines if line.namespace and self._mine(f"{line.namespace}/")]
+        return totalled(msgspec.structs.replace(found, lines=mine))
+
+
+def _together(lanes: Sequence[Lane]) -> Lane:
+    def summed(field: str) -> list[Any]:
+        columns = zip(*(getattr(lane, field) for lane in lanes), strict=True)
+        return [None if any(value is None for value in column) else round(sum(column), 4) for column in columns]
+
+    nothing: list[Any] = [None] * len(lanes[0].used)
+    return Lane(
+        OTHER_NAMESPACES, "", summed("used"), summed("promised"), summed("lent"), nothing,
+        summed("memory_mib"), nothing, nothing,
     )  # fmt: skip

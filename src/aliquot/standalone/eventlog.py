@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from aliquot.web.api import Event
+from aliquot.status import Event
 
 KEPT: Final = 500
 _SENTENCES: Final[Mapping[str, str]] = {

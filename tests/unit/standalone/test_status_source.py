@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from aliquot.arbiter.records import GpuStatus, Status
-from aliquot.driver.gpu import Gpu as Card
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Slice
+from aliquot.model.requests import Device, GpuRequest, Slice
+from aliquot.placement.asks import Ask
+from aliquot.placement.cluster import Placement
+from aliquot.placement.ledger import ledger_gpus
+from aliquot.placement.machine import MachineLedger
+from aliquot.standalone.measured import measured_gpus, workloads_of
 from aliquot.standalone.wire import PodFacts
+from aliquot.status import Gpu
 from aliquot.status.sums import node_sums, pool_of, quota_of
 from aliquot.status.tenants import TenantStatus
-from aliquot.web.api import Gpu
-from aliquot.web.gather import PlacedTenant, gpus_of, workloads_of
 
-CARDS = [Card(index, f"GPU-{index}", "V100", 16384) for index in range(3)]
+DEVICES = [Device(index, GpuUuid(f"GPU-{index}"), "V100", 16384) for index in range(3)]
 
 
 def piece(gpu: int, milli: int, mib: int = 1024, limit: int = 1000) -> Slice:
@@ -30,21 +35,33 @@ def status(*gpus: GpuStatus) -> Status:
     return Status(0, 1, 1, 10_000, "dynamic", 100, "auto", "pace", 0, list(gpus))
 
 
-def gathered(*tenants: PlacedTenant, now: Status | None = None) -> list[Gpu]:
+class Tenant(NamedTuple):
+    """A tenant with its slices; `gpu_id` is the vGPU it named."""
+
+    name: str
+    slices: tuple[Slice, ...]
+    gpu_id: str = ""
+
+
+def gathered(*tenants: Tenant, now: Status | None = None) -> list[Gpu]:
     """The GPUs of a machine with three."""
-    return gpus_of("here", CARDS, tenants, now, lambda gpu, name: (99.5, 10), emulated=True)
+    ledger = MachineLedger(DEVICES, node="here")
+    for each in tenants:
+        request = GpuRequest(sum(piece.request_milli for piece in each.slices), gpu_id=each.gpu_id)
+        ledger.decider.commit(each.name, Placement("here", each.slices), Ask(request))
+    return measured_gpus(ledger_gpus(ledger.cluster, "here"), now, lambda gpu, name: (99.5, 10))
 
 
 def test_whole_shared_and_idle_are_told_apart():
     """A GPU is whole when one tenant has all of it, shared when somebody has a part, else idle."""
-    gpus = gathered(PlacedTenant("w", (piece(0, 1000),)), PlacedTenant("a", (piece(1, 300),)))
+    gpus = gathered(Tenant("w", (piece(0, 1000),)), Tenant("a", (piece(1, 300),)))
 
     assert ["whole", "shared", "idle"] == [gpu.state for gpu in gpus]
 
 
 def test_what_is_free_is_what_nobody_was_promised():
     """Free compute and memory of a GPU are what its slices leave."""
-    gpu = gathered(PlacedTenant("a", (piece(0, 300, 4096),)), PlacedTenant("b", (piece(0, 200, 1000),)))[0]
+    gpu = gathered(Tenant("a", (piece(0, 300, 4096),)), Tenant("b", (piece(0, 200, 1000),)))[0]
 
     assert (500, 16384 - 5096) == (gpu.free_milli, gpu.free_mib)
 
@@ -52,7 +69,7 @@ def test_what_is_free_is_what_nobody_was_promised():
 def test_usage_comes_from_the_arbiter_and_promises_from_the_books():
     """A share has its request and memory from the plan, usage and waits from the arbiter."""
     now = status(GpuStatus("GPU-0", "a", 0.41, [tenant("a", 0.4)]))
-    gpu = gathered(PlacedTenant("a", (piece(0, 300, 4096, 600),)), now=now)[0]
+    gpu = gathered(Tenant("a", (piece(0, 300, 4096, 600),)), now=now)[0]
     share = gpu.shares[0]
 
     assert ("a", 410, 700) == (gpu.holder, gpu.busy_milli, gpu.memory_used_mib)
@@ -64,7 +81,7 @@ def test_usage_comes_from_the_arbiter_and_promises_from_the_books():
 
 def test_without_an_arbiter_places_are_still_known():
     """Between two arbiters the GPUs show who has which part, with no usage."""
-    gpu = gathered(PlacedTenant("a", (piece(0, 300),)), now=None)[0]
+    gpu = gathered(Tenant("a", (piece(0, 300),)), now=None)[0]
 
     assert [("a", 300, 0)] == [(share.tenant, share.request_milli, share.usage_milli) for share in gpu.shares]
 
@@ -72,14 +89,14 @@ def test_without_an_arbiter_places_are_still_known():
 def test_waiting_workloads_come_first():
     """SharePods and runs by name, those that wait before all others, each with its pieces."""
     tenants = [
-        PlacedTenant("default/b", (piece(0, 300), piece(1, 1000)), 3.0),
-        PlacedTenant("run-1", (piece(2, 100),), 4.0),
+        Tenant("default/b", (piece(0, 300), piece(1, 1000))),
+        Tenant("run-1", (piece(2, 100),)),
     ]
     pods = [
         PodFacts("default/b", "Running", 0, "GPU-0", 1300, 2000, 2048, 1, 5.0),
         PodFacts("default/z", "Pending", -1, "", 500, 1000, 0, 0, 1.0, message="no room"),
     ]
-    found = workloads_of(gathered(*tenants), pods, tenants)
+    found = workloads_of(gathered(*tenants), pods, {"run-1": 4.0})
 
     assert ["default/z", "default/b", "run-1"] == [workload.name for workload in found]
     assert [0, 2, 1] == [len(workload.pieces) for workload in found]
@@ -88,7 +105,7 @@ def test_waiting_workloads_come_first():
 
 def test_a_named_gpu_is_in_the_pool():
     """A GPU that a SharePod called by name is a vGPU with those attached who are on it."""
-    gpus = gathered(PlacedTenant("a", (piece(1, 300),), gpu_id="fast"), PlacedTenant("b", (piece(1, 200),)))
+    gpus = gathered(Tenant("a", (piece(1, 300),), gpu_id="fast"), Tenant("b", (piece(1, 200),)))
     vgpu = pool_of(gpus).vgpus[0]
 
     assert ("fast", "GPU-1", 500, ["a", "b"]) == (vgpu.name, vgpu.uuid, vgpu.used_milli, vgpu.attached)
@@ -97,9 +114,9 @@ def test_a_named_gpu_is_in_the_pool():
 def test_quota_counts_by_namespace_and_model():
     """What the tenants of a namespace hold of a model adds up; runs have no namespace."""
     tenants = [
-        PlacedTenant("x/a", (piece(0, 300),)),
-        PlacedTenant("x/b", (piece(1, 500),)),
-        PlacedTenant("run-1", (piece(2, 100),)),
+        Tenant("x/a", (piece(0, 300),)),
+        Tenant("x/b", (piece(1, 500),)),
+        Tenant("run-1", (piece(2, 100),)),
     ]
     lines = quota_of(gathered(*tenants))
 
@@ -108,6 +125,6 @@ def test_quota_counts_by_namespace_and_model():
 
 def test_nodes_are_sums_of_their_gpus():
     """A node counts its GPUs by state and adds up what is free."""
-    node = node_sums(gathered(PlacedTenant("a", (piece(1, 300),))))[0]
+    node = node_sums(gathered(Tenant("a", (piece(1, 300),))))[0]
 
     assert ("here", 3, 0, 1, 2, 2700) == (node.name, node.gpus, node.whole, node.shared, node.idle, node.free_milli)

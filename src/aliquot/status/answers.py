@@ -1,4 +1,4 @@
-"""The records of `/api/v1` and of the pages: one set of plain records for one machine and for a cluster.
+"""What a program answers besides its GPUs and workloads: links, events, the last hour, explanations and trials.
 
 Fractions are milli-GPU (1000 = one GPU), memory is MiB, moments are seconds since 1970, durations carry their unit in
 the name. A field that is not known is its default. Readers ignore fields they do not know: later versions add some.
@@ -8,29 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from aliquot.status.gpus import Gpu, Share
-from aliquot.status.sums import Node, Pool, QuotaLine, Totals, Vgpu
-from aliquot.status.workloads import Piece, Workload
-
-__all__ = [
-    "Event",
-    "Explanation",
-    "Gpu",
-    "History",
-    "Node",
-    "Piece",
-    "Pool",
-    "QuotaLine",
-    "Reason",
-    "Series",
-    "Share",
-    "TopologyFacts",
-    "Totals",
-    "TreeNode",
-    "Trial",
-    "Vgpu",
-    "Workload",
-]
+from aliquot.status.gpus import Gpu
+from aliquot.status.workloads import Piece
 
 
 class TreeNode(msgspec.Struct, frozen=True):

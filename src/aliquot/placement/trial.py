@@ -10,9 +10,9 @@ from aliquot.model.requests import GpuRequest
 from aliquot.placement.explain import PlacementExplanation
 from aliquot.placement.machine import MachineLedger, NeverFits
 from aliquot.placement.sentences import FITS, FREE_NOW, never, not_counted, reported
+from aliquot.status import Explanation, Gpu, Reason, Trial
 from aliquot.status.gpus import grown
 from aliquot.status.workloads import piece_of
-from aliquot.web.api import Explanation, Gpu, Reason, Trial
 
 YOURS = TenantName("your-request")
 THIS: Final = "It"

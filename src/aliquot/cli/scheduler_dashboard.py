@@ -1,0 +1,94 @@
+"""The dashboard of `aliquot scheduler`: its status source, the pages, and who may see what of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from aliquot.kube.reviews import Reviews
+from aliquot.scheduler.agents import AgentThread
+from aliquot.scheduler.settings import address
+from aliquot.scheduler.status_source import UNSEEN_S, SchedulerSource
+from aliquot.status import NamespacedView
+from aliquot.web.access import TokenDoor
+from aliquot.web.app import everyone
+from aliquot.web.guard import LOOPBACK
+from aliquot.web.history.file import Limits
+from aliquot.web.history.keeping import LongHistory
+from aliquot.web.history.prometheus import PrometheusPast
+from aliquot.web.rest import Door
+from aliquot.web.serve import WebServer
+from aliquot.web.sessions import Sessions
+from aliquot.web.sharing import keep_shared
+from aliquot.web.signin import SignIn
+
+if TYPE_CHECKING:
+    from aliquot.scheduler.program import Scheduler
+
+KEY_S: Final = 3.0
+
+
+@contextlib.asynccontextmanager
+async def dashboard_beside(scheduler: Scheduler) -> AsyncIterator[str]:
+    """The pages of a running scheduler program, by its settings; gives their address.
+
+    Without tokens every client that reaches it sees everything, or with `web_namespace` only the names of these: the
+    read-only mode that an administrator sets. With tokens viewers sign in and see what Kubernetes lets them list.
+
+    Raises:
+        PortTaken: another program uses the port.
+        BadCertificate: the files are not a certificate and its key.
+        BadKubeConfig: tokens are required and the API server's authority cannot be read.
+    """
+    settings = scheduler.settings
+    host, port = address(settings.web, "--web")
+    async with contextlib.AsyncExitStack() as stack:
+        path = Path(settings.web_history) if settings.web_history else None
+        history = LongHistory(path, Limits(max_bytes=settings.web_history_mib << 20) if path else None)
+        stack.push_async_callback(asyncio.to_thread, history.close)
+        source = SchedulerSource(scheduler, settings.context or "cluster", history)
+        if settings.web_prometheus:
+            url = settings.web_prometheus.rstrip("/")
+            source.read_past_from(PrometheusPast(url, history, names=source.names_on))
+        door, signing_in = await _door(scheduler, source, stack)
+        if settings.web_agent_port:
+            source.agents = AgentThread(watched=lambda: time.monotonic() - source.asked_s < UNSEEN_S)
+            stack.push_async_callback(asyncio.to_thread, source.agents.close)
+        reading = asyncio.create_task(source.run())
+        stack.callback(reading.cancel)
+
+        def serve() -> WebServer:
+            return WebServer(
+                door, host=host, port=port, signing_in=signing_in, instead="choose another address",
+                hosts=LOOPBACK | settings.web_hosts,
+                tls=(settings.web_tls_cert, settings.web_tls_key) if settings.web_tls_cert else None,
+                called=f"--web {host}:{port}",
+            )  # fmt: skip
+
+        server = await asyncio.to_thread(serve)
+        stack.push_async_callback(asyncio.to_thread, server.close)
+        yield server.url
+
+
+async def _door(
+    scheduler: Scheduler, source: SchedulerSource, stack: contextlib.AsyncExitStack
+) -> tuple[Door, SignIn | None]:
+    settings = scheduler.settings
+    if not settings.web_tokens:
+        shown = frozenset(settings.web_namespace)
+        return everyone(NamespacedView(source, shown) if shown else source), None
+    reviews = Reviews.connect(settings.kubeconfig, settings.context)
+    stack.callback(reviews.close)
+    sessions = Sessions()
+    tried = asyncio.Event()
+    sharing = asyncio.create_task(keep_shared(scheduler.api, settings.namespace, sessions, tried))
+    stack.callback(sharing.cancel)
+    with contextlib.suppress(TimeoutError):  # signed-in viewers must not have to sign in again after a restart
+        await asyncio.wait_for(tried.wait(), KEY_S)
+    door = TokenDoor(source, reviews, sessions)
+    stack.callback(door.close)
+    return door, SignIn(door, sessions)
