@@ -90,7 +90,7 @@ def chart_files() -> dict[Path, str]:
     made[CHART / "values.schema.json"] = json.dumps({"$schema": DRAFT} | values, indent=2) + "\n"
     hooks = configurations("{{ .Release.Namespace }}", failure_policy="{{ .Values.webhook.failurePolicy }}")
     beside = "{{ if eq .Values.scheduler.gpus `coexist` }}"
-    for hook, cel in zip(hooks[0]["webhooks"], (asks_for_gpus, looked_at), strict=True):
+    for hook, cel in zip(hooks[0]["webhooks"][:2], (asks_for_gpus, looked_at), strict=True):
         hook["matchConditions"][0]["expression"] = f"{beside}{cel(whole=False)}{{{{ else }}}}{cel()}{{{{ end }}}}"
     for hook in hooks:
         labels = {"app.kubernetes.io/name": "aliquot", "app.kubernetes.io/instance": "{{ .Release.Name }}"}

@@ -213,6 +213,12 @@ def test_admission_rewrites_defaults_and_refuses(control_plane: ControlPlane, na
     with pytest.raises(ApiError) as refused:
         create(control_plane, namespace, sharepod("worse", "0.x", limit="1.2.3", memory="4Wi"))
     assert all(f"spec.gpu.{field}" in str(refused.value) for field in ("request", "limit", "memory")), refused.value
+    nothing = sharepod("worst", "0.1", affinity="a b")
+    with pytest.raises(ApiError, match=r"affinity: .* is not a label; write letters"):
+        create(control_plane, namespace, nothing)
+    nothing["spec"]["gpu"] = {"limit": 1}
+    with pytest.raises(ApiError, match=r"denied the request: aliquot: spec\.gpu\.request is missing$"):
+        create(control_plane, namespace, nothing)
 
 
 def test_controllers_of_plain_pods_need_nothing_else(

@@ -18,6 +18,7 @@ import msgspec
 from aliquot.kube.names import PLAN_STATUS
 from aliquot.kube.planstatus import read_missing
 from aliquot.kube.quantities import Quantity
+from aliquot.model.sharepod import PATTERNS
 from aliquot.model.validation import sentence
 from aliquot.status.workloads import PENDING, SHARE_MISSING, ContainerState, pod_state
 
@@ -109,7 +110,7 @@ def decoded(document: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        raise Undecodable(sentence(error, given, kind)) from None
+        raise Undecodable(sentence(error, given, kind, patterns=PATTERNS)) from None
 
 
 class ListMeta(Wire):

@@ -24,6 +24,10 @@ LEAST_MILLI: Final = 10
 """The compute of a request for memory only: one hundredth of a GPU, the least that a device id stands for."""
 
 
+MAX_GPUS: Final = 64
+MAX_GPU_MIB: Final = 512 * 1024
+CONTEXT_MIB: Final = 500
+"""The context of an H100, the largest of the emulator's profiles."""
 MAX_FAULTS: Final = 16
 FAULT_LENGTH: Final = 500
 """Maximum length of one message; it may quote up to 256 KiB of user input."""
@@ -159,6 +163,24 @@ class PodAsk:
                 found.append(PlacementUnit(f"{self.key}/{c.container}{suffix}", c.container, part, ask, c.init))
         found.sort(key=lambda unit: -unit.ask.milli)
         return tuple(found)
+
+
+def improbable(c: ContainerAsk, gpus: str, memory: str, amount: Quantity | None, unit: str) -> list[str]:
+    """A sentence for each amount that is allowed, but that no machine has or no program can use.
+
+    `gpus` and `memory` are paths; `amount` is the memory as written, in `unit` where it has only digits.
+    """
+    mib = (c.request.memory.mib if c.request.memory is not None else None) or CONTEXT_MIB
+    if (devices := c.parts * -(-c.request.request_milli // MILLI)) > MAX_GPUS:
+        return [f"{gpus} asks for {devices} GPUs of one node, more than any node has; it waits for ever"]
+    if mib > MAX_GPU_MIB:
+        return [f"{memory} {amount} is more memory than any GPU has; it waits for ever"]
+    if mib < CONTEXT_MIB and str(amount).isdigit():
+        return [f"{memory} {amount} is in {unit}, too little for a CUDA context; did you mean {amount}Gi?"]
+    if mib < CONTEXT_MIB:
+        context = f"a CUDA context alone takes 250 MiB (T4) to {CONTEXT_MIB} MiB (H100)"
+        return [f"{memory} {amount} leaves little or nothing to a program: {context}"]
+    return []
 
 
 def _models(asked: tuple[str, ...], refused: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ Amount = Annotated[
 Label = Annotated[str, msgspec.Meta(pattern=_LABEL, max_length=63)]
 RestartPolicy = Literal["Always", "OnFailure", "Never"]
 _OF_CLUSTERS: Final = ("CronJob", "DaemonSet", "Deployment", "Job", "Pod", "ReplicaSet", "StatefulSet")
-_IN_WORDS: Final = {
+PATTERNS: Final = {
     _NAME: "not a name; write lower-case letters, digits, - and ., beginning and ending with a letter or digit",
     _LABEL: "not a label; write letters, digits, -, _ and ., beginning and ending with a letter or digit",
 }
@@ -246,7 +246,7 @@ def parse_sharepod(document: object) -> SharePodManifest:
         pod = msgspec.convert(document, SharePodManifest)
     except msgspec.ValidationError as error:
         cluster = (ClusterMetadata, ClusterPodSpec, ClusterContainer)
-        text = sentence(error, document, SharePodManifest, called="a SharePod", patterns=_IN_WORDS, others=cluster)
+        text = sentence(error, document, SharePodManifest, called="a SharePod", patterns=PATTERNS, others=cluster)
         raise BadSharePod(f"{who}: {text}") from None
     pod = msgspec.structs.replace(pod, status=None)
     if not pod.metadata.name:

@@ -62,6 +62,8 @@ class QuotaExcess:
     asked: int
     memory: bool = False
     quota: str = ""
+    whole: bool = False
+    """Whether GPUs count whole, since what asks for them keeps others off."""
     label: str = ""
     """The kind of label that the quota forbids, where it is that and no amount."""
 

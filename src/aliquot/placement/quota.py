@@ -47,13 +47,18 @@ class Quota:
         amounts = [amount for model, amount in used.items() if self.covers(model)]
         return sum(milli for milli, _ in amounts), sum(mib for _, mib in amounts)
 
-    def excess(self, used: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int, int]]) -> QuotaExcess | None:
-        """What would be too much with `more` on top of `used`, both (milli-GPU, MiB) by model; None when nothing."""
+    def excess(
+        self, used: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int, int]], *, whole: bool
+    ) -> QuotaExcess | None:
+        """What would be too much with `more` on top of `used`, both (milli-GPU, MiB) by model; None when nothing.
+
+        `whole` is whether GPUs of `more` are counted whole, though less of them was asked for.
+        """
         for held, asked, allowed, memory in zip(
             self.counted(used), self.counted(more), (self.milli, self.memory_mib), (False, True), strict=True
         ):
             if asked and allowed is not None and held + asked > allowed:
-                return QuotaExcess(self.namespace, self.model, held, allowed, asked, memory, self.name)
+                return QuotaExcess(self.namespace, self.model, held, allowed, asked, memory, self.name, whole)
         return None
 
     def forbidden(self, labels: Labels) -> QuotaExcess | None:
@@ -86,10 +91,11 @@ class Quotas:
         if excess := next(filter(None, forbidden), None):
             return dict.fromkeys(cluster.models, excess)
         used, found = cluster.usage(namespace), {}
+        whole = any(ask.request.labels.exclusion and ask.milli % MILLI for ask in asks)
         for model, size_mib in zip(cluster.models, cluster.model_mib, strict=True):
             each = [_of_model(cluster, namespace, ask, model, size_mib) for ask in asks]
             more = {model: (sum(milli for milli, _ in each), sum(mib for _, mib in each))}
-            if excess := next(filter(None, (quota.excess(used, more) for quota in quotas)), None):
+            if excess := next(filter(None, (quota.excess(used, more, whole=whole) for quota in quotas)), None):
                 found[model] = excess
         return found
 
@@ -113,8 +119,9 @@ class Quotas:
                 milli, memory_mib = first * MILLI, first * cluster.size_mib.item(*cell)
             more[model] = (more.get(model, (0, 0))[0] + milli, more.get(model, (0, 0))[1] + memory_mib)
         used = cluster.usage(namespace)
+        whole = bool(ask.request.labels.exclusion and ask.milli % MILLI)
         for quota in quotas:
-            if excess := quota.excess(used, more):
+            if excess := quota.excess(used, more, whole=whole):
                 raise QuotaExceeded(f"{over_quota(excess)}; ask for less, or for a higher quota")
 
 

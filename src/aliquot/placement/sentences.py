@@ -129,6 +129,7 @@ def over_quota(excess: QuotaExcess) -> str:
     return (
         f'namespace "{excess.namespace}" holds {shown(excess.held)}{kind} GPU{" memory" if excess.memory else "s"} of '
         f"{shown(excess.allowed)} it may have{by}, {shown(excess.asked)} more were asked"
+        f"{': with an exclusion label each GPU counts whole' if excess.whole else ''}"
     )
 
 

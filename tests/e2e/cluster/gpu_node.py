@@ -28,6 +28,8 @@ RULES = [
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
 ]
 USER = "aliquot-node"
+ROLE = "cluster-gpu-node"
+"""Not the chart's names: it may be installed beside, and its bindings could not replace these."""
 
 
 class GpuNode:
@@ -119,11 +121,11 @@ class GpuNode:
         return program("node", "--emulate", self.spec, *where, *often, *self.flags)
 
     def _allow(self) -> None:
-        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": USER}}
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": ROLE}}
         subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}
         bound = {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": USER},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": USER},
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": ROLE},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},
             "subjects": [subject],
         }  # fmt: skip
         documents = "\n---\n".join(json.dumps(part) for part in (role | {"rules": RULES}, bound))

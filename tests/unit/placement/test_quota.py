@@ -76,7 +76,9 @@ def test_a_gpu_that_is_closed_to_others_counts_whole(scene):
     scene.place(10, "team/a", models=("V100",), exclusion="mine")
 
     assert {V100: (1000, 16384)} == dict(scene.cluster.usage("team"))
-    assert isinstance(decide(scene, 10, models=("V100",), exclusion="other"), Infeasible)
+    refusal = decide(scene, 10, models=("V100",), exclusion="other")
+    reason = text_of(refusal.reasons()[0].devices[1])
+    assert reason.endswith("1.00 more were asked: with an exclusion label each GPU counts whole")
     scene.place(10, "team/b", models=("V100",), exclusion="mine")
     assert {V100: (1000, 16384)} == dict(scene.cluster.usage("team"))
     scene.decider.release("team/a")
@@ -91,5 +93,7 @@ def test_the_commit_counts_a_closed_gpu_whole(scene):
     first, second = (scene.decider.decide(one, "team") for one in wanted)
     scene.decider.commit("team/a", first, wanted[0])
 
-    with pytest.raises(QuotaExceeded, match=r"holds 1\.00 of V100 GPUs of 1\.50 .*, 1\.00 more"):
+    with pytest.raises(
+        QuotaExceeded, match=r"holds 1\.00 of V100 GPUs of 1\.50 .*, 1\.00 more .* label each GPU counts whole; ask"
+    ):
         scene.decider.commit("team/b", second, wanted[1])

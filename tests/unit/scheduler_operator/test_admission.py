@@ -16,6 +16,7 @@ from aliquot.kube.convert import convert
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
 from aliquot.scheduler.webhook.admission import Admission, AdmissionAnswer, BadReview, answer, difference
+from aliquot.scheduler.webhook.configuration import configurations
 
 
 def pod(limits: dict[str, Any] | None = None, annotations: dict[str, str] | None = None) -> dict[str, Any]:
@@ -189,6 +190,7 @@ def test_a_copy_of_a_placed_pod_is_placed_anew(limits: dict[str, Any]):
     assert {"a": "b"} == said.changed["metadata"]["annotations"] and "nodeName" not in said.changed["spec"]
     (warning,) = said.warnings
     assert all(name in warning for name in ('"aliquot.dev/plan"', '"aliquot.dev/plan-status"', "spec.nodeName"))
+    assert warning.endswith("dropped: the copy of a placed pod is placed anew")
 
 
 def test_a_plan_changes_at_the_bind_alone():
@@ -311,6 +313,9 @@ def test_words_of_systems_that_are_not_read_get_a_warning(
         ({"aliyun.com/gpu-mem": 16}, ""),
         ({"aliquot.dev/gpu-percent": 10, "aliquot.dev/gpu-memory": 4}, "did you mean 4Gi?"),
         ({"aliquot.dev/gpu-percent": 10, "aliquot.dev/gpu-memory": "4Gi"}, ""),
+        ({"aliquot.dev/gpu-percent": 10, "aliquot.dev/gpu-memory": "300Mi"}, "300Mi leaves little or nothing"),
+        ({"aliquot.dev/gpu-percent": 10, "aliquot.dev/gpu-memory": "1000Gi"}, "1000Gi is more memory than any GPU has"),
+        ({"aliquot.dev/gpu-percent": "1e9"}, "asks for 10000000 GPUs of one node, more than any node has"),
     ],
 )
 def test_an_amount_of_memory_in_another_unit_gets_a_warning(limits: dict[str, Any], sentence: str):
@@ -318,6 +323,60 @@ def test_an_amount_of_memory_in_another_unit_gets_a_warning(limits: dict[str, An
     warnings = Admission().mutate(ask(pod(limits))).warnings
 
     assert bool(sentence) == len(warnings) and sentence in "".join(warnings)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sentence"),
+    [
+        (
+            {"request": 0.3, "memory": "4"},
+            "spec.gpu.memory 4 is in MiB, too little for a CUDA context; did you mean 4Gi?",
+        ),
+        ({"request": 0.3, "memory": "1Ti"}, "spec.gpu.memory 1Ti is more memory than any GPU has; it waits for ever"),
+        ({"request": 200}, "spec.gpu.request asks for 200 GPUs of one node, more than any node has; it waits for ever"),
+        ({"request": 0.3, "memory": "4Gi"}, ""),
+    ],
+)
+def test_an_amount_that_no_gpu_has_gets_a_warning_in_a_sharepod_too(gpu: dict[str, Any], sentence: str):
+    """Its author reads the field's name and what was probably meant."""
+    spec = {"gpu": gpu, "template": {"spec": {"containers": [{"name": "main"}]}}}
+
+    assert AdmissionAnswer(warnings=(sentence,) * bool(sentence)) == Admission().validate(
+        ask({"metadata": {"name": "s"}, "spec": spec}, "SharePod")
+    )
+
+
+def test_a_quota_of_nothing_gets_a_warning():
+    """It is taken, as some mean it so."""
+    document = {"metadata": {"name": "q"}, "spec": {"limits": [{"model": "V100", "gpus": 0}, {"gpus": "0.0"}]}}
+
+    assert AdmissionAnswer(
+        warnings=(
+            "spec.limits[0].gpus is 0: no pod of the namespace gets a GPU of model V100",
+            "spec.limits[1].gpus is 0: no pod of the namespace gets a GPU",
+        )
+    ) == Admission().validate(ask(document, "GPUQuota"))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sentence"),
+    [
+        ({"limit": 1}, "spec.gpu.request is missing"),
+        ({"request": "x"}, 'spec.gpu.request: "x" is not a fraction of a GPU; write 0.3, 30% or 300m'),
+        ({"request": 0.3, "affinity": "a b"}, 'spec.gpu.affinity: "a b" is not a label; write letters, digits'),
+        ({"request": 0.3, "gpuID": "a b"}, 'spec.gpu.gpuID: "a b" is not a label; write letters, digits'),
+    ],
+)
+def test_a_field_of_the_wrong_form_is_refused_in_words(gpu: dict[str, Any], sentence: str):
+    """No refusal quotes a regular expression; the API server asks before it compares the object with its schema."""
+    spec = {"gpu": gpu, "template": {"spec": {"containers": [{"name": "main"}]}}}
+    (fault,) = Admission().validate(ask({"metadata": {"name": "s"}, "spec": spec}, "SharePod")).faults
+    before_schema, _ = configurations("gpu")
+
+    assert fault.startswith(sentence) and "^" not in fault
+    assert {"sharepods", "gpuquotas"} < {
+        kind for hook in before_schema["webhooks"] for kind in hook["rules"][0]["resources"]
+    }
 
 
 def test_a_model_that_is_asked_for_by_affinity_gets_a_warning():
@@ -374,6 +433,16 @@ def test_a_sharepod_with_a_pod_is_not_changed_in_place(change: dict[str, Any], f
     assert fault.startswith(f"{field} cannot be changed in place") and "kubectl delete sharepod s" in fault
     assert AdmissionAnswer() == admission.validate(ask(new, "SharePod", oldObject=waits))
     assert AdmissionAnswer() == admission.validate(ask(placed, "SharePod", oldObject=placed))
+
+
+def test_another_spelling_of_an_amount_is_no_change():
+    """A SharePod with a pod may be applied again with the same amounts written otherwise."""
+    template = {"spec": {"containers": [{"name": "main"}]}}
+    before = {"request": "0.2", "limit": "0.5", "memory": "2Gi"}
+    after = {"request": 0.2, "limit": "0.50", "memory": "2048Mi"}
+    old, new = ({"metadata": {"name": "s"}, "spec": {"gpu": gpu, "template": template}} for gpu in (before, after))
+
+    assert AdmissionAnswer() == Admission().validate(ask(new, "SharePod", oldObject=old | {"status": PLACED}))
 
 
 def apply(document: Any, patch: list[dict[str, Any]]) -> Any:

@@ -26,14 +26,13 @@ from aliquot.kube.dialects.annotations import (
 from aliquot.kube.dialects.base import ORDERED, Dialect, Owned, Words, asked, count, names_any
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
-from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask, shortened
+from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, Role, containers_of, improbable, pod_ask, shortened
 from aliquot.model.quantities import BadQuantity, Memory, format_milli, parse_milli
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, parse_enforce, parse_label
 from aliquot.model.wake import format_wake, parse_wake
 
 _TAKEN_BACK: Final = f"{names.PREFIX}priority"
 _NO_ASK: Final = (names.PLAN, names.PLAN_STATUS, names.DIALECT, names.TRACEPARENT, names.SHAREPOD_GENERATION)
-_MIN_MIB: Final = 64
 _CORES_MOST: Final = 1024
 _PARTS_MOST: Final = 64
 
@@ -52,7 +51,14 @@ class Native(Dialect):
         """The pod's request; BadPod lists every error with its path."""
         faults = unknown_words(pod)
         asking = _asking(pod, faults)
-        asks = [ask for entry in asking if (ask := _container(pod, entry, len(asking), faults)) is not None]
+        asks, notes = [], list[str]()
+        for entry in asking:
+            if (ask := _container(pod, entry, len(asking), faults)) is not None:
+                asks.append(ask)
+                memory = f'{entry.path}.resources.limits["{names.GPU_MEMORY}"]'
+                notes += improbable(
+                    ask, _path_of_request(entry), memory, asked(entry.container, names.GPU_MEMORY), "bytes"
+                )
         if not asking and not faults:
             faults.append(
                 f'metadata.annotations speak of a GPU, but no container asks for one; add "{names.GPU_PERCENT}" '
@@ -60,7 +66,7 @@ class Native(Dialect):
             )
         if faults:
             raise BadPod(pod.metadata.key, faults)
-        return pod_ask(pod, asks, self.name, _too_small(pod))
+        return pod_ask(pod, asks, self.name, notes)
 
     def write(self, ask: PodAsk) -> Words:
         """Resources on each container; annotations with a suffix where there are several containers that ask."""
@@ -70,18 +76,6 @@ class Native(Dialect):
             words.resources[c.container] = resources_for(c)
             words.annotations |= {f"{name}{suffix}": text for name, text in _annotations(c).items() if text}
         return words
-
-
-def _too_small(pod: Pod) -> list[str]:
-    """A note for each amount of memory that was probably meant in another unit: the resource is counted in bytes."""
-    return [
-        f'{path}.resources.limits["{names.GPU_MEMORY}"] {value} is in bytes, less than {_MIN_MIB} MiB, in which no '
-        f"program has a CUDA context; did you mean {value}Gi?"
-        for c, _, path in containers_of(pod)
-        if (value := asked(c, names.GPU_MEMORY)) is not None
-        and str(value).isdigit()
-        and int(value) < _MIN_MIB * 1024 * 1024
-    ]
 
 
 def resources_for(ask: ContainerAsk) -> dict[str, str | int | float]:
@@ -276,9 +270,13 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
     )
 
 
+def _path_of_request(entry: _Entry) -> str:
+    return entry.request[0] if entry.request else f'{entry.path}.resources.limits["{names.GPU_PERCENT}"]'
+
+
 def _check(entry: _Entry, request: GpuRequest, parts: int, notes: Texts, faults: list[str]) -> None:
     """What each number says alone is right; do they go together?"""
-    path = entry.request[0] if entry.request else f'{entry.path}.resources.limits["{names.GPU_PERCENT}"]'
+    path = _path_of_request(entry)
     try:
         checked(
             request,

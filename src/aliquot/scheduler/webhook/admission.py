@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from aliquot.kube import names
 from aliquot.kube.custom import GPUQuota, SharePod
 from aliquot.kube.dialects import FOREIGN, NATIVE, read, speaking, spoken
@@ -26,11 +28,12 @@ from aliquot.kube.dialects.native import resources_for, unknown_words
 from aliquot.kube.dialects.unread import unread
 from aliquot.kube.objects import MetaOnly, Pod, Undecodable, decoded
 from aliquot.kube.quantities import parse_quantity
-from aliquot.kube.requests import MAX_CONTAINERS, BadPod, PodAsk, containers_of, require_readable, too_many
+from aliquot.kube.requests import MAX_CONTAINERS, BadPod, PodAsk, containers_of, improbable, require_readable, too_many
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity, format_milli
-from aliquot.scheduler.operator.bodies import BadTemplate, pod_of
-from aliquot.scheduler.operator.quotas import Usage
+from aliquot.model.sharepod import GpuSpec, gpu_request
+from aliquot.scheduler.operator.bodies import BadTemplate, ask_of, pod_of
+from aliquot.scheduler.operator.quotas import Usage, bound
 from aliquot.scheduler.operator.quotas import faults as quota_faults
 
 Document = dict[str, Any]
@@ -127,7 +130,12 @@ class Admission:
             if kind == "GPUQuota":
                 quota = decoded(document, GPUQuota)
                 usage = self.usage(request.get("namespace") or quota.metadata.namespace)
-                return AdmissionAnswer(tuple(quota_faults(quota.spec.limits, usage)))
+                if faults := quota_faults(quota.spec.limits, usage):
+                    return AdmissionAnswer(tuple(faults))
+                none = [n for n, limit in enumerate(quota.spec.limits) if bound(limit).milli == 0]
+                kinds = [f" of model {model}" if (model := quota.spec.limits[n].model) else "" for n in none]
+                sentence = "spec.limits[{}].gpus is 0: no pod of the namespace gets a GPU{}"
+                return AdmissionAnswer(warnings=tuple(map(sentence.format, none, kinds)))
             if kind == "Pod":
                 return _plan_untouched(document, request.get("oldObject") or {})
         except Undecodable as error:
@@ -167,6 +175,8 @@ class Admission:
         if old := request.get("oldObject"):
             before, now = old.get("spec") or {}, request["object"].get("spec") or {}
             changed = [f"spec.{name}" for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+            if "spec.gpu" in changed and _same_gpu(before, sharepod):
+                changed.remove("spec.gpu")
             if not changed or sharepod.metadata.deletion_timestamp:
                 return AdmissionAnswer()  # objects admitted before may lose their finalizers and get labels
             if pod := (old.get("status") or {}).get("podName"):
@@ -178,10 +188,21 @@ class Admission:
                     )
                 )
         try:
-            pod_of(sharepod)
+            ask = ask_of(sharepod, pod_of(sharepod))
         except BadTemplate as error:
             return AdmissionAnswer(error.faults)
-        return AdmissionAnswer()
+        amount = sharepod.spec.gpu.memory
+        return AdmissionAnswer(
+            warnings=tuple(improbable(ask.containers[0], "spec.gpu.request", "spec.gpu.memory", amount, "MiB"))
+        )
+
+
+def _same_gpu(before: Document, sharepod: SharePod) -> bool:
+    """Whether both ask for the same part of a GPU, in whatever spelling of the amounts."""
+    try:
+        return gpu_request(msgspec.convert(before.get("gpu"), GpuSpec)) == gpu_request(sharepod.spec.gpu)
+    except (BadQuantity, msgspec.ValidationError):
+        return False
 
 
 def _containers(document: Document) -> list[Any]:
@@ -219,7 +240,7 @@ def _without_plan(document: Document) -> list[str]:
         return []
     if isinstance(document.get("spec"), dict) and document["spec"].pop("nodeName", ""):
         dropped.append("spec.nodeName")
-    return [f"{', '.join(dropped)} dropped: they are of the pod that this one was copied from; it is placed anew"]
+    return [f"{', '.join(dropped)} dropped: the copy of a placed pod is placed anew"]
 
 
 def _privileged(document: Document, ask: PodAsk) -> Iterator[str]:

@@ -71,18 +71,18 @@ def configurations(
     both = ["CREATE", "UPDATE"]
     required = ignored | {"failurePolicy": failure_policy, "matchConditions": asks}
     optional = ignored | {"failurePolicy": "Ignore", "matchConditions": looks, "timeoutSeconds": 2}
+    # Also before the API server compares them with their schema, whose refusals quote regular expressions.
+    own = [
+        hook(kind, "/validate", ours | {"resources": [kind], "operations": both}) for kind in ("sharepods", "gpuquotas")
+    ]
     return [
         _whole(
             "Mutating",
             hook("pods", "/mutate", pods | {"operations": ["CREATE"]}, **required),
             hook("others.pods", "/mutate", pods | {"operations": both}, **optional),
+            *own,
         ),
-        _whole(
-            "Validating",
-            hook("plans", "/validate", planned | {"operations": both}, matchConditions=plans),
-            hook("sharepods", "/validate", ours | {"resources": ["sharepods"], "operations": both}),
-            hook("gpuquotas", "/validate", ours | {"resources": ["gpuquotas"], "operations": both}),
-        ),
+        _whole("Validating", hook("plans", "/validate", planned | {"operations": both}, matchConditions=plans), *own),
     ]
 
 
