@@ -27,7 +27,7 @@ from aliquot.kube.resources import PODS
 from aliquot.lib.log import Logger
 from aliquot.model.ids import split_key
 from aliquot.scheduler.ledger import Ledger, NodeFull
-from aliquot.scheduler.preempt import needed
+from aliquot.scheduler.preempt import Victims, node_trials
 
 log = Logger("scheduler")
 PATIENCE_S: Final = 3.0
@@ -99,27 +99,27 @@ class Evictor:
 
     async def _make_room(self, pod: Pod, wish: Wish) -> None:
         """Choose the node where the least is lost, and evict its pods."""
-        best: tuple[tuple[int, int, int], str, dict[str, str]] | None = None
-        for node in wish.nodes:
-            await asyncio.sleep(0)
-            if node not in self.ledger.cluster.index:
-                continue
-            going = needed(self.ledger, pod, wish.ask, node, lambda key: None if key in wish.kept else self.find(key))
-            if going is None:
-                continue
-            if not going:
+        best: tuple[Victims, str] | None = None
+
+        def find(key: str) -> Pod | None:
+            return None if key in wish.kept else self.find(key)
+
+        async for trial in node_trials(self.ledger, wish.ask, wish.nodes, find):
+            if best is not None and trial.late():
+                break
+            found = trial.least(pod.spec.priority)
+            if found is not None and not found.allocations:
                 self.wishes.pop(wish.ask.uid, None)  # it fits by now; kube-scheduler will find the node
                 return
-            priorities = [self._priority(key) for key in going.values()]
-            cost = (max(priorities), sum(priorities), len(going))
-            if best is None or cost < best[0]:
-                best = (cost, node, going)
+            if found is not None and (best is None or found.cost < best[0].cost):
+                best = found, trial.node
         if best is None:
             self.wishes.pop(wish.ask.uid, None)  # the next filter call notes it again
             return
-        if not await self._may_go(wish, best[2]) or not self.leads():
+        leaving = {allocation.uid: allocation.key for allocation in best[0].allocations}
+        if not await self._may_go(wish, leaving) or not self.leads():
             return  # the new leader may have chosen others
-        _, wish.node, wish.leaving = best
+        wish.node, wish.leaving = best[1], leaving
         log.info("pod %s needs room on node %s: evicting %s", wish.ask.key, wish.node, ", ".join(wish.leaving.values()))
         await asyncio.gather(*(self._evict(key, uid) for uid, key in wish.leaving.items()))
 

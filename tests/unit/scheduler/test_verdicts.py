@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -259,6 +260,31 @@ def test_many_nodes_hold_up_nobody():
     assert names == list(asyncio.run(both(60)))
     assert turns >= len(names)
     assert names[:1] == list(asyncio.run(both(0)))
+
+
+def test_a_node_whose_time_is_over_has_one_gpu_tried(monkeypatch: pytest.MonkeyPatch):
+    """Victims that are least for one GPU are the answer for a node that takes long; in time every GPU is tried."""
+    s = Scene(Truth(), [node("n", 8)])
+    for number in range(16):
+        put(s, f"low{number}", "n", percent(45))
+    made = pod(percent(70), priority=10)
+    trials = 0
+    trial = s.ledger.cluster.trial
+
+    def counted() -> AbstractContextManager[None]:
+        nonlocal trials
+        trials += 1
+        return trial()
+
+    monkeypatch.setattr(s.ledger.cluster, "trial", counted)
+    costs = []
+    for max_s in (0, 60):
+        before = trials
+        found = asyncio.run(victims(s.ledger, made, ask(made), proposed(), s.cache.get, max_s=max_s))
+        costs.append((len(found["n"].pods or []), trials - before))
+    (hasty, few), (best, many) = costs
+
+    assert (2, 2) == (hasty, best) and many > 7 * few
 
 
 def test_nobody_goes_where_it_does_not_help():
