@@ -178,7 +178,7 @@ def test_native_files_are_all_built():
     assert [] == orphans
 
 
-@pytest.mark.parametrize("generator", ["gen_abi.py", "gen_symbols.py", "gen_hook.py"])
+@pytest.mark.parametrize("generator", ["gen_abi.py", "gen_symbols.py", "gen_hook.py", "gen_figures.py"])
 def test_generated_files_are_fresh(generator: str):
     """What a generator would write is what is committed."""
     done = subprocess.run([sys.executable, ROOT / "tools" / generator, "--check"], capture_output=True, text=True)
