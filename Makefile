@@ -7,7 +7,8 @@ BIN := .venv/bin
 # Compiled modules are kept even where the caller's environment forbids it: the tests start Python thousands of times, and
 # a program that compiles all it imports takes twice the processor time to start.
 unexport PYTHONDONTWRITEBYTECODE
-SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -not -name '*.md')
+SOURCES := $(addsuffix /pyproject.toml,. lab) $(addsuffix /CMakeLists.txt,. lab) uv.lock \
+  $(shell find native -type f -not -name '*.md')
 
 .PHONY: help setup dev demo demo-cluster check test test-slow test-frameworks test-sanitizers lint conformance bench bench-cluster bench-node cluster wheel image release clean
 help:
@@ -26,7 +27,7 @@ help:
 	@echo "make bench   the benchmarks, written to build/bench/"
 	@echo "make bench-cluster  what the scheduler costs a real cluster of fake nodes (root; half an hour)"
 	@echo "make bench-node  what Aliquot adds to the start of pods on a real kubelet, what its agent takes (root)"
-	@echo "make wheel   release wheel against glibc 2.17, in dist/ (ARCH=aarch64 for that processor)"
+	@echo "make wheel   release wheels against glibc 2.17, in dist/ (ARCH=aarch64 for that processor)"
 	@echo "make image   the container image, and its archive in build/ (docker, podman or buildah)"
 	@echo "make release all that a release hands out, checked, in dist/"
 	@echo "make clean   remove what was built"
@@ -35,16 +36,16 @@ $(UV):
 	@tools/bootstrap $(PYTHON)
 
 .venv/.setup: $(UV) $(SOURCES)
-	$(UV) sync --frozen --inexact --no-default-groups --extra demo --extra top
+	$(UV) sync --frozen --inexact --all-packages --no-default-groups --extra top
 	@touch $@
 
 .venv/.dev: $(UV) $(SOURCES)
-	$(UV) sync --frozen --inexact --all-extras --no-extra ray
+	$(UV) sync --frozen --inexact --all-packages --all-extras
 	@touch $@ .venv/.setup
 
 # EXTRAS='cluster otel' adds optional parts of the package; those that are there stay.
 setup: .venv/.setup
-	$(if $(EXTRAS),$(UV) sync --frozen --inexact --no-default-groups $(addprefix --extra ,$(EXTRAS)))
+	$(if $(EXTRAS),$(UV) sync --frozen --inexact --all-packages --no-default-groups $(addprefix --extra ,$(EXTRAS)))
 dev: .venv/.dev
 
 demo: setup

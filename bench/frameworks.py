@@ -24,11 +24,11 @@ from typing import Any
 
 from stages import Work, lone_rates, processor_s, sample, start
 
-from aliquot.bench.fig6 import RequestedShare, Sample, Tenant
-from aliquot.bench.fig6 import shares as shares_between
-from aliquot.bench.figures import worst_error
-from aliquot.bench.scene import Scene, scene
-from aliquot.bench.shares import TICK_S, WINDOW_S, windows
+from aliquot_lab.bench.fig6 import RequestedShare, Sample, Tenant
+from aliquot_lab.bench.fig6 import shares as shares_between
+from aliquot_lab.bench.figures import worst_error
+from aliquot_lab.bench.scene import Scene, scene
+from aliquot_lab.bench.shares import TICK_S, WINDOW_S, windows
 
 MEMORY_MIB = 4096
 WORKS = (

@@ -33,12 +33,12 @@ from costs import cpu_s, memory_mib
 from operating import ALIQUOT, sharepod
 from scheduling import PROFILE, gpu_pod, percent
 
-from aliquot.bench.filter import Asker, realistic_pod
 from aliquot.kube.names import PLAN
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.scheduler.config import kube_scheduler_config
+from aliquot_lab.bench.filter import Asker, realistic_pod
 
 SPACE = "bench"
 PODS = f"/api/v1/namespaces/{SPACE}/pods"

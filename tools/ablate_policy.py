@@ -16,13 +16,13 @@ import click
 import numpy as np
 
 from aliquot.placement.policies.aliquot import Aliquot, Constants
-from aliquot.sim.openb.columns import columns
-from aliquot.sim.openb.replay import replay
-from aliquot.sim.openb.trace import read_nodes, read_pods
-from aliquot.sim.papers.fgd import NODES, data_folder
-from aliquot.sim.parallel import run_all
-from aliquot.sim.policies import made
-from aliquot.sim.seeds import seed_list
+from aliquot_lab.sim.openb.columns import columns
+from aliquot_lab.sim.openb.replay import replay
+from aliquot_lab.sim.openb.trace import read_nodes, read_pods
+from aliquot_lab.sim.papers.fgd import NODES, data_folder
+from aliquot_lab.sim.parallel import run_all
+from aliquot_lab.sim.policies import made
+from aliquot_lab.sim.seeds import seed_list
 
 TRACES = ("default", "gpushare60", "cpu250", "multigpu30", "gpuspec33")
 BASE = Constants()

@@ -1,10 +1,11 @@
-"""Build the release wheel for one processor and check it: native parts against glibc 2.17, compiled by zig.
+"""Build the release wheels for one processor and check them: native parts against glibc 2.17, compiled by zig.
 
-zig's clang carries the old glibc's symbol versions, so the wheel runs on every distribution since CentOS 7, and builds
+zig's clang carries the old glibc's symbol versions, so the wheels run on every distribution since CentOS 7, and build
 for another processor too. Neither a compiler nor binutils is needed on the machine; compiler, CMake and ninja come as
 wheels, the compiler at the version of uv.lock.
 
-    tools/build_wheel.py [--arch aarch64] [--out dist]
+    tools/build_wheel.py [--arch aarch64] [--out dist]      aliquot-gpu, and aliquot-lab with simulator and benchmarks
+    tools/build_wheel.py --package aliquot-gpu              for images of a cluster, which have no laboratory
     tools/build_wheel.py --check dist/*.whl
 """
 
@@ -22,10 +23,11 @@ from check_wheel import ARCHITECTURES, faults, readable, report
 ROOT = Path(__file__).resolve().parent.parent
 UV = ROOT / ".venv" / "bin" / "uv"
 GLIBC = "2_17"
+PACKAGES = ("aliquot-gpu", "aliquot-lab")
 
 
-def build(arch: str, out: Path) -> Path:
-    """The wheel for this processor, in `out`.
+def build(package: str, arch: str, out: Path) -> Path:
+    """The wheel of this distribution for this processor, in `out`.
 
     Raises:
         subprocess.CalledProcessError: uv or the compiler failed, and has said why.
@@ -35,7 +37,7 @@ def build(arch: str, out: Path) -> Path:
     _run([UV, "sync", *locked], UV_PROJECT_ENVIRONMENT=str(compilers))
     settings = {
         "wheel.tags": f"py3-none-manylinux_{GLIBC}_{arch}",
-        "build-dir": f"build/wheel-{arch}",
+        "build-dir": str(ROOT / "build" / f"wheel-{package}-{arch}"),
         "cmake.define.CMAKE_SYSTEM_NAME": "Linux",
         "cmake.define.CMAKE_SYSTEM_PROCESSOR": arch,
         "cmake.define.ALIQUOT_CUDA_RUNTIME": "OFF",  # docs/decisions/0022-cuda-runtime-programs.md
@@ -43,16 +45,17 @@ def build(arch: str, out: Path) -> Path:
         "install.strip": "false",
     }
     given = [part for key, value in settings.items() for part in ("-C", f"{key}={value}")]
-    for old in out.glob(f"*_{arch}.whl"):
+    name = f"{package.replace('-', '_')}-*_{arch}.whl"
+    for old in out.glob(name):
         old.unlink()
     _run(
-        [UV, "build", "--wheel", "--out-dir", out, *given],
+        [UV, "build", "--package", package, "--wheel", "--out-dir", out, *given],
         CC=str(ROOT / "tools" / "zigcc"),
         LDFLAGS="-Wl,-s",
         ALIQUOT_ARCH=arch,
         ALIQUOT_ZIG_PYTHON=str(compilers / "bin" / "python"),
     )
-    (made,) = out.glob(f"*_{arch}.whl")
+    (made,) = out.glob(name)
     return made
 
 
@@ -64,6 +67,7 @@ def main() -> int:
     """Build, or only look at wheels that are there; status 1 when one of them is not as it must be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", choices=sorted(ARCHITECTURES), default=platform.machine())
+    parser.add_argument("--package", choices=PACKAGES, help="Only this one.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", metavar="DIR")
     parser.add_argument("--check", type=Path, nargs="+", metavar="WHEEL", help="Build nothing, look at these.")
     chosen = parser.parse_args()
@@ -71,7 +75,8 @@ def main() -> int:
         print("aliquot: no wheel: .venv has no uv; build it with make wheel", file=sys.stderr)
         return 1
     try:
-        wheels = chosen.check or [build(chosen.arch, chosen.out.resolve())]
+        packages = [chosen.package] if chosen.package else PACKAGES
+        wheels = chosen.check or [build(package, chosen.arch, chosen.out.resolve()) for package in packages]
     except subprocess.CalledProcessError as error:
         print(
             f"aliquot: no wheel for {chosen.arch}: `{Path(error.cmd[0]).name} {error.cmd[1]}` failed", file=sys.stderr

@@ -1,4 +1,4 @@
-"""What a release wheel must be: which parts it has, for which processor, and how new a glibc they ask for."""
+"""What the release wheels must be: which parts they have, for which processor, and how new a glibc those ask for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ HOOK = tuple(f"aliquot/native/libaliquot{part}.so" for part in ("", "_cuda", "_n
 HANDOVER = "aliquot/native/libaliquot_handover.so"
 KERNELS = "aliquot/native/libaliquot_kernels.so"
 EMULATOR = ("aliquot/native/emulator/libcuda.so.1", "aliquot/native/emulator/libnvidia-ml.so.1")
-# ELF's e_machine, and the parts that exist for it: hook and emulated driver are written for x86-64.
-ARCHITECTURES = {"x86_64": (62, (*HOOK, HANDOVER, KERNELS, *EMULATOR)), "aarch64": (183, (KERNELS,))}
+PROGRAMS = tuple(f"aliquot_lab/native/bench/aliquot-bench-{name}" for name in ("client", "driver", "storm", "token"))
+# ELF's e_machine by processor.
+ARCHITECTURES = {"x86_64": 62, "aarch64": 183}
+# The parts by distribution and processor: hook, emulated driver and benchmarks are written for x86-64.
+PARTS = {
+    "aliquot_gpu": {"x86_64": (*HOOK, HANDOVER, KERNELS, *EMULATOR), "aarch64": (KERNELS,)},
+    "aliquot_lab": {"x86_64": PROGRAMS, "aarch64": ()},
+}
 
 
 def needed(library: bytes) -> tuple[int, int]:
@@ -45,11 +51,13 @@ def faults(wheel: Path) -> list[str]:
     arch = architecture(wheel)
     if not arch:
         return [f"{wheel.name}: its name says none of the processors {', '.join(ARCHITECTURES)}"]
-    machine, parts = ARCHITECTURES[arch]
+    distribution = wheel.name.partition("-")[0]
+    if distribution not in PARTS:
+        return [f"{wheel.name}: its name says none of the distributions {', '.join(PARTS)}"]
     elves = native(wheel)
-    found = [f"{wheel.name}: {part} is missing" for part in parts if part not in elves]
+    found = [f"{wheel.name}: {part} is missing" for part in PARTS[distribution][arch] if part not in elves]
     for name, content in elves.items():
-        if int.from_bytes(content[18:20], "little") != machine:
+        if int.from_bytes(content[18:20], "little") != ARCHITECTURES[arch]:
             found.append(f"{wheel.name}: {name} is not for {arch}")
         if (version := needed(content)) > NEWEST:
             found.append(

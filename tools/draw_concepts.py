@@ -21,12 +21,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from aliquot.bench.fig6 import ASKS, Tenant
-from aliquot.bench.plots import COLOURS
-from aliquot.bench.progress import Interval
-from aliquot.bench.scene import scene, start_all
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.pods import Pods
+from aliquot_lab.bench.fig6 import ASKS, Tenant
+from aliquot_lab.bench.plots import COLOURS
+from aliquot_lab.bench.progress import Interval
+from aliquot_lab.bench.scene import scene, start_all
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs" / "figures"

@@ -11,11 +11,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aliquot.bench.plots import COLOURS
-from aliquot.sim.turns.mixes import BY_NAME
-from aliquot.sim.turns.node import STEP_NS
-from aliquot.sim.turns.study import case_of, play
 from aliquot.tokens import SECOND, Turns
+from aliquot_lab.bench.plots import COLOURS
+from aliquot_lab.sim.turns.mixes import BY_NAME
+from aliquot_lab.sim.turns.node import STEP_NS
+from aliquot_lab.sim.turns.study import case_of, play
 
 FIGURES = Path(__file__).resolve().parents[1] / "docs" / "figures"
 SEED, SECONDS, FROM_S, SHOWN_S = 1, 60, 15, 30

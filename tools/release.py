@@ -24,7 +24,10 @@ from release_tree import ROOT, tree_faults
 SUMS = "SHA256SUMS"
 IMAGE = Path("build/aliquot-image.tar")
 NOT_IN_SDIST = (".git/", ".venv/", "build/", "dist/")
-IN_SDIST = ("LICENSE", "pyproject.toml", "CMakeLists.txt", "native/hook/gate.c", "src/aliquot/cli/main.py")
+IN_SDIST = (
+    "LICENSE", "pyproject.toml", "lab/pyproject.toml", "CMakeLists.txt", "native/hook/gate.c",
+    "src/aliquot/cli/main.py", "src/aliquot_lab/cli/sim.py",
+)  # fmt: skip
 
 
 class NoChart(Exception):
@@ -34,10 +37,11 @@ class NoChart(Exception):
 def built(dist: Path, version: str) -> dict[str, Path]:
     """What has to be built before, by what it is."""
     wheels = {
-        f"the wheel for {arch}": dist / f"aliquot-{version}-py3-none-manylinux_2_17_{arch}.whl"
+        f"the wheel of {name} for {arch}": dist / f"{name}-{version}-py3-none-manylinux_2_17_{arch}.whl"
+        for name in check_wheel.PARTS
         for arch in sorted(check_wheel.ARCHITECTURES, reverse=True)
     }
-    return wheels | {"the sdist": dist / f"aliquot-{version}.tar.gz"}
+    return wheels | {"the sdist": dist / f"aliquot_gpu-{version}.tar.gz"}
 
 
 def added(version: str) -> tuple[str, str, str, str]:
@@ -76,14 +80,15 @@ def _wheel_faults(wheel: Path, version: str) -> list[str]:
     found = check_wheel.faults(wheel)
     if check_wheel.readable(wheel):
         with zipfile.ZipFile(wheel) as archive:
-            told = archive.read(f"aliquot-{version}.dist-info/METADATA").decode()
+            name = wheel.name.partition("-")[0]
+            told = archive.read(f"{name}-{version}.dist-info/METADATA").decode()
         found += [] if f"\nVersion: {version}\n" in told else [f"{wheel.name}: its metadata says another version"]
     return found
 
 
 def _sdist_faults(sdist: Path, version: str) -> list[str]:
     with tarfile.open(sdist) as archive:
-        names = {name.removeprefix(f"aliquot-{version}/") for name in archive.getnames()}
+        names = {name.removeprefix(f"aliquot_gpu-{version}/") for name in archive.getnames()}
     found = [f"{sdist.name}: {name} is missing" for name in IN_SDIST if name not in names]
     strays = sorted(name for name in names if name.startswith(NOT_IN_SDIST))
     return found + ([f"{sdist.name}: it has {strays[0]}, which is no source"] if strays else [])
@@ -104,7 +109,7 @@ def gather(root: Path, dist: Path, helm: str) -> list[Path]:
     shutil.copyfile(root / "deploy" / "manifests" / "aliquot.yaml", dist / manifests)
     if (root / IMAGE).exists():
         shutil.copyfile(root / IMAGE, dist / image)
-    files = sorted(path for path in dist.glob("aliquot-*") if path.is_file())
+    files = sorted(path for path in dist.glob("aliquot[-_]*") if path.is_file())
     lines = [f"{_sum(path)}  {path.name}\n" for path in files]
     (dist / sums).write_text("".join(lines))
     return files

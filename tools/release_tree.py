@@ -34,11 +34,12 @@ def _version_faults(root: Path) -> Iterator[str]:
     version = version_of(root)
     chart = yaml.safe_load((root / "deploy/chart/Chart.yaml").read_text())
     locked = tomllib.loads((root / "uv.lock").read_text())["package"]
-    ours = next((package["version"] for package in locked if package["name"] == "aliquot"), "none")
+    ours = next((package["version"] for package in locked if package["name"] == "aliquot-gpu"), "none")
     for where, said in (
         ("deploy/chart/Chart.yaml: version", chart["version"]),
         ("deploy/chart/Chart.yaml: appVersion", chart["appVersion"]),
-        ("uv.lock: aliquot", ours),
+        ("uv.lock: aliquot-gpu", ours),
+        ("lab/pyproject.toml: version", version_of(root / "lab")),
     ):
         if str(said) != version:
             yield f"{where} is {said}, pyproject.toml says {version}; write the same version in both"

@@ -1,7 +1,8 @@
 """Prints how the package is built, as a table of counts and below it what is counted.
 
-Nothing is imported or run: the figures come from parsing `src/aliquot` without its generated files. An import counts
-wherever it stands, also within a function or for types alone; cycles are counted with and without those.
+Nothing is imported or run: the figures come from parsing `src` without generated files. An import counts wherever it
+stands, also within a function or for types alone; cycles are counted with and without those. All figures but lines
+are of the product and the laboratory together.
 
     tools/structure.py [--details]
 """
@@ -47,14 +48,14 @@ class Module:
     names: set[tuple[str, str]] = field(default_factory=set)
 
 
-def modules(package: Path) -> dict[str, Module]:
-    """Every handwritten module of a package by its dotted name, with its imports resolved."""
+def modules(source: Path) -> dict[str, Module]:
+    """Every handwritten module of the packages by its dotted name, with its imports resolved."""
     found = {}
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(source.rglob("*.py")):
         if "_pb2" in path.name:
             continue
         text = path.read_text()
-        dotted = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+        dotted = ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
         found[dotted] = Module(dotted, path, ast.parse(text), len(text.splitlines()))
     for module in found.values():
         _imports(module, module.tree, found, late=False)
@@ -245,9 +246,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--details", action="store_true", help="also print what is counted")
     details = parser.parse_args(arguments).details
-    found = modules(ROOT / "src" / "aliquot")
+    found = modules(ROOT / "src")
     counted = measures(found)
-    print(f"{sum(m.lines for m in found.values()):7}  handwritten lines of Python in the wheel")
+    for package, what in (("aliquot", "the wheel"), ("aliquot_lab", "the laboratory's wheel")):
+        lines = sum(m.lines for m in found.values() if m.name.partition(".")[0] == package)
+        print(f"{lines:7}  handwritten lines of Python in {what}")
     print(f"{len(found):7}  modules")
     for what, listed in counted.items():
         print(f"{len(listed):7}  {what}")

@@ -16,7 +16,7 @@ from cluster.namespaces import PREFIX
 from cluster.ours import ROOT
 from cluster.prepare import Parts
 
-from aliquot.bench.fig6 import TOLERANCE
+from aliquot_lab.bench.fig6 import TOLERANCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 HALF = "kubectl apply -f {file} && kubectl wait --for=condition=Ready --timeout=60s pod/half && {look}"

@@ -53,7 +53,7 @@ class Up:
 
     def busy(self, name: str, **gpu: object) -> None:
         """A SharePod that always wants the GPU."""
-        program = [sys.executable, "-m", "aliquot.bench.client", "sync", "--kernel-ms", "5"]
+        program = [sys.executable, "-m", "aliquot_lab.bench.client", "sync", "--kernel-ms", "5"]
         self.apply(name, [*program, "--progress", str(self.folder / f"{name}.progress")], **gpu)
 
     def get(self, path: str) -> dict:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from aliquot.sim import parallel, runs, study
-from aliquot.sim.report.page import page
-from aliquot.sim.report.tables import COLUMNS
+from aliquot_lab.sim import parallel, runs, study
+from aliquot_lab.sim.report.page import page
+from aliquot_lab.sim.report.tables import COLUMNS
 
 from .conftest import Visit
 

@@ -118,7 +118,7 @@ class Seen:
         room = Room(client.gpu)
         try:
             if way == "neighbour":
-                beside = [sys.executable, "-m", "aliquot.bench.client", "steady"]
+                beside = [sys.executable, "-m", "aliquot_lab.bench.client", "steady"]
                 room.start("library-path", [*beside, "--progress", room.folder / "beside"], share=NEIGHBOUR)
             runs = [(["--but", *client.own, *client.left_out], {})]
             runs += [([name], environment) for name, environment in client.own.items()]

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from environments import HERE, python
 
 import aliquot
-from aliquot.bench.fig6 import RequestedShare, Sample, Tenant
-from aliquot.bench.scene import Client, Program, Scene
+from aliquot_lab.bench.fig6 import RequestedShare, Sample, Tenant
+from aliquot_lab.bench.scene import Client, Program, Scene
 
 SLOW = 50
 """How many times longer an emulated kernel takes: half a millisecond, so a step waits for the GPU, not for Python."""

@@ -7,10 +7,10 @@ import time
 import pytest
 from stages import Work, lone_rates, notes, processor_s, sample, start
 
-from aliquot.bench.fig6 import RequestedShare, Tenant, shares
-from aliquot.bench.figures import percentile
-from aliquot.bench.inference import latencies_ms
-from aliquot.bench.scene import scene
+from aliquot_lab.bench.fig6 import RequestedShare, Tenant, shares
+from aliquot_lab.bench.figures import percentile
+from aliquot_lab.bench.inference import latencies_ms
+from aliquot_lab.bench.scene import scene
 
 SERVER, TRAINING = Tenant("server"), Tenant("training")
 MEMORY_MIB = 4096

@@ -81,7 +81,7 @@ def test_training_gets_the_share_that_it_is_due(room: Room, lone_steps_per_s: fl
     """
     due, over = (0.3, 0.02) if neighbour else (0.6, 0.03)
     if neighbour:
-        beside = [sys.executable, "-m", "aliquot.bench.client", "steady", "--progress", room.folder / "beside"]
+        beside = [sys.executable, "-m", "aliquot_lab.bench.client", "steady", "--progress", room.folder / "beside"]
         room.start("library-path", beside, share=("--gpu-request", ".69", "--gpu-mem", "1Gi"))
     run = train(room, "substitute", "loop", 2 * WINDOW_S, 1.2 * WINDOW_S)
     facts = said(run) | {"usage": usage(room, 300), "lone": lone_steps_per_s}

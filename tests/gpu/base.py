@@ -116,7 +116,7 @@ def stress(folder: Path) -> str:
 
 def kernels(progress: Path, kernel_us: int) -> list[str]:
     """The command of a client that keeps kernels of one length ahead of the GPU."""
-    from aliquot.bench.scene import native_client
+    from aliquot_lab.bench.scene import native_client
 
     return native_client("steady", str(kernel_us * 1000))(progress)
 
@@ -209,7 +209,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def wait_ready(files: list[Path], tenants: list) -> None:
     """Until each client has completed its first work."""
-    from aliquot.bench.progress import read_totals
+    from aliquot_lab.bench.progress import read_totals
 
     seconds = 60 * PATIENCE
     until = time.monotonic() + seconds
@@ -221,7 +221,7 @@ def wait_ready(files: list[Path], tenants: list) -> None:
 
 def completed(path: Path) -> int:
     """Steps that a client has completed."""
-    from aliquot.bench.progress import read_totals
+    from aliquot_lab.bench.progress import read_totals
 
     totals = read_totals(path)
     return totals.completed if totals else 0

@@ -164,8 +164,8 @@ def nvml_neighbours() -> dict[str, Any]:
 @check(60)
 def latency_beside_a_big_tenant() -> dict[str, Any]:
     """A small tenant's requests wait for a quota at most, beside one that runs as far ahead as it can."""
-    from aliquot.bench.progress import read_intervals
-    from aliquot.bench.scene import native_client
+    from aliquot_lab.bench.progress import read_intervals
+    from aliquot_lab.bench.scene import native_client
 
     quota_ms, kernel_ms = 20, 1
     with engine(turns="kubeshare", quota_ms=quota_ms) as (running, folder):

@@ -107,7 +107,7 @@ def cuda_graphs() -> dict[str, Any]:
 @check(100)
 def slowdown() -> dict[str, Any]:
     """What sharing costs with kernels of 5 us and 2 ms (KubeShare Fig. 7)."""
-    from aliquot.bench.slowdown import slowdown as measure
+    from aliquot_lab.bench.slowdown import slowdown as measure
 
     figures = measure(EMULATE, quotas_ms=(), kernels_us=(5, 2000), seconds=2)
     if not EMULATE:
@@ -120,7 +120,7 @@ def slowdown() -> dict[str, Any]:
 def slowdown_of_graphs() -> dict[str, Any]:
     """What sharing costs a tenant of captured graphs of short kernels."""
     need("cuda.bindings")
-    from aliquot.bench.scene import python_client
+    from aliquot_lab.bench.scene import python_client
 
     client = python_client("graph", "--kernel-ms", "0.02", "--batch", "100")
     with engine() as (running, folder):
@@ -144,7 +144,7 @@ def slowdown_of_graphs() -> dict[str, Any]:
 def fig6_torch() -> dict[str, Any]:
     """Fig. 6 of KubeShare with PyTorch training loops until all three are there, by charged time and by steps."""
     need("torch")
-    from aliquot.bench.fig6 import ASKS, FAST, TOLERANCE
+    from aliquot_lab.bench.fig6 import ASKS, FAST, TOLERANCE
 
     phases: list[dict[str, Any]] = []
     tenants: dict[str, Any] = {}
@@ -177,13 +177,13 @@ def fig6_torch() -> dict[str, Any]:
 def fig6() -> dict[str, Any]:
     """Fig. 6 of KubeShare with kernels of known duration; both measures agree with what is due."""
     need("cuda.bindings")
-    from aliquot.bench.fig6 import timeline
-    from aliquot.bench.fig6_run import play
+    from aliquot_lab.bench.fig6 import timeline
+    from aliquot_lab.bench.fig6_run import play
 
     report = play(timeline((0, 7, 15, 24, 31), window_s=2), emulate=EMULATE, watch=lambda *_: None)
     out = os.environ.get("ALIQUOT_GPU_OUT")
     if out and has("matplotlib"):
-        from aliquot.bench.plots import draw_fig6
+        from aliquot_lab.bench.plots import draw_fig6
 
         draw_fig6(report, Path(out))
     assert report.kept or (EMULATE and report.max_error <= FAR), json.dumps(report.as_json())
@@ -193,7 +193,7 @@ def fig6() -> dict[str, Any]:
 @check(60)
 def gate() -> dict[str, Any]:
     """The hook's cost per launch on a real driver."""
-    from aliquot.bench.driver_calls import gate as measure
+    from aliquot_lab.bench.driver_calls import gate as measure
 
     figures = measure(EMULATE, rounds=1000)
     assert figures["syscalls_per_launch"] < 0.5, figures
@@ -203,7 +203,7 @@ def gate() -> dict[str, Any]:
 @check(60)
 def allocation() -> dict[str, Any]:
     """The time of an allocation through the hook."""
-    from aliquot.bench.driver_calls import memory as measure
+    from aliquot_lab.bench.driver_calls import memory as measure
 
     return measure(EMULATE, allocations=1000)
 
@@ -212,7 +212,7 @@ def allocation() -> dict[str, Any]:
 def handover() -> dict[str, Any]:
     """From one tenant's last use to the next one's launch."""
     need("cuda.bindings")
-    from aliquot.bench.handover import handover as measure
+    from aliquot_lab.bench.handover import handover as measure
 
     return measure(EMULATE, tenants=(2, 8), quotas_ms=(30,), seconds=4)
 
@@ -220,6 +220,6 @@ def handover() -> dict[str, Any]:
 @check(60)
 def storm() -> dict[str, Any]:
     """A thousand processes register."""
-    from aliquot.bench.storm import storm as measure
+    from aliquot_lab.bench.storm import storm as measure
 
     return measure(EMULATE)

@@ -36,11 +36,11 @@ from aliquot.placement.learned import BadMemory, unpack
 from aliquot.scheduler.agents import UnreadableReport, read_report
 from aliquot.scheduler.wire import Args, BadMessage
 from aliquot.scheduler.wire import read as read_body
-from aliquot.sim.clusters import read_cluster
-from aliquot.sim.policies import parsed
 from aliquot.standalone.documents import read_documents
 from aliquot.topology.matrix import parse_topo
 from aliquot.web.app import dashboard, everyone
+from aliquot_lab.sim.clusters import read_cluster
+from aliquot_lab.sim.policies import parsed
 
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 REFUSED = (AliquotError, BadMessage, UnreadableReport, BadMemory)

@@ -30,7 +30,7 @@ def figures() -> dict[str, int]:
 
 
 def test_structure_is_counted():
-    """The tool counts lines and modules; one module alone starts servers."""
+    """The tool counts lines and modules of both wheels; one module alone starts servers."""
     counted = figures()
 
     assert 10_000 < counted["handwritten lines of Python in the wheel"]

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 # name -> (what it does, how it is written); the tests parse every one with the command itself
-EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
+EXAMPLES: Final[dict[str, tuple[str, str]]] = {
     "run": (
         "a third of a GPU, up to two thirds while others are idle, with 4 GiB of its memory",
         "aliquot run --gpu-request .3 --gpu-limit .6 --gpu-mem 4Gi -- python train.py",
@@ -28,12 +28,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
     "explain": ("why a SharePod waits", "aliquot explain research/notebook"),
     "topo": ("which four GPUs of an emulated machine talk fastest", "aliquot topo --emulate v100x8 --best 4"),
     "doctor": ("the problems of this machine, as JSON", "aliquot doctor -o json"),
-    "demo": ("a figure of KubeShare in under five minutes", "aliquot demo fig6 --fast --out demo-out"),
-    "bench": ("the hook's cost of a launch", "aliquot bench gate"),
-    "sim": (
-        "two policies on generated jobs, side by side in a report",
-        "aliquot sim run --nodes 'v100x4*8' --trace kubeshare:rate=150 --policy aliquot,binpack --out out",
-    ),
     "convert": ("a manifest of another project, in Aliquot's words", "aliquot convert -f pod.yaml --to aliquot"),
     "node": ("this node's settings as a file", "aliquot node --print-config"),
     "scheduler": ("the configuration for kube-scheduler", "aliquot scheduler --print-kube-scheduler-config"),

@@ -1,9 +1,14 @@
-"""Groups of commands: import each command only when it is called, and list all in --help."""
+"""Groups of commands: import each command only when it is called, and list all in --help.
+
+A package adds commands with the entry point group `aliquot.commands`: a module with `COMMANDS` and `EXAMPLES`, tables
+as in `main.py` and `examples.py`. A name of the core cannot be taken by a package.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import cached_property
 from importlib import import_module
 from typing import Any, Final
 
@@ -11,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from aliquot.cli.examples import with_example
+from aliquot.model.errors import AliquotError
 
 _MEANT: Final = {
     "ps": "get", "ls": "get", "list": "get", "show": "get", "status": "get", "rm": "delete", "kill": "delete",
@@ -30,14 +36,15 @@ class SuggestingGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the arguments name, or a refusal with those that are spelt nearly so."""
-        known = self.list_commands(ctx)
-        if args and args[0] in _CHANGING and "apply" in known:
-            ctx.fail(
-                f"No such command '{args[0]}'. What runs cannot be changed in place; change its file and "
-                "start it anew: aliquot apply --restart -f FILE."
-            )
-        if args and args[0] not in known and (close := self._close(args[0], known)):
-            ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(close)}?")
+        if args and self.get_command(ctx, args[0]) is None:
+            known = self.list_commands(ctx)
+            if args[0] in _CHANGING and "apply" in known:
+                ctx.fail(
+                    f"No such command '{args[0]}'. What runs cannot be changed in place; change its file and "
+                    "start it anew: aliquot apply --restart -f FILE."
+                )
+            if close := self._close(args[0], known):
+                ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(close)}?")
         return super().resolve_command(ctx, args)
 
     @staticmethod
@@ -64,35 +71,63 @@ class WholeSentences(SuggestingGroup):
 class LazyGroup(SuggestingGroup):
     """Commands by a table: name -> (module, line in --help). A command has its name in its module.
 
-    `examples` are the epilogues of their help (see `examples.py`).
+    `examples` are the epilogues of their help (see `examples.py`); `added` is the entry point group of more commands.
     """
 
     def __init__(
-        self, *, table: Mapping[str, tuple[str, str]], examples: Mapping[str, tuple[str, str]], **settings: Any
-    ) -> None:
+        self, *, table: Mapping[str, tuple[str, str]], examples: Mapping[str, tuple[str, str]], added: str = "",
+        **settings: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**settings)
         self._table = table
         self._examples = examples
+        self._group = added
+
+    @cached_property
+    def _added(self) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[str, str]]]:
+        """Commands and examples of installed packages.
+
+        Raises:
+            AliquotError: A package's table cannot be loaded.
+        """
+        from importlib.metadata import entry_points  # takes 20 ms, which no command of the table should pay for
+
+        commands: dict[str, tuple[str, str]] = {}
+        examples: dict[str, tuple[str, str]] = {}
+        for entry in entry_points(group=self._group) if self._group else ():
+            try:
+                module = entry.load()
+                commands.update(module.COMMANDS)
+                examples.update(module.EXAMPLES)
+            except (ImportError, AttributeError) as error:
+                raise AliquotError(
+                    f"the commands of {entry.value} cannot be loaded ({error}); install it again"
+                ) from None
+        return commands, examples
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table."""
-        return list(self._table)
+        """In the order of the table, then those of packages."""
+        return list(self._rows())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command itself, imported now."""
-        if cmd_name not in self._table:
+        table, examples = (self._table, self._examples) if cmd_name in self._table else self._added
+        if cmd_name not in table:
             return None
-        command = getattr(import_module(self._table[cmd_name][0]), cmd_name)
+        command = getattr(import_module(table[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)
-        return with_example(cmd_name, command, self._examples)
+        return with_example(cmd_name, command, examples)
+
+    def _rows(self) -> Mapping[str, tuple[str, str]]:
+        return {**self._table, **self._added[0], **self._table}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands from the table, so that a Tab imports none of them."""
-        words = [(name, text) for name, (_, text) in self._table.items() if name.startswith(incomplete)]
+        words = [(name, text) for name, (_, text) in self._rows().items() if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [*(CompletionItem(name, help=text) for name, text in words), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list for --help, from the table."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._table.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self._rows().items()])

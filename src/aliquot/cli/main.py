@@ -15,8 +15,8 @@ import click
 from aliquot.cli.examples import EXAMPLES
 from aliquot.cli.lazy import LazyGroup
 from aliquot.cli.options import one_spelling
-from aliquot.model.errors import AliquotError, in_words, one_line
-from aliquot.model.extras import missing_extra
+from aliquot.model.errors import AliquotError, UserError, in_words, one_line
+from aliquot.model.extras import LAB_PACKAGE, PACKAGE, adding, missing_extra
 
 # name -> (module, line in --help), in the order of --help: the most used first.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -33,28 +33,38 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "explain": ("aliquot.cli.explain", "Explain why a request waits, or why it is placed where it is."),
     "topo": ("aliquot.cli.topo", "Show which GPUs are near each other and which to take together."),
     "doctor": ("aliquot.cli.doctor", "Check this machine: driver, protection level, how to fix each problem."),
-    "demo": ("aliquot.cli.demo", "Show what Aliquot does, with real CUDA programs."),
-    "bench": ("aliquot.cli.bench", "Measure Aliquot on your GPU or an emulated one."),
-    "sim": ("aliquot.cli.sim", "Try placement policies on a trace, in virtual time."),
     "scheduler": ("aliquot.cli.scheduler", "Serve placement to a cluster's kube-scheduler."),
     "convert": ("aliquot.cli.convert", "Show manifests of other projects in Aliquot's words."),
     "node": ("aliquot.cli.node", "Serve a Kubernetes node's GPUs to the pods planned on it."),
     "completion": ("aliquot.cli.completion", "Print the script that makes Tab complete."),
     "arbiter": ("aliquot.cli.arbiter", "Serve tokens (started by the engine; rarely by hand)."),
 }
+LAB: Final = ("demo", "bench", "sim")
+"""Commands of the distribution `aliquot-lab`, by entry points."""
+
+
+class _Commands(LazyGroup):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command, or the way to install it where `aliquot-lab` has it."""
+        if args and args[0] in LAB and self.get_command(ctx, args[0]) is None:
+            raise UserError(f"{args[0]} comes with aliquot-lab, which is not installed: {adding(package=LAB_PACKAGE)}")
+        return super().resolve_command(ctx, args)
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=_Commands,
     table=COMMANDS,
     examples=EXAMPLES,
+    added="aliquot.commands",
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
         "token_normalize_func": one_spelling,
     },
 )
-@click.version_option(package_name="aliquot", prog_name="aliquot")
+@click.version_option(package_name=PACKAGE, prog_name="aliquot")
 def cli() -> None:
     """Share GPUs by the fraction and enforce the shares."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sysconfig
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -39,8 +40,8 @@ def wrong_processor(part: str) -> str:
     return f"Aliquot's hook and emulated driver are written for x86-64, this machine is {machine}"
 
 
-def native_part(name: str) -> Path:
-    """The absolute path of one native library, such as `HOOK`.
+def native_part(name: str, package: str = "aliquot") -> Path:
+    """The absolute path of one native library or program of an installed package, such as `HOOK`.
 
     `ALIQUOT_NATIVE_DIR` names another folder, for those who work on the C code.
 
@@ -51,9 +52,11 @@ def native_part(name: str) -> Path:
     if override and not Path(override).is_dir():
         raise NativePartMissing(f"ALIQUOT_NATIVE_DIR is {override}, where no folder is; give the whole path of one")
     roots = [Path(override)] if override else []
-    package = files("aliquot")
-    candidates = getattr(package, "_paths", None) or [Path(str(package))]
+    installed = files(package)
+    candidates = getattr(installed, "_paths", None) or [Path(str(installed))]
     roots += [Path(str(root)) / "native" for root in candidates]
+    if package != "aliquot":  # an editable install that has programs alone, no libraries, does not name their folder
+        roots.append(Path(sysconfig.get_path("platlib")) / package / "native")
     for root in roots:
         path = root / name
         if path.exists():

@@ -36,6 +36,6 @@ def version() -> str:
     from importlib import metadata  # loads the parsers of e-mail, which no start of a program should pay for
 
     try:
-        return metadata.version("aliquot")
+        return metadata.version("aliquot-gpu")
     except metadata.PackageNotFoundError:
         return "unknown"

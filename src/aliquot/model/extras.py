@@ -1,4 +1,4 @@
-"""Which optional part of the package a third-party module belongs to."""
+"""Which optional part of the package a third-party module belongs to, and how parts are added."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Final
 
 from aliquot.model.errors import AliquotError
 
+PACKAGE: Final = "aliquot-gpu"
+"""The distribution's name; in the package index `aliquot` is another project."""
+LAB_PACKAGE: Final = "aliquot-lab"
+"""The distribution with simulator, benchmarks and demonstration."""
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "cluster": ("cryptography", "google", "grpc", "httptools", "httpx2", "lightkube", "uvloop"),
-    "demo": ("cuda", "matplotlib"),
     "otel": ("opentelemetry",),
     "top": ("textual",),
 }
@@ -24,10 +27,10 @@ class MissingExtra(AliquotError):
         super().__init__(f"this needs {module}, which is not installed: {adding(extra)}")
 
 
-def adding(extra: str) -> str:
+def adding(extra: str = "", package: str = PACKAGE) -> str:
     """The command that adds an extra to the environment that this program runs in: a tool's environment has no pip.
 
-    It names the clone or the wheel that was installed: in the package index the name is another project's.
+    It names the clone or the wheel that was installed, or the laboratory's wheel beside that.
     """
     # Only for the error: metadata loads the parsers of e-mail, which no start of a program should pay for.
     import contextlib
@@ -38,15 +41,17 @@ def adding(extra: str) -> str:
 
     installer, origin = "", ""
     with contextlib.suppress(metadata.PackageNotFoundError):
-        installed_here = metadata.distribution("aliquot")
+        installed_here = metadata.distribution(PACKAGE)
         installer = (installed_here.read_text("INSTALLER") or "").strip()
         url = json.loads(installed_here.read_text("direct_url.json") or "{}")  # PEP 610
         origin = unquote(str(url.get("url", "")).removeprefix("file://"))
         if "dir_info" in url:
-            return f"make -C {shlex.quote(origin)} setup EXTRAS={extra}"
-    wheel = shlex.quote(f"{origin or 'dist/aliquot-VERSION.whl'}[{extra}]")
+            return f"make -C {shlex.quote(origin)} setup{extra and f' EXTRAS={extra}'}"
+    stem, wanted = (name.replace("-", "_") for name in (PACKAGE, package))
+    wheel = (origin or f"dist/{stem}-VERSION.whl").replace(stem, wanted)
+    wheel = shlex.quote(wheel + (extra and f"[{extra}]"))
     if "/pipx/venvs/" in sys.prefix:
-        return f"pipx runpip aliquot install {wheel}"
+        return f"pipx runpip {PACKAGE} install {wheel}"
     return f"uv pip install {wheel} --python {sys.prefix}" if installer == "uv" else f"pip install {wheel}"
 
 

@@ -32,7 +32,7 @@ SOURCES = (
     "deploy/docker",
     "native",
     "pyproject.toml",
-    "src",
+    "src/aliquot",
     "tools",
     "uv.lock",
 )

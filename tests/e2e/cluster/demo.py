@@ -19,13 +19,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aliquot.bench import fig6
-from aliquot.bench.fig6 import Report, RequestedShare, Sample, Tenant
-from aliquot.bench.fig6_run import play_on
-from aliquot.bench.scene import Client
-from aliquot.cli.demo import tell, watching
 from aliquot.model.errors import AliquotError
 from aliquot.model.quantities import format_milli
+from aliquot_lab.bench import fig6
+from aliquot_lab.bench.fig6 import Report, RequestedShare, Sample, Tenant
+from aliquot_lab.bench.fig6_run import play_on
+from aliquot_lab.bench.scene import Client
+from aliquot_lab.cli.demo import tell, watching
 
 from .api import ApiError
 from .cache import Unavailable, say
@@ -133,12 +133,12 @@ def _tenants(cluster: Whole) -> set[Tenant]:
 
 
 def _sharepod(tenant: Tenant, ask: RequestedShare, progress: Path, arguments: list[str]) -> dict[str, Any]:
-    """A SharePod whose container runs `aliquot.bench.client` from this source tree."""
+    """A SharePod whose container runs `aliquot_lab.bench.client` from this source tree."""
     folders = {"src": str(ROOT / "src"), "site": sysconfig.get_path("purelib"), "progress": str(progress)}
     container = {
         "name": "main",
         "image": PYTHON,
-        "command": ["python3", "-m", "aliquot.bench.client", *arguments],
+        "command": ["python3", "-m", "aliquot_lab.bench.client", *arguments],
         "env": [{"name": "PYTHONPATH", "value": "/src:/site"}],
         "volumeMounts": [{"name": name, "mountPath": f"/{name}", "readOnly": name != "progress"} for name in folders],
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from counters import launches
 
-from aliquot.bench.progress import ProgressWriter
+from aliquot_lab.bench.progress import ProgressWriter
 
 
 class Steps:

@@ -105,7 +105,7 @@ def jax() -> dict:
 def bindings() -> dict:
     from cuda.bindings import driver
 
-    from aliquot.bench.cuda import CudaDevice, check
+    from aliquot_lab.bench.cuda import CudaDevice, check
 
     gpu = CudaDevice()
     for _ in range(ROUNDS):

@@ -45,7 +45,7 @@ class Driver:
     def load(self) -> ctypes.c_void_p:
         """The kernel spin_ns of a fresh module, in the current context."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        ptx = files("aliquot.bench").joinpath("spin.ptx").read_bytes() + b"\0"
+        ptx = files("aliquot_lab.bench").joinpath("spin.ptx").read_bytes() + b"\0"
         self("cuModuleLoadData", ctypes.byref(module), ptx)
         self("cuModuleGetFunction", ctypes.byref(function), module, b"spin_ns")
         return function

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from driver import Driver
 
-from aliquot.bench.progress import ProgressWriter
+from aliquot_lab.bench.progress import ProgressWriter
 
 PAGE = 4096
 KERNEL_NS = 500_000

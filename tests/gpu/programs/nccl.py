@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from aliquot.bench.progress import ProgressWriter
+from aliquot_lab.bench.progress import ProgressWriter
 
 os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
 os.environ.setdefault("NCCL_IB_DISABLE", "1")

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from aliquot.bench.progress import ProgressWriter
+from aliquot_lab.bench.progress import ProgressWriter
 
 stop = False
 

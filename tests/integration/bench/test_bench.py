@@ -7,9 +7,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from aliquot.bench.driver_calls import memory
-from aliquot.cli.bench import bench
-from aliquot.cli.demo import demo
+from aliquot_lab.bench.driver_calls import memory
+from aliquot_lab.cli.bench import bench
+from aliquot_lab.cli.demo import demo
 
 pytest.importorskip("cuda.bindings")
 

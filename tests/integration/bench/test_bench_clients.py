@@ -15,9 +15,9 @@ from contextlib import contextmanager
 import pytest
 from waiting import eventually
 
-from aliquot.bench.progress import read_intervals, read_totals
-from aliquot.bench.scene import native_client
 from aliquot.driver import emulation
+from aliquot_lab.bench.progress import read_intervals, read_totals
+from aliquot_lab.bench.scene import native_client
 
 pytest.importorskip("cuda.bindings")
 
@@ -34,7 +34,7 @@ def run_client(machine, tmp_path):
 
     def run(mode: str, *options: str):
         progress = tmp_path / "progress"
-        argv = [sys.executable, "-m", "aliquot.bench.client", mode, "--progress", str(progress), "--report"]
+        argv = [sys.executable, "-m", "aliquot_lab.bench.client", mode, "--progress", str(progress), "--report"]
         env = dict(os.environ) | {"LD_LIBRARY_PATH": str(machine.libcuda.parent)}
         done = subprocess.run(
             [*argv, "--seconds", "0.5", *options], env=env, capture_output=True, text=True, timeout=30, check=True

@@ -19,11 +19,11 @@ from waiting import eventually
 
 import aliquot
 from aliquot.arbiter.client import ArbiterClient, TenantGpu, TenantRecord
-from aliquot.bench.progress import ProgressTotals, read_totals
 from aliquot.driver.emulation import EmulatedMachine, prepare
 from aliquot.driver.injection import TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, native_part
 from aliquot.status.tenants import TenantStatus
+from aliquot_lab.bench.progress import ProgressTotals, read_totals
 
 SOURCES = Path(aliquot.__file__).parents[1]
 WINDOW_S = 2.0
@@ -142,9 +142,9 @@ class Stage:
         return client
 
     def client(self, name: str, request: int, limit: int = 1000, mode: str = "steady", *options: str) -> Client:
-        """Start a CUDA program (see `aliquot.bench.client`) as a tenant of its own."""
+        """Start a CUDA program (see `aliquot_lab.bench.client`) as a tenant of its own."""
         folder = self.tenant(name, request, limit, gpus=1)
-        argv = [sys.executable, "-m", "aliquot.bench.client", mode, *(("--real-time",) if mode != "memory" else ())]
+        argv = [sys.executable, "-m", "aliquot_lab.bench.client", mode, *(("--real-time",) if mode != "memory" else ())]
         argv += ["--progress", str(self.directory / f"{name}.progress"), *options]
         return self.program(folder, argv, name)
 

@@ -10,7 +10,7 @@ import pytest
 from stage import WINDOW_S, Client
 from waiting import eventually
 
-from aliquot.bench.progress import read_intervals
+from aliquot_lab.bench.progress import read_intervals
 
 JOURNAL_NS = 300_000_000  # the ledger is written down four times a second
 SILENT_S = 3.0  # after which the hook takes an arbiter without a sign of life for gone
@@ -140,7 +140,14 @@ def test_a_program_that_starts_without_an_arbiter_is_told_why(stage):
     scene = stage()
     folder = scene.tenant("a", 500)
     scene.kill_arbiter()
-    argv = [sys.executable, "-m", "aliquot.bench.client", "steady", "--progress", str(scene.directory / "a.progress")]
+    argv = [
+        sys.executable,
+        "-m",
+        "aliquot_lab.bench.client",
+        "steady",
+        "--progress",
+        str(scene.directory / "a.progress"),
+    ]
     client = scene.program(folder, argv, "a")
 
     eventually(lambda: client.said, "it says something")

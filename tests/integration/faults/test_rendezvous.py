@@ -12,7 +12,7 @@ import pytest
 from stage import Client, Stage
 from turns import Grants, Span, Steps, going_before_other_programs, turns
 
-from aliquot.bench.progress import read_totals
+from aliquot_lab.bench.progress import read_totals
 
 pytestmark = pytest.mark.real_time
 

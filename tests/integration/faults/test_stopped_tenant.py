@@ -95,7 +95,7 @@ def test_a_stopped_process_takes_no_turns_from_another_of_its_tenant(stage):
     """While one of two processes is stopped, the other has its turns beside a neighbour, with no long wait."""
     scene = stage()
     folder = scene.tenant("a", 500, gpus=1)
-    argv = [sys.executable, "-m", "aliquot.bench.client", "sync", "--real-time", "--progress"]
+    argv = [sys.executable, "-m", "aliquot_lab.bench.client", "sync", "--real-time", "--progress"]
     held, second = (
         scene.program(folder, [*argv, str(scene.directory / f"{name}.progress")], name).wait_ready()
         for name in ("held", "second")

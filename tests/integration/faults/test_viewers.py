@@ -33,7 +33,7 @@ class Viewer:
 
 def bursty(scene: Stage, folder) -> Client:
     """A program that works for 20 ms and rests for 20 ms, so it returns the token by itself."""
-    argv = [sys.executable, "-m", "aliquot.bench.client", "burst", "--real-time", "--idle-ms", "20"]
+    argv = [sys.executable, "-m", "aliquot_lab.bench.client", "burst", "--real-time", "--idle-ms", "20"]
     return scene.program(folder, [*argv, "--progress", str(scene.directory / "a.progress")], "a").wait_ready()
 
 

@@ -16,7 +16,7 @@ from stage import Stage
 from tenant import FakeProcess
 
 from aliquot.arbiter.abi import AttachFlag
-from aliquot.bench.priority import go_before_other_programs
+from aliquot_lab.bench.priority import go_before_other_programs
 
 
 @contextmanager

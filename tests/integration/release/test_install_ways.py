@@ -18,7 +18,6 @@ NEEDS = {
     ("scheduler", "--kubeconfig", "none"): "cluster",
     ("node", "--emulate", "v100"): "cluster",
     ("scheduler", "--otlp-endpoint", "http://127.0.0.1:9"): "cluster",
-    ("demo", "fig6", "--fast", "--emulate", "v100"): "demo",
 }
 
 TOTAL = """
@@ -110,17 +109,32 @@ def test_a_command_that_needs_an_extra_says_how_to_add_it(installed: tuple[Home,
     run = home(aliquot, *words)
 
     assert (1, 1) == (run.returncode, len(run.stderr.splitlines())), run.stderr
-    assert f"'aliquot[{NEEDS[words]}]'" in run.stderr
+    assert f".whl[{NEEDS[words]}]'" in run.stderr
+
+
+def adding(home: Home, aliquot: str, words: tuple[str, ...]) -> str:
+    """Does what the sentence of a command says, and returns it."""
+    named = home(aliquot, *words).stderr.partition("not installed: ")[2].strip()
+    own = [str(Path(aliquot).parent), str(UV.parent), str(home.folder / "pipx" / "bin")]
+    home.variables["PATH"] = ":".join([*own, home.variables["PATH"]])
+    home.done("sh", "-c", named)
+    return named
 
 
 def test_the_command_that_is_named_adds_the_extra(installed: tuple[Home, str]):
     """After the named command the scheduler starts, and misses its cluster instead of a module."""
     home, aliquot = installed
     words = ("scheduler", "--kubeconfig", "none")
-    named = home(aliquot, *words).stderr.partition("not installed: ")[2].strip()
-    own = [str(Path(aliquot).parent), str(UV.parent), str(home.folder / "pipx" / "bin")]
-    home.variables["PATH"] = ":".join([*own, home.variables["PATH"]])
-    assert "'aliquot[cluster]'" in named
-    home.done("sh", "-c", named)
 
+    assert ".whl[cluster]'" in adding(home, aliquot, words)
     assert "kubeconfig" in home(aliquot, *words).stderr
+
+
+def test_the_command_that_is_named_adds_the_laboratory(installed: tuple[Home, str]):
+    """Without aliquot-lab its commands say in one sentence what to install, with status 2; then they are there."""
+    home, aliquot = installed
+    run = home(aliquot, "sim", "turns", "--list")
+
+    assert (2, 1) == (run.returncode, len(run.stderr.splitlines())), run.stderr
+    assert "aliquot_lab-" in adding(home, aliquot, ("sim", "turns", "--list"))
+    assert "irregular" in home.done(aliquot, "sim", "turns", "--list")

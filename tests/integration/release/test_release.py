@@ -21,8 +21,13 @@ from cluster.cache import Unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-WHEELS = [f"aliquot-{VERSION}-py3-none-manylinux_2_17_{arch}.whl" for arch in ("aarch64", "x86_64")]
-HANDED_OUT = ["SHA256SUMS", *WHEELS, *(f"aliquot-{VERSION}{end}" for end in (".tar.gz", ".tgz", ".yaml"))]
+WHEELS = [
+    f"aliquot_{name}-{VERSION}-py3-none-manylinux_2_17_{arch}.whl"
+    for name in ("gpu", "lab")
+    for arch in ("aarch64", "x86_64")
+]
+SDIST = f"aliquot_gpu-{VERSION}.tar.gz"
+HANDED_OUT = ["SHA256SUMS", *WHEELS, SDIST, *(f"aliquot-{VERSION}{end}" for end in (".tgz", ".yaml"))]
 # What makes a build take another's parts.
 NOT_OURS = ("PYTHONPATH", "ALIQUOT_NATIVE_DIR", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL")
 
@@ -87,7 +92,7 @@ def test_everything_is_handed_out_with_its_sum(tree: Tree):
 
 def test_the_sdist_builds_the_same_package(tree: Tree, tmp_path: Path):
     """A wheel that is built from the source archive alone has the files that the released one has."""
-    sdist = tree.root / "dist" / f"aliquot-{VERSION}.tar.gz"
+    sdist = tree.root / "dist" / SDIST
     tree.run(tree.root / ".venv/bin/uv", "build", "--quiet", "--wheel", "--out-dir", tmp_path, sdist, folder=tmp_path)
     (built,) = tmp_path.glob("*.whl")
     wheels = (tree.root / "dist" / WHEELS[1], built)

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from wheels import build
+from wheels import build, laboratory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 # What every Linux with glibc has; a wheel brings nothing of its own and may ask for nothing else.
@@ -63,7 +63,7 @@ class Environment:
             "LD_LIBRARY_PATH": "",
         }
         # Nothing may be compiled on the way either.
-        done = self("pip", "install", "--quiet", "--only-binary", ":all:", f"{wheel}[demo]")
+        done = self("pip", "install", "--quiet", "--only-binary", ":all:", str(wheel), str(laboratory(wheel)))
         assert 0 == done.returncode, done.stderr
 
     def __call__(self, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -76,7 +76,7 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The wheel in an environment that was empty."""
+    """The wheel and the laboratory's in an environment that was empty."""
     return Environment(tmp_path_factory.mktemp("installed"), wheel)
 
 

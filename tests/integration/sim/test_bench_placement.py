@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aliquot.bench.placement import placement
+from aliquot_lab.bench.placement import placement
 
 
 def test_the_figures_have_their_fields():

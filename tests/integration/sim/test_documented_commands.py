@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from aliquot.cli.sim import sim
+from aliquot_lab.cli.sim import sim
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = re.compile(r"^(?:\$ )?aliquot (sim .*)$", re.MULTILINE)

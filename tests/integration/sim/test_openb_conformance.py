@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.sim.openb.batch import BatchTask, run
-from aliquot.sim.openb.results import FILES, Published, RunKey, compare, sc_policy
+from aliquot_lab.sim.openb.batch import BatchTask, run
+from aliquot_lab.sim.openb.results import FILES, Published, RunKey, compare, sc_policy
 
 OPENB = Path(__file__).resolve().parents[2] / "data" / "openb"
 DETERMINISTIC = ("dotprod", "clustering", "packing", "bestfit", "fgd")

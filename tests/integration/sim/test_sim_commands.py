@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.sim.wording import duration, number
+from aliquot_lab.sim.wording import duration, number
 
 OPENB = Path(__file__).resolve().parents[2] / "data" / "openb"
 NODES = str(OPENB / "openb_node_list_gpu_node.csv")

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
-from aliquot.bench.scene import SPIN_PTX
 from aliquot.model.errors import AliquotError
 from aliquot.standalone.client import EngineConnection
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import Call, Reply
+from aliquot_lab.bench.scene import SPIN_PTX
 
 from .conftest import Aliquot, sharepod
 from .test_full_disk import FULL, Disk

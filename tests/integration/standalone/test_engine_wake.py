@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from aliquot.bench.progress import read_totals
-from aliquot.bench.scene import native_client
 from aliquot.placement.machine import NoRoom
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.explaining import explanations
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.wire import Call
 from aliquot.status.tenants import TenantStatus
+from aliquot_lab.bench.progress import read_totals
+from aliquot_lab.bench.scene import native_client
 
 pytestmark = pytest.mark.real_time
 
@@ -43,7 +43,7 @@ class Scene:
 
     def inference(self, name: str, wake_us: int) -> None:
         """A tenant that works 2 ms in kernels of 0.5 ms and rests for 25."""
-        argv = [sys.executable, "-m", "aliquot.bench.client", "burst", "--progress", str(self.directory / name)]
+        argv = [sys.executable, "-m", "aliquot_lab.bench.client", "burst", "--progress", str(self.directory / name)]
         self._start(name, [*argv, "--kernel-ms=0.5", "--batch=4", "--idle-ms=25"], 300, wake_us)
 
     def seen(self, name: str) -> TenantStatus:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.bench.scene import SPIN_PTX
+from aliquot_lab.bench.scene import SPIN_PTX
 
 from .conftest import Aliquot, Cluster, engine_of, eventually, sharepod
 

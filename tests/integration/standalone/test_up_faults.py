@@ -162,7 +162,7 @@ def test_an_engine_out_of_descriptors_answers_again_when_some_are_free(up: Clust
 def test_a_program_left_behind_by_a_run_ends_with_it(up: Cluster, tmp_path):
     """What a run leaves in the background on the GPU is ended with its place, so no share is given twice."""
     progress, pid_file = tmp_path / "p", tmp_path / "pid"
-    left = f"setsid {sys.executable} -m aliquot.bench.client steady --progress {progress}"
+    left = f"setsid {sys.executable} -m aliquot_lab.bench.client steady --progress {progress}"
     wait = f"while ! test -s {progress}; do sleep 0.1; done; sleep 1"
     script = f"{left} >/dev/null 2>&1 & echo $! > {pid_file}; {wait}"
     assert 0 == up.command("run", "--gpu-request", ".6", "--", "sh", "-c", script).returncode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aliquot.bench.fig6 import ASKS, FAST, PAPER, A, B, C, Measured, Report, Sample, measure, shares
 from aliquot.tokens.actions import Share
 from aliquot.tokens.fluid import rates
+from aliquot_lab.bench.fig6 import ASKS, FAST, PAPER, A, B, C, Measured, Report, Sample, measure, shares
 
 S = 1_000_000_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aliquot.bench.figures import handovers, overlap, percentile, slowdown_percent, worst_error
-from aliquot.bench.progress import Interval
+from aliquot_lab.bench.figures import handovers, overlap, percentile, slowdown_percent, worst_error
+from aliquot_lab.bench.progress import Interval
 
 
 def test_a_percentile_is_a_value_that_was_seen():

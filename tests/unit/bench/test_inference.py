@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aliquot.bench.inference import line
+from aliquot_lab.bench.inference import line
 
 
 def test_points_on_a_line_fit_perfectly():

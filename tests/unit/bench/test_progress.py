@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aliquot.bench.progress import RING, Interval, ProgressWriter, read_intervals, read_totals
+from aliquot_lab.bench.progress import RING, Interval, ProgressWriter, read_intervals, read_totals
 
 
 def test_a_client_that_has_launched_nothing_has_no_totals(tmp_path):

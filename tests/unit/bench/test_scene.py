@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from aliquot.bench import scene
-from aliquot.bench.fig6 import Tenant
-from aliquot.bench.progress import ProgressTotals
-from aliquot.bench.scene import SAMPLE_TRIES, Scene
+from aliquot_lab.bench import scene
+from aliquot_lab.bench.fig6 import Tenant
+from aliquot_lab.bench.progress import ProgressTotals
+from aliquot_lab.bench.scene import SAMPLE_TRIES, Scene
 
 MS = 1_000_000
 A = Tenant("a")

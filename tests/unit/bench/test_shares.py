@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aliquot.bench.fig6 import Sample, Tenant
-from aliquot.bench.shares import MIXES, ShareMix, mix_error, windows
+from aliquot_lab.bench.fig6 import Sample, Tenant
+from aliquot_lab.bench.shares import MIXES, ShareMix, mix_error, windows
 
 S = 1_000_000_000
 T0, T1 = Tenant("t0"), Tenant("t1")

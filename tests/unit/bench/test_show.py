@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from aliquot.bench import chart
-from aliquot.bench.fig6 import PAPER, A, B, C, Measured, Report, UsagePoint
-from aliquot.bench.plots import draw_fig6, title
-from aliquot.bench.priority import hindrance
+from aliquot_lab.bench import chart
+from aliquot_lab.bench.fig6 import PAPER, A, B, C, Measured, Report, UsagePoint
+from aliquot_lab.bench.plots import draw_fig6, title
+from aliquot_lab.bench.priority import hindrance
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from aliquot.cli.examples import EXAMPLES
 from aliquot.cli.main import COMMANDS, cli
+from aliquot_lab import cli as lab
 
 
 def completed(*words: str) -> list[str]:
@@ -31,7 +32,7 @@ def completed(*words: str) -> list[str]:
 
 def test_commands_are_offered():
     """Every command that begins so is offered."""
-    assert [name for name in COMMANDS if name.startswith("d")] == completed("d")
+    assert [name for name in [*COMMANDS, *lab.COMMANDS] if name.startswith("d")] == completed("d")
 
 
 def test_options_are_offered():
@@ -72,13 +73,13 @@ def test_the_script_is_one_of_that_shell(shell: str):
 
 def test_every_command_has_an_example():
     """Each command's help ends with an example; a new command gets one in aliquot/cli/examples.py."""
-    assert set(COMMANDS) == set(EXAMPLES)
+    assert (set(COMMANDS), set(lab.COMMANDS)) == (set(EXAMPLES), set(lab.EXAMPLES))
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", EXAMPLES | lab.EXAMPLES)
 def test_every_example_is_understood(name: str):
     """Each example is accepted by the very command that it is an example of."""
-    words = shlex.split(EXAMPLES[name][1].replace('"$(', "").replace(')"', "").replace("eval ", ""))
+    words = shlex.split((EXAMPLES | lab.EXAMPLES)[name][1].replace('"$(', "").replace(')"', "").replace("eval ", ""))
     assert ["aliquot", name] == words[:2]
     command: click.Command | None = cli
     rest = words[1:]

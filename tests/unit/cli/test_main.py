@@ -12,14 +12,15 @@ import pytest
 from click.testing import CliRunner
 
 import aliquot.cli as aliquot_cli
-from aliquot.cli.main import COMMANDS, cli
+import aliquot_lab.cli as lab_cli
+from aliquot.cli.main import COMMANDS, LAB, cli
 from aliquot.cli.top_text import BAR_CELLS, bar
 from aliquot.driver.emulation import PROFILES
 from aliquot.model import extras
 from aliquot.model.errors import UserError
 from aliquot.model.extras import EXTRAS, installed
 
-ENGINE_FREE_COMMANDS = [name for name in COMMANDS if name != "arbiter"]
+ENGINE_FREE_COMMANDS = [name for name in (*COMMANDS, *LAB) if name != "arbiter"]
 
 
 def aliquot(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -190,7 +191,7 @@ def test_a_number_without_an_end_ends_with_status_2():
 
 def test_no_option_takes_click_s_own_numbers():
     """No command has an option of click's floats, which take NaN."""
-    sources = (Path(aliquot_cli.__file__).parent).rglob("*.py")
+    sources = [path for package in (aliquot_cli, lab_cli) for path in Path(package.__file__).parent.rglob("*.py")]
 
     assert not [s.name for s in sources if re.search(r"type=float|click\.FLOAT|FloatRange", s.read_text("utf-8"))]
 
@@ -242,7 +243,6 @@ main()
         ("kubectl", ["get", "gpus"], "cluster"),
         ("kubectl", ["top"], "cluster"),
         ("kubectl", ["doctor"], "cluster"),
-        ("main", ["demo", "fig6", "--fast"], "demo"),
     ],
 )
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(program, words, extra, tmp_path):
@@ -257,9 +257,40 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(program, wor
     assert f"make -C {Path(__file__).parents[3]} setup EXTRAS={extra}" in done.stderr
 
 
+@pytest.mark.parametrize("words", [["sim", "run"], ["bench", "gate"], ["demo", "fig6"], ["demo", "--help"]])
+def test_without_the_laboratory_its_commands_say_what_to_install(words, tmp_path):
+    """Where aliquot-lab is not installed its commands end with status 2 and one sentence, and --help lists none."""
+    hidden = (
+        "import importlib.metadata as m; real = m.entry_points;"
+        "m.entry_points = lambda **of: [] if of == {'group': 'aliquot.commands'} else real(**of);"
+        "import sys; from aliquot.cli.main import main; sys.argv = ['aliquot', *%r]; main()"
+    )
+    done, listed = (
+        subprocess.run([sys.executable, "-c", hidden % w], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        for w in (words, ["--help"])
+    )
+    sentence = f"{words[0]} comes with aliquot-lab, which is not installed: make -C {Path(__file__).parents[3]} setup"
+
+    assert (2, f"aliquot: {sentence}\n") == (done.returncode, done.stderr)
+    assert set() == set(LAB) & set(listed.stdout.split())
+
+
+def test_a_package_whose_commands_cannot_be_loaded_is_named(tmp_path):
+    """A broken package is one sentence, and costs the commands of the core nothing."""
+    (tmp_path / "torn-1.dist-info").mkdir()
+    (tmp_path / "torn-1.dist-info" / "METADATA").write_text("Name: torn\nVersion: 1\n")
+    (tmp_path / "torn-1.dist-info" / "entry_points.txt").write_text("[aliquot.commands]\ntorn = torn.nowhere\n")
+
+    listed, explained = (aliquot(*words, PYTHONPATH=str(tmp_path)) for words in (["--help"], ["topo", "--help"]))
+
+    sentence = "the commands of torn.nowhere cannot be loaded (No module named 'torn'); install it again"
+    assert (1, f"aliquot: {sentence}\n") == (listed.returncode, listed.stderr)
+    assert 0 == explained.returncode
+
+
 def test_every_optional_dependency_belongs_to_an_extra():
     """The modules of all extras can be found where all extras are installed."""
-    assert {"cluster": True, "demo": True, "otel": True, "top": True} == {extra: installed(extra) for extra in EXTRAS}
+    assert {"cluster": True, "otel": True, "top": True} == {extra: installed(extra) for extra in EXTRAS}
 
 
 @pytest.mark.parametrize("words", [["--help"], ["topo", "--emulate", "h100x2"], ["convert", "-f", "{pod}"]])
@@ -291,7 +322,7 @@ def test_a_bar_is_always_as_wide(usage, limit):
 
 def test_a_suggested_gpu_runs_programs_of_todays_cuda():
     """Wherever a message offers an emulated GPU for a run, that GPU has what CUDA 13 asks for at least: 7.5."""
-    sources = Path(extras.__file__).parents[1].rglob("*.py")
+    sources = Path(extras.__file__).parents[2].rglob("*.py")
     offer = re.compile(r"--emulate ([a-z0-9-]+?)(?:x[0-9]+)?\b")
     lines = (line for path in sources for line in path.read_text().splitlines() if "topo" not in line)
     offered = {PROFILES[word] for line in lines for word in offer.findall(line) if word in PROFILES}

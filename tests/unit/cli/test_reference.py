@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.cli.main import COMMANDS
+from aliquot.cli.main import COMMANDS, LAB
 
 pytest.importorskip("lightkube", reason="the parts for a cluster are not installed: no reference of them")
 
@@ -30,7 +30,7 @@ def test_every_command_has_its_section_with_an_example():
     text = (FOLDER / "cli.md").read_text()
     sections = {part.splitlines()[0]: part for part in text.split("\n## aliquot ")[1:]}
 
-    assert set(COMMANDS) == set(sections)
+    assert {*COMMANDS, *LAB} == set(sections)
     assert [] == [name for name, part in sections.items() if "\nExample" not in part]
 
 

@@ -11,7 +11,7 @@ import pytest
 from aliquot.model.extras import adding
 
 ROOT = Path(__file__).resolve().parents[3]
-WHEEL = '{"url": "file:///srv/dist/aliquot-0.1.0-py3-none-any.whl", "archive_info": {}}'
+WHEEL = '{"url": "file:///srv/dist/aliquot_gpu-0.1.0-py3-none-any.whl", "archive_info": {}}'
 CLONE = '{"url": "file:///home/ann/my%20clone", "dir_info": {"editable": true}}'
 
 
@@ -19,13 +19,13 @@ CLONE = '{"url": "file:///home/ann/my%20clone", "dir_info": {"editable": true}}'
     ("origin", "installer", "prefix", "advice"),
     [
         (CLONE, "uv", "/home/ann/my clone/.venv", "make -C '/home/ann/my clone' setup EXTRAS=top"),
-        (WHEEL, "pip", "/v", "pip install '/srv/dist/aliquot-0.1.0-py3-none-any.whl[top]'"),
-        (WHEEL, "uv", "/v", "uv pip install '/srv/dist/aliquot-0.1.0-py3-none-any.whl[top]' --python /v"),
+        (WHEEL, "pip", "/v", "pip install '/srv/dist/aliquot_gpu-0.1.0-py3-none-any.whl[top]'"),
+        (WHEEL, "uv", "/v", "uv pip install '/srv/dist/aliquot_gpu-0.1.0-py3-none-any.whl[top]' --python /v"),
         (
             WHEEL, "pip", "/h/pipx/venvs/aliquot",
-            "pipx runpip aliquot install '/srv/dist/aliquot-0.1.0-py3-none-any.whl[top]'",
+            "pipx runpip aliquot-gpu install '/srv/dist/aliquot_gpu-0.1.0-py3-none-any.whl[top]'",
         ),
-        (None, None, "/v", "pip install 'dist/aliquot-VERSION.whl[top]'"),
+        (None, None, "/v", "pip install 'dist/aliquot_gpu-VERSION.whl[top]'"),
     ],
 )  # fmt: skip
 def test_an_extra_is_added_from_where_the_package_came(
@@ -37,6 +37,23 @@ def test_an_extra_is_added_from_where_the_package_came(
     monkeypatch.setattr(metadata, "distribution", lambda name: package)
     monkeypatch.setattr("sys.prefix", prefix)
     assert advice == adding("top")
+
+
+@pytest.mark.parametrize(
+    ("origin", "advice"),
+    [
+        (CLONE, "make -C '/home/ann/my clone' setup"),
+        (WHEEL, "pip install /srv/dist/aliquot_lab-0.1.0-py3-none-any.whl"),
+        (None, "pip install dist/aliquot_lab-VERSION.whl"),
+    ],
+)
+def test_the_laboratory_is_added_from_where_the_package_came(monkeypatch: pytest.MonkeyPatch, origin, advice):
+    """The advice names the clone, or the laboratory's wheel beside the one that was installed."""
+    files = {"direct_url.json": origin, "INSTALLER": "pip"}
+    monkeypatch.setattr(
+        metadata, "distribution", lambda name: type("Package", (), {"read_text": staticmethod(files.get)})
+    )
+    assert advice == adding(package="aliquot-lab")
 
 
 def test_nothing_advises_to_install_the_name_from_the_package_index():

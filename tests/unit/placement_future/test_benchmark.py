@@ -10,9 +10,9 @@ import pytest
 
 from aliquot.placement.kernels import Kernels
 from aliquot.placement.policies.aliquot import Aliquot
-from aliquot.sim.openb.columns import columns
-from aliquot.sim.openb.replay import replay
-from aliquot.sim.openb.trace import read_nodes, read_pods
+from aliquot_lab.sim.openb.columns import columns
+from aliquot_lab.sim.openb.replay import replay
+from aliquot_lab.sim.openb.trace import read_nodes, read_pods
 
 DATA = Path(__file__).parents[2] / "data" / "openb"
 NODES = DATA / "openb_node_list_gpu_node.csv"

@@ -14,11 +14,16 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tools"))
 
 VERSION = "1.2.0"
+IN_SDIST = (
+    "LICENSE", "pyproject.toml", "lab/pyproject.toml", "CMakeLists.txt", "native/hook/gate.c",
+    "src/aliquot/cli/main.py", "src/aliquot_lab/cli/sim.py",
+)  # fmt: skip
 VENDOR = "src/aliquot/web/static/vendor"
 CHART = "apiVersion: v2\nname: aliquot\nversion: {0}\nappVersion: {0}\n"
 FILES = {
-    "pyproject.toml": f'[project]\nname = "aliquot"\nversion = "{VERSION}"\nlicense-files = ["LICENSE"]\n',
-    "uv.lock": f'[[package]]\nname = "aliquot"\nversion = "{VERSION}"\n',
+    "pyproject.toml": f'[project]\nname = "aliquot-gpu"\nversion = "{VERSION}"\nlicense-files = ["LICENSE"]\n',
+    "lab/pyproject.toml": f'[project]\nname = "aliquot-lab"\nversion = "{VERSION}"\n',
+    "uv.lock": f'[[package]]\nname = "aliquot-gpu"\nversion = "{VERSION}"\n',
     "deploy/chart/Chart.yaml": CHART.format(VERSION),
     "deploy/manifests/aliquot.yaml": "kind: Namespace\n",
     "CHANGELOG.md": f"# Changelog\n\n## {VERSION} (2026-03-01)\n\n- Shared.\n\n## 1.1.0 (2026-01-01)\n\n- Begun.\n",
@@ -76,8 +81,10 @@ class Tree:
         hook = ("libaliquot.so", "libaliquot_cuda.so", "libaliquot_nvml.so", "libaliquot_handover.so")
         wheel(self.dist, "x86_64", {part: elf(62) for part in (*hook, kernels, *emulator)})
         wheel(self.dist, "aarch64", {kernels: elf(183)})
-        names = ("LICENSE", "pyproject.toml", "CMakeLists.txt", "native/hook/gate.c", "src/aliquot/cli/main.py")
-        sdist(self.dist, names)
+        programs = {f"bench/aliquot-bench-{name}": elf(62) for name in ("client", "driver", "storm", "token")}
+        wheel(self.dist, "x86_64", programs, package="aliquot_lab")
+        wheel(self.dist, "aarch64", {}, package="aliquot_lab")
+        sdist(self.dist, IN_SDIST)
 
 
 def elf(machine: int, needs: str = "GLIBC_2.17") -> bytes:
@@ -85,25 +92,29 @@ def elf(machine: int, needs: str = "GLIBC_2.17") -> bytes:
     return b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + machine.to_bytes(2, "little") + needs.encode()
 
 
-def wheel(dist: Path, arch: str, native: dict[str, bytes], version: str = VERSION, licence: bool = True) -> Path:
-    """A wheel with these native parts, below aliquot/native."""
-    path = dist / f"aliquot-{VERSION}-py3-none-manylinux_2_17_{arch}.whl"
-    facts = f"aliquot-{VERSION}.dist-info"
+def wheel(
+    dist: Path, arch: str, native: dict[str, bytes], version: str = VERSION, licence: bool = True,
+    package: str = "aliquot_gpu",
+) -> Path:  # fmt: skip
+    """A wheel with these native parts, below native/ of its package."""
+    path = dist / f"{package}-{VERSION}-py3-none-manylinux_2_17_{arch}.whl"
+    facts = f"{package}-{VERSION}.dist-info"
+    folder = package.removesuffix("_gpu")
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{facts}/METADATA", f"Metadata-Version: 2.4\nName: aliquot\nVersion: {version}\n")
+        archive.writestr(f"{facts}/METADATA", f"Metadata-Version: 2.4\nName: {package}\nVersion: {version}\n")
         if licence:
             archive.writestr(f"{facts}/licenses/LICENSE", "Apache License\n")
         for name, content in native.items():
-            archive.writestr(f"aliquot/native/{name}", content)
+            archive.writestr(f"{folder}/native/{name}", content)
     return path
 
 
 def sdist(dist: Path, names: tuple[str, ...]) -> Path:
     """A source archive with these files."""
-    path = dist / f"aliquot-{VERSION}.tar.gz"
+    path = dist / f"aliquot_gpu-{VERSION}.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         for name in names:
-            archive.addfile(tarfile.TarInfo(f"aliquot-{VERSION}/{name}"))
+            archive.addfile(tarfile.TarInfo(f"aliquot_gpu-{VERSION}/{name}"))
     return path
 
 

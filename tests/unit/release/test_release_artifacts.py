@@ -6,12 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from release_scene import Tree, elf, image, sdist, wheel
+from release_scene import IN_SDIST, Tree, elf, image, sdist, wheel
 
 import release  # isort: skip - the scene shows where it is
 
-X86 = "aliquot-1.2.0-py3-none-manylinux_2_17_x86_64.whl"
-ARM = "aliquot-1.2.0-py3-none-manylinux_2_17_aarch64.whl"
+X86 = "aliquot_gpu-1.2.0-py3-none-manylinux_2_17_x86_64.whl"
+ARM = "aliquot_gpu-1.2.0-py3-none-manylinux_2_17_aarch64.whl"
+LAB = tuple(name.replace("_gpu", "_lab") for name in (ARM, X86))
 
 
 @pytest.fixture
@@ -27,31 +28,37 @@ def faults(tree: Tree) -> list[str]:
 
 
 def test_artifacts_as_they_must_be_have_no_fault(ready: Tree):
-    """Both wheels, the sdist, and an image of this version: nothing is said."""
+    """All wheels, the sdist, and an image of this version: nothing is said."""
     image(ready, "1.2.0")
 
     assert [] == faults(ready)
 
 
 def test_each_missing_artifact_is_named(tree: Tree):
-    """Nothing built is three sentences."""
+    """Nothing built is a sentence for each wheel and one for the sdist."""
     tree.dist.mkdir()
 
     assert [
-        f"dist/{ARM}: the wheel for aarch64 is missing; build it with make release",
-        f"dist/{X86}: the wheel for x86_64 is missing; build it with make release",
-        "dist/aliquot-1.2.0.tar.gz: the sdist is missing; build it with make release",
+        "dist/aliquot_gpu-1.2.0-py3-none-manylinux_2_17_aarch64.whl: the wheel of aliquot_gpu for aarch64 is missing; "
+        "build it with make release",
+        "dist/aliquot_gpu-1.2.0-py3-none-manylinux_2_17_x86_64.whl: the wheel of aliquot_gpu for x86_64 is missing; "
+        "build it with make release",
+        "dist/aliquot_gpu-1.2.0.tar.gz: the sdist is missing; build it with make release",
+        "dist/aliquot_lab-1.2.0-py3-none-manylinux_2_17_aarch64.whl: the wheel of aliquot_lab for aarch64 is missing; "
+        "build it with make release",
+        "dist/aliquot_lab-1.2.0-py3-none-manylinux_2_17_x86_64.whl: the wheel of aliquot_lab for x86_64 is missing; "
+        "build it with make release",
     ] == faults(tree)
 
 
 def test_what_is_of_another_version_is_not_handed_out(ready: Tree):
     """A file left by an earlier release, and an image of one, are named."""
-    (ready.dist / "aliquot-1.1.0.tar.gz").touch()
+    (ready.dist / "aliquot_gpu-1.1.0.tar.gz").touch()
     image(ready, "1.1.0")
 
     assert [
         "build/aliquot-image.tar: it is of version 1.1.0, the tree is 1.2.0; make image builds it anew",
-        "dist/aliquot-1.1.0.tar.gz: it does not belong to 1.2.0; remove it",
+        "dist/aliquot_gpu-1.1.0.tar.gz: it does not belong to 1.2.0; remove it",
     ] == faults(ready)
 
 
@@ -70,6 +77,15 @@ def test_native_parts_fit_the_wheels_name(ready: Tree, native: bytes, sentence: 
     wheel(ready.dist, "aarch64", {"libaliquot_kernels.so": native})
 
     assert [f"{ARM}: aliquot/native/libaliquot_kernels.so {sentence}"] == faults(ready)
+
+
+def test_the_laboratorys_wheel_has_its_programs(ready: Tree):
+    """A program of the benchmarks that is missing is named with its wheel."""
+    wheel(ready.dist, "x86_64", {"bench/aliquot-bench-client": elf(62)}, package="aliquot_lab")
+
+    assert [
+        f"{LAB[1]}: aliquot_lab/native/bench/aliquot-bench-{name} is missing" for name in ("driver", "storm", "token")
+    ] == faults(ready)
 
 
 def test_a_wheel_is_whole(ready: Tree):
@@ -103,16 +119,16 @@ def test_nothing_is_added_when_helm_fails(ready: Tree):
     with pytest.raises(release.NoChart, match="`false package` ends with status 1: it says nothing"):
         release.gather(ready.root, ready.dist, "false")
 
-    assert {ARM, X86, "aliquot-1.2.0.tar.gz"} == {path.name for path in ready.dist.iterdir()}
+    assert {ARM, X86, *LAB, "aliquot_gpu-1.2.0.tar.gz"} == {path.name for path in ready.dist.iterdir()}
 
 
 def test_the_sdist_has_sources_and_nothing_else(ready: Tree):
     """Sources that are missing and folders that are none are named."""
-    sdist(ready.dist, ("LICENSE", "pyproject.toml", "CMakeLists.txt", "src/aliquot/cli/main.py", "build/x.o"))
+    sdist(ready.dist, (*(name for name in IN_SDIST if name != "native/hook/gate.c"), "build/x.o"))
 
     assert [
-        "aliquot-1.2.0.tar.gz: it has build/x.o, which is no source",
-        "aliquot-1.2.0.tar.gz: native/hook/gate.c is missing",
+        "aliquot_gpu-1.2.0.tar.gz: it has build/x.o, which is no source",
+        "aliquot_gpu-1.2.0.tar.gz: native/hook/gate.c is missing",
     ] == faults(ready)
 
 
@@ -125,7 +141,8 @@ def test_the_sums_are_those_of_the_files(ready: Tree, tmp_path: Path):
     gathered = release.gather(ready.root, ready.dist, str(helm))
     check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
 
-    names = {ARM, X86, *(f"aliquot-1.2.0{end}" for end in (".tar.gz", ".tgz", ".yaml", "-image.tar"))}
+    made = {f"aliquot-1.2.0{end}" for end in (".tgz", ".yaml", "-image.tar")}
+    names = {ARM, X86, *LAB, "aliquot_gpu-1.2.0.tar.gz", *made}
     assert names == {path.name for path in gathered}
     assert ([], 0) == (faults(ready), subprocess.run(check, cwd=ready.dist).returncode)
     (ready.dist / X86).write_bytes(b"other")

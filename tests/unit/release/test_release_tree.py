@@ -36,7 +36,8 @@ def test_a_tree_that_is_as_it_must_be_has_no_fault(tree: Tree):
             "deploy/chart/Chart.yaml: version is 1.1.9",
         ),
         ("deploy/chart/Chart.yaml", "appVersion: 1.2.0", "appVersion: 2", "deploy/chart/Chart.yaml: appVersion is 2"),
-        ("uv.lock", "1.2.0", "1.2.1", "uv.lock: aliquot is 1.2.1"),
+        ("uv.lock", "1.2.0", "1.2.1", "uv.lock: aliquot-gpu is 1.2.1"),
+        ("lab/pyproject.toml", "1.2.0", "1.2.1", "lab/pyproject.toml: version is 1.2.1"),
     ],
 )
 def test_every_version_is_that_of_the_project(tree: Tree, file: str, old: str, new: str, where: str):

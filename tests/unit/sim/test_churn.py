@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aliquot.cli.sim import sim
 from aliquot.model.errors import UserError
-from aliquot.sim.openb.trace import read_nodes
-from aliquot.sim.papers import churn
-from aliquot.sim.parallel import Finished
+from aliquot_lab.cli.sim import sim
+from aliquot_lab.sim.openb.trace import read_nodes
+from aliquot_lab.sim.papers import churn
+from aliquot_lab.sim.parallel import Finished
 
 DATA = Path(__file__).parents[2] / "data" / "openb"
 

@@ -10,7 +10,7 @@ import pytest
 from aliquot.model.errors import UserError
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.saved import dump
-from aliquot.sim.clusters import ranked, read_cluster
+from aliquot_lab.sim.clusters import ranked, read_cluster
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "sim"
 

@@ -14,11 +14,11 @@ from aliquot.model.requests import Device, Labels
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.pool_policy import pool_policy
-from aliquot.sim.engine import Discipline, SimSettings, Simulation
-from aliquot.sim.jobs import Job
-from aliquot.sim.kernel import Kernel, Kind, us
-from aliquot.sim.policies import made
-from aliquot.sim.pool import PoolSettings
+from aliquot_lab.sim.engine import Discipline, SimSettings, Simulation
+from aliquot_lab.sim.jobs import Job
+from aliquot_lab.sim.kernel import Kernel, Kind, us
+from aliquot_lab.sim.policies import made
+from aliquot_lab.sim.pool import PoolSettings
 
 
 def node(name: str, gpus: int, rank: int = 0) -> NodeSpec:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from asking import asking
 
-from aliquot.sim.clusters import read_cluster
-from aliquot.sim.jobs import Job, Workload
-from aliquot.sim.kernel import us
-from aliquot.sim.load import all_impossible, left_out, offered, sentence
+from aliquot_lab.sim.clusters import read_cluster
+from aliquot_lab.sim.jobs import Job, Workload
+from aliquot_lab.sim.kernel import us
+from aliquot_lab.sim.load import all_impossible, left_out, offered, sentence
 
 
 def jobs(*rows: tuple[float, float, float]) -> Workload:

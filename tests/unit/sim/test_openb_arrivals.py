@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.sim.openb.arrivals import arrivals
-from aliquot.sim.openb.gorand import GoRand
-from aliquot.sim.openb.trace import PodRow, read_pods
+from aliquot_lab.sim.openb.arrivals import arrivals
+from aliquot_lab.sim.openb.gorand import GoRand
+from aliquot_lab.sim.openb.trace import PodRow, read_pods
 
 OPENB = Path(__file__).resolve().parents[2] / "data" / "openb"
 NODES, GPUS = 1213, 6212

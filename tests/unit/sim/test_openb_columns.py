@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from aliquot.placement.asks import Shape
 from aliquot.placement.policies.fgd import typical_shapes
-from aliquot.sim.openb.columns import TaskEvents, columns
-from aliquot.sim.openb.fragmentation import Fragmentation
+from aliquot_lab.sim.openb.columns import TaskEvents, columns
+from aliquot_lab.sim.openb.fragmentation import Fragmentation
 
 MODELS = ["T4", "G2"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.sim import parallel
-from aliquot.sim.parallel import part_done, run_all
+from aliquot_lab.sim import parallel
+from aliquot_lab.sim.parallel import part_done, run_all
 
 Task = tuple[str, float]
 

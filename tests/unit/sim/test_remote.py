@@ -1,18 +1,16 @@
-"""Runs on a Dask or a Ray cluster give what runs here give."""
+"""Runs on a Dask cluster give what runs here give."""
 
 from __future__ import annotations
 
 import builtins
 import os
-import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from aliquot.model.errors import AliquotError, UserError
-from aliquot.sim import parallel, remote, runs
+from aliquot_lab.sim import parallel, remote, runs
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "sim"
 
@@ -56,47 +54,6 @@ def test_without_an_address_dask_starts_workers_here(tasks: list[runs.RunTask]):
     assert [run.figures for run in here.results.values()] == [run.figures for run in there.results.values()]
 
 
-@pytest.fixture
-def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Ray's own files in a folder that goes away; its sockets need a short path."""
-    folder = tempfile.mkdtemp(prefix="alq-", dir="/tmp")
-    monkeypatch.setenv("RAY_TMPDIR", folder)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    yield
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def ray_head(ray_folder: None) -> Iterator[str]:
-    """The address of a Ray cluster of one node with two CPUs."""
-    utils = pytest.importorskip("ray.cluster_utils", reason="ray is not installed")
-    head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80 << 20}
-    cluster = utils.Cluster(initialize_head=True, head_node_args=head)
-    yield cluster.address
-    cluster.shutdown()
-
-
-def test_a_ray_cluster_gives_the_same_results_by_seed(ray_head: str, tasks: list[runs.RunTask]):
-    """Ray's workers find the same figures for every task, in the order of the tasks."""
-    there = remote.run_all(f"ray:{ray_head}", tasks)
-
-    here = parallel.run_all(runs.run, tasks, workers=1)
-
-    assert tasks == list(there.results)
-    assert [run.figures for run in here.results.values()] == [run.figures for run in there.results.values()]
-
-
-@pytest.mark.slow
-def test_without_an_address_ray_starts_workers_here(ray_folder: None, tasks: list[runs.RunTask]):
-    """Processes of this machine find the same figures."""
-    pytest.importorskip("ray", reason="ray is not installed")
-
-    there = remote.run_all("ray", tasks)
-
-    here = parallel.run_all(runs.run, tasks, workers=1)
-    assert [run.figures for run in here.results.values()] == [run.figures for run in there.results.values()]
-
-
 def test_tables_travel_with_the_runs(tasks: list[runs.RunTask], tmp_path: Path):
     """A worker that does not have the files at their path runs what was sent along."""
     carried = remote.tables_of(tasks)
@@ -117,25 +74,24 @@ def test_tables_are_not_written_into_the_folder_of_another_user(
         remote.run_with(carried, tasks[0])
 
 
-@pytest.mark.parametrize("name", ["dask", "ray"])
-def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tasks: list[runs.RunTask], name: str):
+def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tasks: list[runs.RunTask]):
     """It says what to install."""
     real = builtins.__import__
 
     def without(module: str, *rest: object, **named: object) -> object:
-        if module.partition(".")[0] in ("distributed", "ray"):
+        if module.partition(".")[0] == "distributed":
             raise ImportError(module)
         return real(module, *rest, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builtins, "__import__", without)
 
-    with pytest.raises(UserError, match=f"make -C .* setup EXTRAS={name}"):
-        remote.run_all(name, tasks)
+    with pytest.raises(UserError, match=r"make -C .* setup EXTRAS=dask"):
+        remote.run_all("dask", tasks)
 
 
 def test_a_cluster_of_another_kind_is_refused(tasks: list[runs.RunTask]):
     """The sentence names the kinds that there are."""
-    with pytest.raises(UserError, match="allowed are dask, dask:ADDRESS, ray and ray:ADDRESS"):
+    with pytest.raises(UserError, match="allowed are dask and dask:ADDRESS"):
         remote.run_all("slurm:head", tasks)
 
 

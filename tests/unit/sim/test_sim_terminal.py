@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from aliquot.sim import parallel, runs, study, terminal
-from aliquot.sim.wording import number
+from aliquot_lab.sim import parallel, runs, study, terminal
+from aliquot_lab.sim.wording import number
 
 
 @pytest.fixture(scope="module")

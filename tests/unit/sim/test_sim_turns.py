@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from aliquot.cli.main import cli
-from aliquot.sim.turns.measures import TenantRun, fluid, judge, wanted
-from aliquot.sim.turns.mixes import BY_NAME, Member, Mix
-from aliquot.sim.turns.node import MachineSpeeds, SimulatedNode
-from aliquot.sim.turns.programs import MS, SECOND, loop, spinner
 from aliquot.tokens import FluidPolicy, Share
+from aliquot_lab.sim.turns.measures import TenantRun, fluid, judge, wanted
+from aliquot_lab.sim.turns.mixes import BY_NAME, Member, Mix
+from aliquot_lab.sim.turns.node import MachineSpeeds, SimulatedNode
+from aliquot_lab.sim.turns.programs import MS, SECOND, loop, spinner
 
 
 def played(*members: Member, seconds: float = 5, **machine: int) -> SimulatedNode:

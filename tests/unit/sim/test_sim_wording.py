@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aliquot.sim.wording import duration
+from aliquot_lab.sim.wording import duration
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aliquot.model.errors import UserError
-from aliquot.sim import parallel, runs, sizes, study
-from aliquot.sim.report.findings import verdict
+from aliquot_lab.sim import parallel, runs, sizes, study
+from aliquot_lab.sim.report.findings import verdict
 
 
 def test_a_range_stands_for_every_size_in_it():

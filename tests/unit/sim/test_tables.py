@@ -7,11 +7,11 @@ import gzip
 import pytest
 
 from aliquot.model.errors import UserError
-from aliquot.sim.openb.trace import read_nodes, read_pods
-from aliquot.sim.seeds import seed_list
-from aliquot.sim.tables import BadTable, read_rows, write_whole
-from aliquot.sim.workloads.specs import generated
-from aliquot.sim.workloads.table import read_jobs
+from aliquot_lab.sim.openb.trace import read_nodes, read_pods
+from aliquot_lab.sim.seeds import seed_list
+from aliquot_lab.sim.tables import BadTable, read_rows, write_whole
+from aliquot_lab.sim.workloads.specs import generated
+from aliquot_lab.sim.workloads.table import read_jobs
 
 POD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n"
 NODE = "sn,cpu_milli,memory_mib,gpu,model\n"

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from aliquot.model.errors import UserError
-from aliquot.sim.openb.trace import PodRow
-from aliquot.sim.runs import Scenario, workload
-from aliquot.sim.workloads.generated import KubeShareJobs, MixJobs, kubeshare, mix
-from aliquot.sim.workloads.table import read_jobs
-from aliquot.sim.workloads.trace import Draws, TraceReplay, drawn, replayed
+from aliquot_lab.sim.openb.trace import PodRow
+from aliquot_lab.sim.runs import Scenario, workload
+from aliquot_lab.sim.workloads.generated import KubeShareJobs, MixJobs, kubeshare, mix
+from aliquot_lab.sim.workloads.table import read_jobs
+from aliquot_lab.sim.workloads.trace import Draws, TraceReplay, drawn, replayed
 
 
 def pod(name: str, milli: int = 500, created=None, scheduled=None, deleted=None) -> PodRow:

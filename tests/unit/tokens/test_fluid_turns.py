@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from aliquot.sim.turns.mixes import Member, Mix
-from aliquot.sim.turns.programs import SECOND, loop
-from aliquot.sim.turns.study import case_of, play
 from aliquot.tokens import MS, FluidPolicy, Grant, Revoke, Share
 from aliquot.tokens.actions import Turns
+from aliquot_lab.sim.turns.mixes import Member, Mix
+from aliquot_lab.sim.turns.programs import SECOND, loop
+from aliquot_lab.sim.turns.study import case_of, play
 
 
 def policy_of(*names: str) -> FluidPolicy:

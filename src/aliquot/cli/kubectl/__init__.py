@@ -13,6 +13,7 @@ from click.shell_completion import ShellComplete
 from aliquot.cli.examples import KUBECTL_EXAMPLES
 from aliquot.cli.lazy import LazyGroup
 from aliquot.cli.main import run_group
+from aliquot.model.extras import PACKAGE
 
 # name -> (module, what --help says)
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -31,7 +32,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     examples=KUBECTL_EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="aliquot", prog_name="kubectl aliquot")
+@click.version_option(package_name=PACKAGE, prog_name="kubectl aliquot")
 def cli() -> None:
     """The shared GPUs of a Kubernetes cluster."""
 

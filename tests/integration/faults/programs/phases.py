@@ -4,9 +4,9 @@ import sys
 import time
 from pathlib import Path
 
-from aliquot.bench.cuda import CudaDevice
-from aliquot.bench.priority import go_before_other_programs
-from aliquot.bench.progress import ProgressWriter
+from aliquot_lab.bench.cuda import CudaDevice
+from aliquot_lab.bench.priority import go_before_other_programs
+from aliquot_lab.bench.progress import ProgressWriter
 
 KERNEL_NS = 2_000_000
 BURST = 3

@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from aliquot.bench.priority import go_before_other_programs
-from aliquot.bench.progress import ProgressWriter
+from aliquot_lab.bench.priority import go_before_other_programs
+from aliquot_lab.bench.progress import ProgressWriter
 
 PTX = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns) { ret; }\n\0"
 KERNEL_NS = 1_000_000

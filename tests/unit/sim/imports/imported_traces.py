@@ -7,8 +7,8 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-from aliquot.sim.imports.importing import import_trace
-from aliquot.sim.imports.tables import Wanted
+from aliquot_lab.sim.imports.importing import import_trace
+from aliquot_lab.sim.imports.tables import Wanted
 
 DATA = Path(__file__).resolve().parents[3] / "data" / "traces"
 

@@ -8,8 +8,8 @@ import pytest
 from imported_traces import Imported, own_table
 
 from aliquot.model.errors import UserError
-from aliquot.sim.imports.importing import import_trace
-from aliquot.sim.imports.tables import Wanted
+from aliquot_lab.sim.imports.importing import import_trace
+from aliquot_lab.sim.imports.tables import Wanted
 
 
 def test_a_line_that_cannot_be_read_is_named(tmp_path: Path):

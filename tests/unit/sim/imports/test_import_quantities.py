@@ -6,7 +6,7 @@ from datetime import timedelta, timezone
 
 import pytest
 
-from aliquot.sim.imports.quantities import (
+from aliquot_lab.sim.imports.quantities import (
     Unreadable,
     gpus_of_gres,
     gpus_of_tres,

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from aliquot.sim.report.svg import SIZES, Axis, ChartLine, chart
+from aliquot_lab.sim.report.svg import SIZES, Axis, ChartLine, chart
 
 
 @pytest.mark.parametrize(("start", "end", "ticks"), [(40.0, 72.0, [40, 50, 60, 70]), (0.0, 10.0, [0, 2, 4, 6, 8, 10])])

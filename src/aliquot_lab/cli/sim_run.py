@@ -1,0 +1,98 @@
+"""`aliquot sim run`: from what was asked to runs, a table and a report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aliquot.cli.entry import INTERRUPTED
+from aliquot.cli.tables import columns
+from aliquot.lib.package import version
+from aliquot.model.errors import UserError
+from aliquot_lab.sim import load, parallel, runs, sizes, study, terminal
+from aliquot_lab.sim.imports.quantities import Unreadable, parse_elapsed
+from aliquot_lab.sim.report.page import page
+
+
+def run_study(
+    scenario: runs.Scenario, policies: Sequence[str], seeds: Sequence[int], *, out: Path, output: str,
+    options: Mapping[str, Any],
+) -> int:  # fmt: skip
+    """Do the runs, write the folder and print what came of them; the exit status."""
+    goal = sizes.Goal(_wait_s(options["wait_s"]), options["wait_at"], options["gpu_hour_price"])
+    clusters = sizes.sizes_of(scenario.nodes)
+    asked = [task for each in sizes.scenarios(scenario, clusters) for task in runs.tasks(each, policies, seeds)]
+    for line in runs.warnings(scenario):
+        click.echo(f"aliquot: {line}", err=True)
+    if output == "text" and len(clusters) == 1:
+        click.echo("\n".join(load.sentences(runs.offered_load(scenario, seeds[0]).facts())))
+    done = _done(asked, options)
+    if not done.results:
+        return nothing_finished(out)
+    swept = sizes.size_facts(done.results, goal) if len(clusters) > 1 else None
+    shown = asked if swept is None else [task for task in asked if task.scenario.nodes == sizes.chosen_size(swept)]
+    seen = study.Study.of(shown, done, goal.gpu_hour_price, swept)
+    facts = study.write_study(out, seen, page, _made())
+    _tell(facts, output)
+    if not done.complete:
+        click.echo(f"aliquot: interrupted; {out} has {len(done.results)} of {len(asked)} runs", err=True)
+        return INTERRUPTED
+    if output == "text":
+        click.echo(f"report: {out / 'report.html'}")
+    return 0
+
+
+def nothing_finished(out: Path) -> int:
+    """Report an interrupt before the first run was done, and return its status; nothing is written."""
+    click.echo(f"aliquot: interrupted before a run was finished; {out} is not written", err=True)
+    return INTERRUPTED
+
+
+def _done(asked: Sequence[runs.RunTask], options: Mapping[str, Any]) -> parallel.Finished[Any, Any]:
+    if options["where"] is None:
+        return parallel.run_all(runs.run, asked, workers=options["jobs"], title="sim")
+    from aliquot_lab.sim import remote
+
+    return remote.run_all(options["where"], asked)
+
+
+def _wait_s(text: str) -> float:
+    try:
+        wait_s = parse_elapsed(text)
+    except Unreadable as error:
+        raise UserError(f"--wait {text}: {error}") from None
+    if wait_s is None:
+        raise UserError(f"--wait {text}: is no duration; allowed are 10m, 2h and 0")
+    return wait_s
+
+
+def _tell(facts: dict[str, Any], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(facts))
+        return
+    if output == "csv":
+        click.echo(terminal.csv_table(facts))
+        return
+    if "sizes" in facts:
+        for line in sizes.sentences(facts["sizes"]):
+            click.echo(line)
+        click.echo(sizes.table(facts["sizes"]))
+        click.echo(f"{facts['cluster']['source']}: " + "\n".join(load.sentences(facts["offered"])))
+    click.echo(terminal.table(facts, columns()))
+    if cost := terminal.cost(facts):
+        click.echo(cost)
+
+
+def _made() -> study.Made:
+    """The command, the date (that of SOURCE_DATE_EPOCH where it is set) and the version."""
+    fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
+    when = datetime.fromtimestamp(int(fixed), UTC) if fixed.isdigit() else datetime.now(UTC)
+    return study.Made(shlex.join(["aliquot", *sys.argv[1:]]), f"{when:%Y-%m-%d %H:%M} UTC", version())

@@ -1,0 +1,302 @@
+"""Accounts of jobs as tables, one line a job: Slurm's sacct, Helios, and what people export themselves.
+
+Sources: sacct(1); the schema of `cluster_log.csv` in S-Lab-System-Group/HeliosData.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from aliquot.model.quantities import MILLI
+from aliquot_lab.sim.imports.quantities import (
+    NOTHING,
+    Unreadable,
+    gpus_of_gres,
+    gpus_of_tres,
+    parse_elapsed,
+    parse_memory_mib,
+    parse_number,
+    parse_parts,
+    parse_time,
+    parse_tres,
+    shards_of_tres,
+)  # fmt: skip
+from aliquot_lab.sim.imports.records import (
+    NEVER_RAN,
+    NO_END,
+    NO_GPU,
+    NO_TIMES,
+    OF_0_S,
+    RUNNING,
+    SHARED,
+    JobAccounts,
+    Record,
+)
+from aliquot_lab.sim.imports.sheet import Line, Sheet, key
+from aliquot_lab.sim.tables import BadTable
+
+Fields = Mapping[str, Sequence[str]]
+
+SACCT: Final[Fields] = {
+    "name": ("JobID", "JobIDRaw"), "submit": ("Submit",), "eligible": ("Eligible",), "start": ("Start",),
+    "end": ("End",), "elapsed": ("ElapsedRaw", "Elapsed"), "state": ("State",), "user": ("User", "Account"),
+    "tres": ("AllocTRES",), "asked": ("ReqTRES",), "gres": ("AllocGRES", "ReqGRES"),
+    "nodes": ("NNodes", "AllocNodes", "ReqNodes"), "cpus": ("AllocCPUS", "NCPUS", "ReqCPUS"), "memory": ("ReqMem",),
+}  # fmt: skip
+HELIOS: Final[Fields] = {
+    "name": ("job_id",), "user": ("user",), "gpus": ("gpu_num",), "cpus": ("cpu_num",), "nodes": ("node_num",),
+    "state": ("state",), "submit": ("submit_time",), "start": ("start_time",), "end": ("end_time",),
+    "elapsed": ("duration",), "group": ("vc",), "queued": ("queue",),
+}  # fmt: skip
+CSV: Final[Fields] = {
+    "name": ("name", "id", "job_id", "job", "job_name", "pod", "pod_name", "uid"),
+    "submit": ("arrival_s", "arrival", "arrival_time", "submit_time", "submitted_time", "submit", "submitted",
+               "creation_time", "created", "created_at", "creation_timestamp", "queued_at", "timestamp", "time"),
+    "eligible": ("eligible",),
+    "start": ("start_time", "start", "started", "started_at", "scheduled_time", "begin", "start_s"),
+    "end": ("end_time", "end", "ended", "finished", "finished_at", "finish_time", "completion_time", "completed_at",
+            "deletion_time", "stop", "end_s"),
+    "elapsed": ("duration_s", "duration", "runtime", "runtime_s", "run_time", "elapsed", "elapsed_s", "service_s",
+                "service_time", "execution_time", "duration_seconds", "walltime"),
+    "gpus": ("gpu", "gpus", "num_gpu", "num_gpus", "gpu_num", "gpu_count", "n_gpus", "ngpus", "gpu_request",
+             "requested_gpus", "req_gpus", "gpus_requested"),
+    "gpu_percent": ("gpu_percent", "plan_gpu"), "gpu_milli": ("gpu_milli",),
+    "model": ("gpu_model", "gpu_type", "model", "accelerator"),
+    "user": ("user", "user_name", "username", "owner", "account", "namespace", "team", "project", "vc", "tenant"),
+    "cpu_milli": ("cpu_milli",), "cpus": ("cpu", "cpus", "num_cpu", "num_cpus", "cpu_num", "ncpus", "cores"),
+    "memory_mib": ("memory_mib", "memory_mb"), "memory": ("memory", "mem", "ram"),
+    "memory_gib": ("memory_gb", "mem_gb", "memory_gib", "mem_gib"),
+    "priority": ("priority",), "state": ("state", "status", "phase"), "nodes": ("nodes", "num_nodes", "node_num"),
+    "tres": ("AllocTRES",), "asked": ("ReqTRES",),
+    "pods": ("pods", "num_pod", "num_pods", "pod_num", "pod_count", "n_pods", "replicas", "num_replicas", "instances",
+             "num_instances"),
+    "gpus_each": ("gpus_per_pod", "gpu_per_pod", "gpus_per_replica", "gpus_per_instance"),
+    "cpus_each": ("cpus_per_pod", "cpu_per_pod", "cpus_per_replica", "cpus_per_instance"),
+}  # fmt: skip
+_OF_PAI: Final = (("num_inst", "num_gpu"), ("inst_num", "plan_gpu"))
+Notes = tuple[str, ...]
+DIFFERS: Final = "durations differ from the time from start to end, which was taken"
+EVENLY: Final = "jobs of several pods, whose GPUs the table has in total, share them evenly"
+_RUNNING: Final = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "STOPPED"))
+_PENDING: Final = frozenset(("PENDING", "WAITING", "QUEUED", "CONFIGURING", "REVOKED"))
+_OVER: Final = frozenset((
+    "COMPLETED", "COMPLETE", "SUCCEEDED", "SUCCESS", "PASS", "PASSED", "FINISHED", "DONE", "TERMINATED", "FAILED",
+    "FAIL", "ERROR", "CANCELLED", "CANCELED", "KILLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "DEADLINE",
+))  # fmt: skip
+_MAY_NOT_HAVE_RUN: Final = frozenset(("CANCELLED", "CANCELED", "KILLED", "DEADLINE", "BOOT_FAIL"))
+"""Some versions of Slurm give a job that ended in the queue the time of its end as its start."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to import: the zone of times without one, whether jobs without a GPU are kept, `gres/shard` of a GPU."""
+
+    zone: tzinfo = UTC
+    cpu_jobs: bool = False
+    shards: int | None = None
+
+
+def read_table(path: Path, fields: Fields, kind: str, accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
+    """The jobs of a table.
+
+    Raises:
+        BadTable: the table has no column for a job's GPUs, or none for its times.
+    """
+    sheet = Sheet(path, fields)
+    _complete(sheet, kind)
+    if sheet.unused:
+        accounts.warn(f"{path}: columns that are not read: {', '.join(sheet.unused)}")
+    if not {"submit", "eligible"} & sheet.columns.keys():
+        accounts.warn(f"{path}: has no time of submission; jobs arrive when they started, so past waits are left out")
+    lines = sheet.lines(accounts.broken)
+    if kind == "sacct":
+        lines = _without_steps(lines, accounts)
+    yield from jobs_of(lines, lambda line: record_of(line, kind, accounts, how), accounts)
+
+
+def _without_steps(lines: Iterable[Line], accounts: JobAccounts) -> Iterator[Line]:
+    for line in lines:
+        if "." in line.text("name"):
+            accounts.ignored["job steps"] += 1
+        else:
+            yield line
+
+
+def jobs_of(lines: Iterable[Line], read: Callable[[Line], Record | None], accounts: JobAccounts) -> Iterator[Record]:
+    """The jobs that `read` makes of lines; every line is a job that was seen, kept or not."""
+    for line in lines:
+        accounts.seen += 1
+        accounts.place = line
+        try:
+            record = read(line)
+        except Unreadable as error:
+            accounts.unreadable(str(error))
+            continue
+        if record is not None:
+            yield record
+
+
+def _complete(sheet: Sheet, kind: str) -> None:
+    have = sheet.columns.keys()
+    if kind == "csv" and {"gpus", "gpu_milli"} <= have:
+        raise BadTable(f"{sheet.path}: is the openb trace, which needs no import: aliquot sim run --trace {sheet.path}")
+    if kind == "csv" and any({key(name) for name in names} <= set(map(key, sheet.header)) for names in _OF_PAI):
+        raise BadTable(f"{sheet.path}: has the GPUs of one instance, as Alibaba's traces of PAI; use --from pai")
+    how = "see docs/simulator.md for its names"
+    if kind == "sacct":
+        columns = "JobID,User,Submit,Eligible,Start,End,ElapsedRaw,State,NNodes,AllocTRES,ReqTRES"
+        how = f"write the table with: sacct -a -P -X -o {columns}"
+    elif kind == "helios":
+        how = "wanted is cluster_log.csv of HeliosData; for a table of your own use --from csv"
+    if not sheet.has_header:
+        without = " (-P gives delimiters, and -n takes the header line away)" if kind == "sacct" else ""
+        raise BadTable(f"{sheet.path} line 1: does not name the columns{without}; {how}")
+    wanted = {
+        "GPUs": ("gpus", "gpus_each", "gpu_percent", "gpu_milli", "tres", "asked", "gres"),
+        "arrival": ("submit", "eligible", "start"),
+        "duration": ("elapsed",) if {"start", "end"} - have else (),
+    }
+    for what, fields in wanted.items():
+        if fields and not have & set(fields):
+            raise BadTable(f"{sheet.path} line 1: no column has a job's {what}; {how}")
+
+
+def record_of(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> Record | None:
+    """The job of a line; None where it is left out, which the accounts then say.
+
+    Raises:
+        Unreadable: a cell is not what its column holds.
+    """
+    tres = parse_tres(line.text("tres") or line.text("asked"))
+    sizes, model, shares = _sizes(line, tres, how)
+    if not any(sizes) and not how.cpu_jobs:
+        accounts.drop(SHARED if any(name.startswith(("gres/shard", "gres/mps")) for name in tres) else NO_GPU)
+        return None
+    times = _times(line, kind, accounts, how)
+    if times is None:
+        return None
+    memory = _memory(line, tres, len(sizes))
+    return Record(
+        name=line.text("name") or f"{line.what}-{line.number}",
+        arrival_s=times[0],
+        duration_s=times[1],
+        sizes_milli=sizes,
+        model=line.text("model") or model,
+        cpu_milli=math.ceil(_cpu_milli(line, tres, len(sizes))),
+        memory_mib=math.ceil(memory / len(sizes)),
+        priority=round(line.read("priority", parse_number)) if line.has("priority") else 0,
+        user=line.text("user"),
+        notes=(*times[2], *shares),
+    )
+
+
+def _sizes(line: Line, tres: dict[str, str], how: Wanted) -> tuple[tuple[int, ...], str, Notes]:
+    """Milli-GPU of each part of a job: of its pods where the table counts them, else of its nodes; model and notes."""
+    pods = line.read("pods", parse_parts)
+    if line.text("gpus_each").lower() not in NOTHING:
+        return (round(line.read("gpus_each", parse_number) * MILLI),) * pods, "", ()
+    milli, model = _gpus(line, tres, how)
+    if pods > 1:
+        return shared(milli, pods), model, (EVENLY,) if milli else ()
+    nodes = line.read("nodes", parse_parts) if line.has("nodes") else line.read("tres", lambda _: _nodes(tres))
+    return spread(milli, nodes), model, ()
+
+
+def _nodes(tres: dict[str, str]) -> int:
+    return parse_parts(tres.get("node", ""))
+
+
+def shared(milli: int, pods: int) -> tuple[int, ...]:
+    """A job's GPUs in its pods: evenly, by whole GPUs where there is at least one for each; none without a GPU."""
+    if milli >= pods * MILLI:
+        return spread(milli, pods)
+    each, more = divmod(milli, pods)
+    sizes = [each + (number < more) for number in range(pods)]
+    return tuple(size for size in sizes if size) or (0,) * pods
+
+
+def spread(milli: int, nodes: int) -> tuple[int, ...]:
+    """A job's GPUs on its nodes, as evenly as whole GPUs allow; nodes without a GPU are left out."""
+    if nodes == 1 or milli < MILLI:
+        return (milli,)
+    nodes = min(nodes, math.ceil(milli / MILLI))
+    each, more = divmod(milli // MILLI, nodes)
+    sizes = [MILLI * (each + (number < more)) for number in range(nodes)]
+    sizes[-1] += milli % MILLI
+    return tuple(size for size in sizes if size)
+
+
+def _gpus(line: Line, tres: dict[str, str], how: Wanted) -> tuple[int, str]:
+    for field, factor in (("gpus", MILLI), ("gpu_percent", MILLI / 100), ("gpu_milli", 1)):
+        if line.text(field).lower() not in NOTHING:
+            return round(line.read(field, parse_number) * factor), ""
+    milli, model = line.read("tres", lambda _: gpus_of_tres(tres))
+    if not milli and line.has("tres") and line.has("asked"):  # a job that never started has asked only
+        milli, model = line.read("asked", lambda cell: gpus_of_tres(parse_tres(cell)))
+    if not milli and how.shards:
+        milli = round(line.read("tres", lambda _: shards_of_tres(tres)) * MILLI / how.shards)
+    return (milli, model) if milli or not line.has("gres") else line.read("gres", gpus_of_gres)
+
+
+def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[float, float, Notes] | None:
+    """Arrival, duration and notes on them; None where the job did not run from one known time to another."""
+    time = partial(parse_time, zone=how.zone)
+    state = line.text("state").partition(" ")[0].upper()
+    if state in _RUNNING or state in _PENDING:
+        accounts.drop(RUNNING if state in _RUNNING else NEVER_RAN)
+        return None
+    start, end = line.read("start", time), line.read("end", time)
+    ran, notes = _ran(line, kind, (start, end))
+    known = [when for field in ("submit", "eligible") if (when := line.read(field, time)) is not None]
+    arrival = max(known) if known else start
+    if end is None and start is not None and (ran is None or state == "REQUEUED"):
+        accounts.drop(NO_END if state in _OVER else RUNNING)
+    elif ran == 0 and (start or not line.has("start")) and state not in _MAY_NOT_HAVE_RUN:
+        accounts.drop(OF_0_S)
+    elif (ran is None and start is None) or ran == 0:
+        accounts.drop(NEVER_RAN)
+    elif ran is None or ran < 0 or arrival is None:
+        accounts.drop(NO_TIMES)
+    else:
+        return (arrival if start is None else min(arrival, start)), ran, notes
+    return None
+
+
+def _ran(line: Line, kind: str, span: tuple[float | None, float | None]) -> tuple[float | None, Notes]:
+    """How long a job ran: from start to end, but for Slurm, whose elapsed time leaves out suspensions; and notes."""
+    elapsed = line.read("elapsed", parse_elapsed)
+    start, end = span
+    if start is None or end is None or (kind == "sacct" and elapsed is not None):
+        return elapsed, ()
+    differs = elapsed is not None and abs(elapsed - (end - start)) > max(2, 0.01 * elapsed)
+    return end - start, (DIFFERS,) if differs else ()
+
+
+def _cpu_milli(line: Line, tres: dict[str, str], parts: int) -> float:
+    """Milli-CPU of one of so many parts."""
+    if line.has("cpus_each"):
+        return line.read("cpus_each", parse_number) * 1000
+    if line.has("cpu_milli"):
+        return line.read("cpu_milli", parse_number) / parts
+    if "cpu" in tres:
+        return line.read("tres", lambda _: parse_number(tres["cpu"])) * 1000 / parts
+    return line.read("cpus", parse_number) * 1000 / parts
+
+
+def _memory(line: Line, tres: dict[str, str], nodes: int) -> int:
+    if "mem" in tres:
+        return line.read("tres", lambda _: parse_memory_mib(tres["mem"]))
+    if line.has("memory_mib"):
+        return round(line.read("memory_mib", parse_number))
+    if line.has("memory_gib"):
+        return math.ceil(line.read("memory_gib", parse_number) * 1024)
+    cpus = max(1, round(line.read("cpus", parse_number)))
+    parse: Callable[[str], int] = partial(parse_memory_mib, nodes=nodes, cpus=cpus)
+    return line.read("memory", parse)

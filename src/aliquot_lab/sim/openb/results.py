@@ -1,0 +1,165 @@
+"""The benchmark's three result files, in the artifact's own columns, and the comparison with published ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from aliquot.lib.arrays import FloatArray
+from aliquot.model.errors import UserError
+from aliquot_lab.sim.openb.columns import LAST_COLUMN, ResultColumns
+from aliquot_lab.sim.tables import BadTable, csv_text, read_rows, write_whole
+
+# The number orders the published tables; a policy of yours comes after them.
+SC_POLICY: Final = {
+    "random": "01-Random",
+    "dotprod": "02-DotProd",
+    "clustering": "03-GpuClustering",
+    "packing": "04-GpuPacking",
+    "bestfit": "05-BestFit",
+    "fgd": "06-FGD",
+    "aliquot": "07-aliquot",
+}
+FILES: Final = ("analysis_allo_discrete", "analysis_frag_discrete", "analysis_frag_ratio_discrete")
+ROUNDED: Final = ".rounded4"
+
+
+@dataclass(frozen=True, order=True)
+class RunKey:
+    """One run: workload and policy as the tables name them, and the seed."""
+
+    workload: str
+    sc_policy: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class RunColumns:
+    """One run's rows, with what the artifact writes beside them."""
+
+    key: RunKey
+    tune: float
+    gpus: int
+    columns: ResultColumns
+
+    def row(self, file: str) -> FloatArray:
+        """The values of one of the three files."""
+        by_file = dict(zip(FILES, (self.columns.allocation, self.columns.frag, self.columns.frag_ratio), strict=True))
+        return by_file[file]
+
+
+def sc_policy(name: str) -> str:
+    """The policy's name in the tables."""
+    return SC_POLICY.get(name, f"08-{name}")
+
+
+def write_results(folder: Path, runs: Iterable[RunColumns]) -> None:
+    """Write the three files, rows in order of workload, policy and seed."""
+    ordered = sorted(runs, key=lambda run: run.key)
+    for file in FILES:
+        total = ["total_gpus"] if file == FILES[0] else []
+        header = ["workload", "sc_policy", "tune", "seed", *total, *map(str, range(LAST_COLUMN + 1))]
+        rows = [
+            [
+                run.key.workload,
+                run.key.sc_policy,
+                run.tune,
+                run.key.seed,
+                *([run.gpus] if total else []),
+                *("" if math.isnan(value) else repr(float(value)) for value in run.row(file)),
+            ]
+            for run in ordered
+        ]
+        write_whole(folder / f"{file}.csv", csv_text(header, rows))
+
+
+class Published:
+    """The result files of a folder, by run."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the three files; each may be compressed, and the ratio may be rounded to four digits.
+
+        Raises:
+            UserError: the folder has not all three.
+        """
+        self.folder = folder
+        self.rounded: dict[str, bool] = {}
+        self._rows: dict[str, dict[RunKey, FloatArray]] = {}
+        for file in FILES:
+            path = self._find(file)
+            self.rounded[file] = ROUNDED in path.name
+            self._rows[file] = dict(_read(path))
+
+    def row(self, file: str, key: RunKey) -> FloatArray | None:
+        """The values of a run; None where there is no such run."""
+        return self._rows[file].get(key)
+
+    def _find(self, file: str) -> Path:
+        names = [f"{file}{middle}.csv{end}" for middle in ("", ROUNDED) for end in ("", ".gz")]
+        for name in names:
+            if (self.folder / name).is_file():
+                return self.folder / name
+        raise UserError(f"{self.folder}: has no {names[0]} (or {', '.join(names[1:])}) to compare with")
+
+
+def _read(path: Path) -> Iterable[tuple[RunKey, FloatArray]]:
+    columns = [str(column) for column in range(LAST_COLUMN + 1)]
+    for row in read_rows(path, ("workload", "sc_policy", "seed", *columns)):
+        try:
+            key = RunKey(row.text("workload"), row.text("sc_policy"), int(row.text("seed")))
+            yield key, np.array([float(row.text(column) or "nan") for column in columns])
+        except ValueError as error:
+            raise BadTable(f"{path} line {row.line}: is not a row of results ({error})") from None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison with published rows gave."""
+
+    compared: int
+    without_row: int
+    differing: int
+    first: str
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing that was compared differs anywhere."""
+        return self.differing == 0
+
+
+def compare(runs: Sequence[RunColumns], published: Published) -> Comparison:
+    """Every column of every file, with no tolerance (the ratio in as many digits as the published file has)."""
+    compared = without = differing = 0
+    first = ""
+    for run in sorted(runs, key=lambda run: run.key):
+        found = {file: published.row(file, run.key) for file in FILES}
+        if any(row is None for row in found.values()):
+            without += 1
+            continue
+        compared += 1
+        faults = [
+            fault
+            for file, theirs in found.items()
+            if theirs is not None and (fault := _differ(run, file, theirs, published))
+        ]
+        differing += bool(faults)
+        first = first or next(iter(faults), "")
+    return Comparison(compared, without, differing, first)
+
+
+def _differ(run: RunColumns, file: str, theirs: FloatArray, published: Published) -> str:
+    """The first column in which a run differs, as a sentence; empty when it does not."""
+    ours = np.round(run.row(file), 4) if published.rounded[file] else run.row(file)
+    different = np.flatnonzero((ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs)))
+    if not len(different):
+        return ""
+    column, key = int(different[0]), run.key
+    return (
+        f"{file}: {key.workload}, {key.sc_policy}, seed {key.seed}, column {column}: "
+        f"{ours[column]:g} here, {theirs[column]:g} published ({len(different)} of {LAST_COLUMN + 1} columns differ)"
+    )
