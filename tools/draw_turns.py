@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The picture of docs/turns.md, from the simulator: `python tools/draw_turns.py`.
+"""A picture of docs/concepts.md, from the simulator: `python tools/draw_turns.py`.
 
 How far each of three programs that work and rest is behind the fluid, over half a minute, under `fluid` and `gemini`.
 Writes docs/figures/turns-lag.svg and, with the figures it is drawn from, docs/figures/turns-lag.json.

@@ -1,6 +1,6 @@
 """Pages of the documentation as what a reader takes from them: commands to type, manifests to save, programs to run.
 
-How a fence says what it is (docs/README.md tells readers):
+How a fence says what it is (CONTRIBUTING.md tells readers):
 
 - `console` is a session: lines after `$ ` are typed, the others are what is printed. `sh` is typed alone.
 - `yaml` is a manifest, `python` a program; with `file=NAME` behind it the page's commands find it under that name.

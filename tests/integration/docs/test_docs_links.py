@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere, and every page can be found from the index."""
+"""Links between pages lead somewhere, and every page can be found from the README."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def test_links_lead_somewhere(path: Path):
     assert [] == lost
 
 
-def test_every_page_can_be_found_from_the_index():
-    """From docs/README.md links lead to every page, over other pages if need be."""
-    start = ROOT / "docs" / "README.md"
+def test_every_page_can_be_found_from_the_readme():
+    """From the README links lead to every page, over other pages if need be."""
+    start = ROOT / "README.md"
     reached, todo = {start}, [start]
     while todo:
         page = todo.pop()
