@@ -24,7 +24,6 @@ from aliquot.kube.planstatus import Outcome
 from aliquot.kube.quantities import parse_count
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
-from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
 from aliquot.node.calls import KubeletCalls
 from aliquot.node.cdi import CdiError, Edits, qualified, write_spec
@@ -63,8 +62,6 @@ class ShareAllocator:
         self.pods = pods
         self.allotments = allotments
         self.resources = resources
-        self.unfit = "starting"
-        """Why nothing may be allocated now; empty otherwise."""
         self._settings = settings
         self._on_outcome = on_outcome
         self._calls = calls if calls is not None else KubeletCalls(settings.name)
@@ -73,11 +70,10 @@ class ShareAllocator:
 
     def devices(self) -> list[DeviceId]:
         """All ids with their health; quick. While the agent is not ready, none is healthy."""
-        gpus = self.provisioner.offered().gpus
-        sick = self.provisioner.sick()
-        if self.unfit:
-            sick = {GpuUuid(gpu.uuid): self.unfit for gpu in gpus}
-        return device_ids(gpus, self._settings.ids_per_gpu, sick)
+        offer = self.provisioner.offer
+        gpus = offer.shared.gpus
+        unhealthy = {gpu.uuid for gpu in gpus} if offer.withheld else set(offer.unhealthy)
+        return device_ids(gpus, self._settings.ids_per_gpu, unhealthy)
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
         """A hint to kubelet which ids to take: those of the GPUs of the oldest waiting pod that requests this many."""
@@ -95,8 +91,8 @@ class ShareAllocator:
         Raises:
             Refused, CheckpointError: none can be given.
         """
-        if self.unfit:
-            raise Refused(f"nothing can be given now: {self.unfit}")
+        if why := self.provisioner.offer.withheld:
+            raise Refused(f"nothing can be given now: {why}")
         began_s = time.perf_counter()
         name = await self.allotments.give(ids)
         self._calls.allocated(name, time.perf_counter() - began_s)

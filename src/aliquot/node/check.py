@@ -151,7 +151,7 @@ class AllocationCheck:
         """Forget an ended pod."""
         self._unserved = {key: unserved for key, unserved in self._unserved.items() if key[0] != owner.uid}
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """One check; skipped while kubelet does not answer."""
         pods = list(self.pods)
         try:

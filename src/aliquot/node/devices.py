@@ -6,12 +6,11 @@ The plan decides which GPU a container gets, not its ids; a GPU's ids only repor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from aliquot.driver.gpu import Gpu
-from aliquot.model.ids import GpuUuid
 
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
@@ -37,7 +36,7 @@ def gpu_of(device: str) -> int | None:
     return int(head[1:]) if dash and head[:1] == "g" and head[1:].isdigit() and number.isdigit() else None
 
 
-def device_ids(gpus: Sequence[Gpu], per_gpu: int, sick: Mapping[GpuUuid, str]) -> list[DeviceId]:
+def device_ids(gpus: Sequence[Gpu], per_gpu: int, unhealthy: Collection[str]) -> list[DeviceId]:
     """All ids of a node; those of an unhealthy GPU are unhealthy.
 
     They have a memory node only if all GPUs share one: kubelet's Topology Manager chooses ids, and CPU cores to match,
@@ -46,9 +45,7 @@ def device_ids(gpus: Sequence[Gpu], per_gpu: int, sick: Mapping[GpuUuid, str]) -
     nodes = {gpu.numa for gpu in gpus}
     numa = next(iter(nodes)) if len(nodes) == 1 else None
     return [
-        DeviceId(id_of(gpu.index, number), GpuUuid(gpu.uuid) not in sick, numa)
-        for gpu in gpus
-        for number in range(per_gpu)
+        DeviceId(id_of(gpu.index, number), gpu.uuid not in unhealthy, numa) for gpu in gpus for number in range(per_gpu)
     ]
 
 

@@ -48,11 +48,11 @@ def open_driver(settings: NodeSettings) -> tuple[Machine, NodeDriver]:
 
 
 async def follow(
-    provisioner: TenantProvisioner, allotments: Allotments, on_change: Callable[[str], Awaitable[None]], period_s: float
+    provisioner: TenantProvisioner, allotments: Allotments, on_change: Callable[[], Awaitable[None]], period_s: float
 ) -> None:
     """Follow the driver: a changed driver is used for new containers, and a driver that no container has is removed.
 
-    `on_change` is called with the version that new containers get from now on.
+    `on_change` is called after each change.
     """
     told = ""
     while True:
@@ -67,7 +67,8 @@ async def follow(
             told = ""
             if found is not None:
                 _LOG.info("driver-changed", version=found.version, generation=found.name)
-                await on_change(found.version)
+                provisioner.offer.machine = provisioner.machine.redriven(found.version)
+                await on_change()
         # Also after a failure: unused generations may be what fills the disk.
         if gone := await asyncio.to_thread(provisioner.prune, [allotment.driver for allotment in allotments]):
             _LOG.info("driver-pruned", generations=gone)

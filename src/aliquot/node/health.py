@@ -33,7 +33,7 @@ class _Line(msgspec.Struct):
 class Health:
     """All unhealthy GPUs of the machine with the reason; `others` are GPUs that answer but are not shared."""
 
-    sick: Mapping[GpuUuid, str]
+    unhealthy: Mapping[GpuUuid, str]
     others: frozenset[str] = frozenset()
 
 
@@ -70,8 +70,8 @@ class HealthWatch:
             _LOG.warning("health-watch-ended", status=child.returncode)
             await asyncio.sleep(AGAIN_S)
 
-    async def well(self, uuids: Collection[str]) -> None:
-        """Treat these GPUs as healthy, as the administrator has declared: their errors are forgotten."""
+    async def forget_xids(self, uuids: Collection[str]) -> None:
+        """Forget the errors of these GPUs, which the administrator has declared healthy."""
         await self._say({"well": list(uuids)})
 
     async def _say(self, order: object) -> None:

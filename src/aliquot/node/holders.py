@@ -9,7 +9,8 @@ A pod is a holder only in the one namespace where the scheduler creates them: an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from aliquot.kube.api import Api
@@ -22,14 +23,16 @@ from aliquot.model.ids import GpuUuid
 from aliquot.node.events import Events
 from aliquot.node.identity import Held
 from aliquot.node.kubelet import PodResources
-from aliquot.node.machine import Machine
+from aliquot.node.machine import NodeOffer
 from aliquot.node.pods import NodePod
 from aliquot.node.provisioner import ProvisionedTenant
-from aliquot.node.settings import NodeSettings
 
 _LOG: Final = Logger("node")
 STOCK: Final = GPU
 """The stock plugin's resource."""
+PERIOD_S: Final = 1.0
+AWAITED_S: Final = 0.2
+"""How often kubelet is asked which GPUs holder pods have, and while one was not told its GPU yet."""
 
 
 def held_gpus(
@@ -71,24 +74,37 @@ class Holders:
     """The GPUs held on one node; `refresh` updates them."""
 
     def __init__(
-        self, api: Api, account: PodResources, pods: Iterable[NodePod], namespace: str, machine: Machine
+        self, api: Api, account: PodResources, pods: Iterable[NodePod], namespace: str, offer: NodeOffer
     ) -> None:
         self._api = api
         self._account = account
         self._pods = pods
         self._namespace = namespace
-        self._gpus = frozenset(GpuUuid(gpu.uuid) for gpu in machine.gpus)
+        self._offer = offer
         self._repeats = Repeats()
-        self.held: frozenset[GpuUuid] = frozenset()
 
-    @classmethod
-    def of(cls, settings: NodeSettings, api: Api, pods: Iterable[NodePod], machine: Machine) -> Holders:
-        """The holder for the node with these settings, by its kubelet."""
-        return cls(api, PodResources(settings.pod_resources, STOCK), pods, settings.holder_namespace, machine)
+    @property
+    def held(self) -> frozenset[GpuUuid]:
+        """The GPUs that holder pods have, as the node offers them."""
+        return self._offer.held or frozenset()
 
-    async def close(self) -> None:
-        """Close the connection to kubelet."""
-        await self._account.close()
+    async def run(self, on_change: Callable[[frozenset[GpuUuid]], Awaitable[None]]) -> None:
+        """Refresh every second, and more often while a holder pod has not been told its GPU; until cancelled.
+
+        `on_change` is called with the GPUs that are no longer held, after each change.
+        """
+        loop, due_s = asyncio.get_running_loop(), 0.0
+        try:
+            while True:
+                await asyncio.sleep(AWAITED_S)
+                if loop.time() < due_s and not self.awaited:
+                    continue
+                due_s = loop.time() + PERIOD_S
+                gained, lost = await self.refresh()
+                if gained or lost:
+                    await on_change(lost)
+        finally:
+            await self._account.close()
 
     @property
     def awaited(self) -> bool:
@@ -110,11 +126,12 @@ class Holders:
             rows = await self._account.held()
         except OSError:
             return frozenset(), frozenset()
-        found, faults = held_gpus(self._pods, rows, self._namespace, self._gpus)
+        gpus = {GpuUuid(gpu.uuid) for gpu in self._offer.machine.gpus}
+        found, faults = held_gpus(self._pods, rows, self._namespace, gpus)
         if self._repeats.news(faults):
             for fault in faults:
                 _LOG.warning("not-held", why=fault)
-        before, self.held = self.held, frozenset(found)
+        before, self._offer.held = self.held, frozenset(found)
         if before != self.held:
             _LOG.info("holders", gained=sorted(self.held - before), lost=sorted(before - self.held))
         await self._write(found)

@@ -48,6 +48,14 @@ class Leaving:
         finally:
             self._leaving.discard(owner.uid)
 
+    async def release_init(self) -> None:
+        """Release what init containers had when they have ended, also where no later container requests a GPU."""
+        tenants = list(self.provisioner.tenants.values())
+        for uid in {tenant.owner.uid for tenant in tenants if tenant.plan.init > 0}:
+            pod = self.pods.get(uid)
+            if pod is not None and pod.status.initialized:
+                await asyncio.to_thread(self.provisioner.remove_init, uid)
+
     async def _clear(self, owner: PodKey) -> None:
         ids = {frozenset(allotment.ids) for allotment in self.allotments if allotment.uid == owner.uid}
         await containers_ended(owner, ids, self.resources, self.pods)

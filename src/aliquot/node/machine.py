@@ -14,6 +14,7 @@ from aliquot.driver.choice import choose
 from aliquot.driver.discovery import NoDriver
 from aliquot.driver.gpu import Gpu, cuda_variables
 from aliquot.driver.modules import CONTROL_NODES, MAKE_NODES, make_nodes, missing_nodes, node_name
+from aliquot.model.ids import GpuUuid
 from aliquot.node.cdi import DeviceNode, Edits, Mount
 from aliquot.placement.entries import NodeSpec
 from aliquot.tenancy.machine import SharedMachine, answering_gpus
@@ -86,6 +87,33 @@ class Machine(SharedMachine):
         return Edits(
             device_nodes=tuple(DeviceNode(DEVICES / name, on_node / name if elsewhere else None) for name in names)
         )
+
+
+class NodeOffer:
+    """What the node offers now: its GPUs, which of them are unhealthy, and why nothing can be given.
+
+    One object that all parts of the agent read; each field has one writer, in the agent's loop.
+    """
+
+    def __init__(self, machine: Machine, *, coexist: bool = False) -> None:
+        """With `coexist` only GPUs of holder pods are offered."""
+        self.machine = machine
+        self.unhealthy: Mapping[GpuUuid, str] = {}
+        """Why each unhealthy GPU is."""
+        self.held: frozenset[GpuUuid] | None = frozenset() if coexist else None
+        """The GPUs that holder pods have; None where all are ours."""
+        self.withheld = "starting"
+        """Why nothing may be given now; empty otherwise."""
+
+    @property
+    def shared(self) -> Machine:
+        """The machine with the GPUs that may be shared now."""
+        return self.machine if self.held is None else self.machine.only(self.held)
+
+    @property
+    def healthy(self) -> list[Gpu]:
+        """The shared GPUs that are healthy."""
+        return [gpu for gpu in self.shared.gpus if GpuUuid(gpu.uuid) not in self.unhealthy]
 
 
 def minor_of(gpu: Gpu) -> int:

@@ -40,7 +40,6 @@ class DevicePlugin(rpc.DevicePluginServicer):
         resource: str,
         allocator: ShareAllocator,
         *,
-        on_registered: Callable[[], None],
         on_listed: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_listed` is called when kubelet has the devices for the first time since the plugin was registered."""
@@ -49,7 +48,6 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self._folder = folder
         self._allocator = allocator
         self._endpoint = resource.replace("/", "-") + ".sock"
-        self._on_registered = on_registered
         self._on_listed = on_listed
         self._listed = False
         self._changed = asyncio.Condition()
@@ -79,7 +77,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
             await self._end_server()
             (self._folder / self._endpoint).unlink(missing_ok=True)
 
-    async def tell(self) -> None:
+    async def send_devices(self) -> None:
         """Send the devices to kubelet again after their health changed."""
         async with self._changed:
             self._version += 1
@@ -102,7 +100,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
             return
         self._kubelet = kubelet
         self.registrations += 1
-        self._on_registered()
+        _LOG.info("registered", resource=self.resource, times=self.registrations)
         if self._listed:  # kubelet called before it answered Register
             self._on_listed()
 
@@ -129,7 +127,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         if self._server is not None:
             server, self._server = self._server, None
             self._serving += 1
-            await self.tell()
+            await self.send_devices()
             await server.stop(0.2)
 
     def _is_current(self) -> bool:

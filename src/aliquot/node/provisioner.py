@@ -22,11 +22,10 @@ from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.kernels import KernelLengths, write_kernels
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.errors import AliquotError
-from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import GpuRequest
 from aliquot.node.cdi import Edits, Mount
 from aliquot.node.checkpoint import PodKey
-from aliquot.node.machine import Machine
+from aliquot.node.machine import Machine, NodeOffer
 from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.volume import Generation
 from aliquot.placement.asks import Ask
@@ -62,14 +61,11 @@ class ProvisionedTenant:
 class TenantProvisioner:
     """All tenants of a node. Its methods block and may be called from any thread; one works at a time."""
 
-    def __init__(self, node: str, machine: Machine, tenants: Path, arbiter: Path, driver: NodeDriver) -> None:
+    def __init__(self, node: str, offer: NodeOffer, tenants: Path, arbiter: Path, driver: NodeDriver) -> None:
         self.node = node
-        self.machine = machine
+        self.offer = offer
         self.driver = driver
-        self.ledger = Cluster([machine.spec(node)])
-        self.sick: Callable[[], Mapping[GpuUuid, str]] = dict
-        self.offered: Callable[[], Machine] = lambda: machine
-        """The GPUs that may be shared now: all, or those that holder pods have (`holders`)."""
+        self.ledger = Cluster([offer.machine.spec(node)])
         self._tenants = tenants
         self._arbiter_dir = arbiter
         self._tenancy: Tenancy[ProvisionedTenant] = Tenancy(
@@ -77,6 +73,11 @@ class TenantProvisioner:
         )
         self.kernels = ""
         """The kernel lengths of the node's tenants; empty before the arbiter has answered."""
+
+    @property
+    def machine(self) -> Machine:
+        """All GPUs of the node, with the driver that new containers are shown."""
+        return self.offer.machine
 
     @property
     def tenants(self) -> Mapping[str, ProvisionedTenant]:
@@ -219,9 +220,9 @@ class TenantProvisioner:
 
     def _reserve(self, provisioned: ProvisionedTenant, *, again: bool) -> None:
         for piece in provisioned.plan.slices if not again else ():
-            if reason := self.sick().get(piece.gpu):
+            if reason := self.offer.unhealthy.get(piece.gpu):
                 raise NotYet(f"{piece.gpu} is not well: {reason}")
-            if self.offered().by_uuid(piece.gpu) is None:
+            if self.offer.shared.by_uuid(piece.gpu) is None:
                 raise NotYet(f"{piece.gpu} is the stock plugin's, no holder pod has it now")
         milli = sum(piece.request_milli for piece in provisioned.plan.slices)
         ask = Ask(GpuRequest(milli))

@@ -1,4 +1,5 @@
-"""What the node publishes about its GPUs: resources that no device plugin counts, labels, the annotation with devices.
+"""What the node publishes about its GPUs: resources that no device plugin counts, labels, the annotation with devices;
+and `NodeStatus`, which withdraws GPUs and offers them again.
 
 Besides `aliquot.dev/gpu-memory` these are, on request, the two that `kubectl inspect gpushare` reads of a node,
 `aliyun.com/gpu-mem`, in units of each GPU, and `aliyun.com/gpu-count`; and the two of gpu-manager,
@@ -9,6 +10,8 @@ Source: gpushare-device-plugin cmd/inspect/nodeinfo.go; gpu-manager pkg/server/{
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,17 +22,28 @@ from aliquot.kube import names
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import aliyun, tencent
 from aliquot.kube.dialects.aliyun import UNIT_MIB, Unit
+from aliquot.kube.errors import KubeError
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.objects import Node
 from aliquot.kube.quantities import parse_quantity
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import NODES
 from aliquot.lib.log import Logger
+from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
+from aliquot.node.allotments import Allotments
+from aliquot.node.checkpoint import CheckpointError
+from aliquot.node.events import Events
+from aliquot.node.health import Health, HealthWatch
 from aliquot.node.machine import Machine
+from aliquot.node.plugin import DevicePlugin
+from aliquot.node.provisioner import TenantProvisioner
+from aliquot.node.settings import NodeSettings
 
 _LOG: Final = Logger("node")
 MIB: Final = 1 << 20
+MISSES: Final = 2
+"""Checks in a row in which the arbiter may not answer before the GPUs are withheld."""
 OWN: Final = (names.GPU_MEMORY,)
 OF_GPUSHARE: Final = (aliyun.MEMORY, aliyun.COUNT)
 OF_GPU_MANAGER: Final = (tencent.CORE, tencent.MEMORY)
@@ -60,12 +74,12 @@ def labels_of(machine: Machine) -> dict[str, str]:
     } | {f"{OF_MODEL}{model[:MODEL_LENGTH].rstrip('-._')}": str(count) for model, count in models.items()}
 
 
-def described(machine: Machine, sick: Mapping[GpuUuid, str]) -> str:
+def described(machine: Machine, unhealthy: Mapping[GpuUuid, str]) -> str:
     """The annotation that the scheduler reads: devices, links, NUMA nodes, near cores, and unhealthy devices."""
     devices = machine.gpus
     here = {gpu.uuid for gpu in machine.gpus}
-    unhealthy = {str(uuid): why for uuid, why in sick.items() if uuid in here}
-    return write_inventory(Inventory(devices, machine.topology if devices else None, unhealthy))
+    reasons = {str(uuid): why for uuid, why in unhealthy.items() if uuid in here}
+    return write_inventory(Inventory(devices, machine.topology if devices else None, reasons))
 
 
 def resources_of(gpus: Sequence[Gpu], aliyun_unit: Unit | None = None, *, vcuda: bool = False) -> dict[str, int]:
@@ -89,8 +103,19 @@ class NodePublisher:
         self._now: Node | None = None
         self.reflector = Reflector(api, NODES, self._changed, selectors={"fieldSelector": f"metadata.name={node}"})
 
+    @classmethod
+    def of(cls, settings: NodeSettings, api: Api) -> NodePublisher:
+        """The publisher of the node with these settings."""
+        of_others = OF_GPUSHARE * settings.gpushare_inspect + OF_GPU_MANAGER * settings.vcuda_resources
+        return cls(api, settings.name, OWN + of_others)
+
+    async def withdraw(self) -> None:
+        """Withdraw all resources, as far as the API server answers within three seconds."""
+        with contextlib.suppress(KubeError, TimeoutError):
+            await asyncio.wait_for(self.advertise({}), 3)
+
     async def describe(
-        self, sick: Mapping[GpuUuid, str], *, offered: Machine, labels: Mapping[str, str], kernels: str = ""
+        self, unhealthy: Mapping[GpuUuid, str], *, offered: Machine, labels: Mapping[str, str], kernels: str = ""
     ) -> bool:
         """Publish the labels, the annotation about the offered GPUs, and the one about their tenants' kernels.
 
@@ -99,7 +124,7 @@ class NodePublisher:
         Raises:
             KubeError: the API server refuses or is unavailable.
         """
-        wanted: dict[str, dict[str, str | None]] = {"annotations": {names.GPUS: described(offered, sick)}}
+        wanted: dict[str, dict[str, str | None]] = {"annotations": {names.GPUS: described(offered, unhealthy)}}
         if kernels:
             wanted["annotations"][names.GPU_KERNELS] = kernels
         if labels:
@@ -132,12 +157,12 @@ class NodePublisher:
         return True
 
     @property
-    def said_well(self) -> frozenset[str]:
+    def declared_healthy(self) -> frozenset[str]:
         """The GPUs (UUIDs, or `all`) that the administrator declares healthy, by the node's annotation."""
         said = self._now.metadata.annotations.get(names.GPU_WELL, "") if self._now is not None else ""
         return frozenset(word.strip() for word in said.split(",") if word.strip())
 
-    async def heard_well(self) -> None:
+    async def remove_declaration(self) -> None:
         """Remove that annotation.
 
         Raises:
@@ -151,3 +176,105 @@ class NodePublisher:
     def _shown(self, node: Node) -> dict[str, int]:
         capacity = node.status.capacity
         return {name: int(parse_quantity(capacity[name])) for name in self._managed if name in capacity}
+
+
+class GpuReturned(AliquotError):
+    """A GPU that was lost when the agent started is available again: the agent restarts to include it."""
+
+
+class NodeStatus:
+    """Checks what a new tenant needs, and tells kubelet and the API server what the node offers."""
+
+    def __init__(
+        self, settings: NodeSettings, provisioner: TenantProvisioner, allotments: Allotments, plugin: DevicePlugin,
+        health: HealthWatch, api: Api, events: Events,
+    ) -> None:  # fmt: skip
+        self.publisher = NodePublisher.of(settings, api)
+        self._settings = settings
+        self._offer = provisioner.offer
+        self._provisioner = provisioner
+        self._allotments = allotments
+        self._plugin = plugin
+        self._health = health
+        self._events = events
+        self._misses = 0
+
+    async def check(self) -> None:
+        """Check everything that a new tenant needs, and report it; what is not taken is reported at the next check."""
+        await self.check_offer()
+        with contextlib.suppress(KubeError):
+            await self.describe()
+            await self._accept_declared_health()
+
+    async def check_offer(self) -> None:
+        """Withhold the node's GPUs while nothing can be given, and report a change of that to kubelet."""
+        before, self._offer.withheld = self._offer.withheld, await self._reason_to_withhold()
+        if before != self._offer.withheld:
+            why = self._offer.withheld
+            _LOG.info("unfit" if why else "fit", why=why, unhealthy=len(self._offer.unhealthy))
+            await self._plugin.send_devices()
+
+    async def watch_health(self) -> None:
+        """Withdraw and restore GPUs by their health, until cancelled.
+
+        Raises:
+            GpuReturned: see there.
+        """
+        async for health in self._health.run():
+            await self._note_health(health)
+            if others := health.others - self._offer.machine.left_out.keys():
+                raise GpuReturned(f"{', '.join(sorted(others))} answers and did not when the agent started")
+
+    async def resend(self) -> None:
+        """Report what is offered to kubelet and, as far as it answers, to the API server."""
+        await self._plugin.send_devices()  # first, because a hanging API server could delay the rest
+        with contextlib.suppress(KubeError):
+            await self.describe()
+
+    async def describe(self) -> None:
+        """Publish labels, inventory and resources.
+
+        Raises:
+            KubeError: the API server refuses or is unavailable.
+        """
+        offer, labels = self._offer, dict(self._settings.own_labels)
+        if self._settings.node_labels:
+            labels |= labels_of(offer.machine)
+        kernels = self._provisioner.kernels
+        await self.publisher.describe(offer.unhealthy, offered=offer.shared, labels=labels, kernels=kernels)
+        resources = {}
+        if not offer.withheld and self._plugin.listed:  # otherwise kubelet would refuse the pods
+            unit = self._settings.aliyun_unit if self._settings.gpushare_inspect else None
+            resources = resources_of(offer.healthy, unit, vcuda=self._settings.vcuda_resources)
+        await self.publisher.advertise(resources)
+
+    async def _reason_to_withhold(self) -> str:
+        why = await asyncio.to_thread(self._provisioner.check_arbiter)
+        # A single failure is an arbiter that is being restarted: a pod that is on its way here would fail permanently.
+        self._misses = self._misses + 1 if why else 0
+        if why and (self._misses > MISSES or self._offer.withheld):
+            return why
+        if self._allotments.failure:
+            with contextlib.suppress(CheckpointError):
+                await self._allotments.write()
+        return self._allotments.failure
+
+    async def _note_health(self, health: Health) -> None:
+        before, now = self._offer.unhealthy, dict(health.unhealthy)
+        self._offer.unhealthy = now
+        if before == now:
+            return
+        await self.resend()
+        for uuid in now.keys() - before.keys():
+            await self._events.about_node("GpuUnhealthy", f"{uuid} {now[uuid]}; it is withdrawn")
+        for uuid in before.keys() - now.keys():
+            await self._events.about_node("GpuHealthy", f"{uuid} is healthy again", "Normal")
+
+    async def _accept_declared_health(self) -> None:
+        """Forget the XIDs of GPUs that the node's annotation declares healthy, and remove the annotation."""
+        declared = self.publisher.declared_healthy
+        if declared:
+            ours = {gpu.uuid for gpu in self._offer.machine.gpus}
+            await self._health.forget_xids(ours if declared == {"all"} else ours & declared)
+            await self.publisher.remove_declaration()
+            _LOG.info("gpu-declared-healthy", gpus=sorted(declared))

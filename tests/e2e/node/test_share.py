@@ -85,7 +85,7 @@ def test_the_agent_starts_part_by_part(scene: Scene):
     """Each part of the start-up has a name and a line in the log, in the order in which they need each other."""
     parts = re.findall(r" started +part=(\S+) ", scene.agent.log.read_text())
 
-    assert ["driver", "pods", "tenants", "topology", "recovery", "device-plugin", "node", "display"] == parts[-8:]
+    assert ["driver", "pods", "tenants", "recovery", "device-plugin", "node", "display"] == parts[-8:]
     labels = scene.plane.api.get(f"/api/v1/nodes/{scene.node.name}")["metadata"]["labels"]
     assert ("Tesla-V100-SXM2-16GB", "2") == (labels["aliquot.dev/gpu-model"], labels["aliquot.dev/gpu-count"])
 

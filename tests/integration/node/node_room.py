@@ -26,7 +26,7 @@ from aliquot.node.allotments import Allotments
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.driver import emulated_driver
 from aliquot.node.kubelet import PodResources
-from aliquot.node.machine import emulated_machine
+from aliquot.node.machine import NodeOffer, emulated_machine
 from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod
 from aliquot.node.provisioner import TenantProvisioner
@@ -83,7 +83,7 @@ class Room:
         self.machine = emulated_machine(gpus, self.settings.emulated)
         self.settings.tenants.mkdir()
         driver = emulated_driver(self.machine, DriverVolume(self.settings.driver_volume, native_part(HOOK)))
-        self.provisioner = TenantProvisioner(NODE, self.machine, self.settings.tenants, self.folder, driver)
+        self.provisioner = TenantProvisioner(NODE, NodeOffer(self.machine), self.settings.tenants, self.folder, driver)
         self.kubelet.start()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -97,13 +97,12 @@ class Room:
         self.allocator = ShareAllocator(
             self.settings, self.provisioner, self.pods, self.allotments, self.resources, self._outcome  # type: ignore[arg-type]
         )  # fmt: skip
-        self.allocator.unfit = ""
+        self.provisioner.offer.withheld = ""
         self.listed = 0
         return DevicePlugin(
             self.settings.device_plugins,
             GPU_PERCENT,
             self.allocator,
-            on_registered=lambda: None,
             on_listed=self._listed,
         )
 

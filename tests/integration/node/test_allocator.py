@@ -15,6 +15,7 @@ from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.checkpoint import PodKey, read_checkpoint
+from aliquot.node.machine import NodeOffer
 from aliquot.node.provisioner import TenantProvisioner
 
 
@@ -49,7 +50,7 @@ def test_each_container_gets_what_its_plan_says(room: Room):
 
 def test_a_gpu_has_the_number_under_which_its_container_sees_it(room: Room):
     """A container that sees its own GPU alone finds it under 0, a privileged one under its index on the node."""
-    room.provisioner.machine = replace(room.machine, folder=None)
+    room.provisioner.offer.machine = replace(room.machine, folder=None)
     seen = {}
     for name, privileged in (("plain", False), ("all", True)):
         room.pod(name, 1, 100, 512, privileged=privileged)
@@ -212,8 +213,8 @@ def test_a_pod_nobody_planned_is_refused_at_once(room: Room):
 
 def test_an_agent_that_is_not_fit_gives_nothing(room: Room):
     """All ids are unhealthy while something is amiss, and an Allocate that comes all the same is refused."""
-    room.allocator.unfit = "the arbiter is away"
-    room.do(room.plugin.tell())
+    room.provisioner.offer.withheld = "the arbiter is away"
+    room.do(room.plugin.send_devices())
 
     room.kubelet.wait_allocatable(GPU_PERCENT, 0)
     with pytest.raises(AdmissionError):
@@ -269,7 +270,7 @@ def test_left_overs_are_swept(room: Room):
     room.provisioner.provision(room.pods.known["uid-a"].key, "main", plan)
     (room.settings.tenants / "stray").mkdir()
     crashed = room.provisioner
-    after = TenantProvisioner(NODE, room.machine, room.settings.tenants, room.folder, crashed.driver)
+    after = TenantProvisioner(NODE, NodeOffer(room.machine), room.settings.tenants, room.folder, crashed.driver)
 
     assert {"stray", "ns/a/main"} <= set(after.sweep())
 

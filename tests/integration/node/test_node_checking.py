@@ -23,6 +23,7 @@ from aliquot.node.check import WAITS_S, AllocationCheck
 from aliquot.node.checkpoint import Allotment, Content, PodKey, write_checkpoint
 from aliquot.node.kubelet import CHECKPOINT
 from aliquot.node.leaving import Leaving
+from aliquot.node.machine import NodeOffer
 from aliquot.node.outcomes import Outcomes
 from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.provisioner import TenantProvisioner
@@ -92,7 +93,7 @@ class Checked(Room):
         """One look, and all that it began."""
 
         async def look() -> None:
-            await self.one.look()
+            await self.one.reconcile()
             await asyncio.gather(*self._clears)
             await self.outcomes.step()
 
@@ -277,7 +278,7 @@ def forget_all(room: Checked) -> None:
     """What a new agent has in memory, and kubelet after it lost its checkpoint."""
     kubelet_forgets(room)
     room.provisioner = TenantProvisioner(
-        NODE, room.machine, room.settings.tenants, room.folder, room.provisioner.driver
+        NODE, NodeOffer(room.machine), room.settings.tenants, room.folder, room.provisioner.driver
     )
     room.recovering.provisioner = room.one.provisioner = room.leaving.provisioner = room.provisioner
 

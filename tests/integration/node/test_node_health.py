@@ -18,7 +18,7 @@ async def until(states: AsyncIterator[Health], sick: dict[str, str]) -> None:
     """Wait for a state with just these sick GPUs."""
     async with asyncio.timeout(SOON_S):
         async for state in states:
-            if state.sick == sick:
+            if state.unhealthy == sick:
                 return
 
 
@@ -61,7 +61,7 @@ def test_an_xid_is_remembered_until_the_administrator_speaks(tmp_path: Path, mon
             assert watch._child is not None
             watch._child.kill()
             await until(states, sick)
-        await watch.well([machine.gpus[0].uuid])
+        await watch.forget_xids([machine.gpus[0].uuid])
         await until(states, {})
         await states.aclose()
 

@@ -15,13 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 from volume_room import Room
 
-from aliquot.kube.api import Api
-from aliquot.node.agent import Agent
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePods
 from aliquot.node.settings import NodeSettings
 from aliquot.node.telling.server import application
-from aliquot.node.telling.wiring import sources_of, tell_pods
+from aliquot.node.telling.wiring import Display, sources_of, tell_pods
 
 PROGRAM = """
 import ctypes
@@ -67,7 +65,7 @@ def test_the_pages_follow_an_upgrade_of_the_driver(room: Room):
     """They tell the version that new containers are shown, not that of the agent's start."""
     client = TestClient(application(sources_of(room.provisioner, room.folder)))
 
-    room.provisioner.machine = room.machine.redriven("599.11.22")
+    room.provisioner.offer.machine = room.machine.redriven("599.11.22")
 
     assert "driver 599.11.22" in client.get("/version").text
     assert "599.11.22" == client.get("/node.json").json()["driver"]
@@ -91,14 +89,13 @@ def free_port() -> int:
 
 
 async def _started(room: Room, **settings: Any) -> tuple[str, str]:
-    """What the agent's last step says, and the page /usage if there is one then."""
-    agent = Agent(NodeSettings(node_name="node-1", runtime_dir=str(room.folder), **settings), cast("Api", None))
-    agent.machine, agent.provisioner, agent.pods = room.machine, room.provisioner, cast("NodePods", ())
-    (name, step) = agent.steps[-1]
-    assert name == "display"
-    async with contextlib.AsyncExitStack() as after:
-        after.push_async_callback(agent._opened.aclose)
-        said = await step()
+    """What the opened display says, and the page /usage if there is one then."""
+    display = Display(
+        NodeSettings(node_name="node-1", runtime_dir=str(room.folder), **settings),
+        room.provisioner, cast("NodePods", ()), cast("Events", None),
+    )  # fmt: skip
+    async with contextlib.AsyncExitStack() as opened:
+        said = await display.open(opened)
         async with httpx.AsyncClient() as http:
             page = (await http.get(said.replace("/graph", "/usage"))).text if said.startswith("http") else ""
     return said, page

@@ -18,7 +18,7 @@ from aliquot.model.requests import Enforce, Slice
 from aliquot.node.cdi import Mount
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.driver import emulated_driver
-from aliquot.node.machine import Machine, emulated_machine
+from aliquot.node.machine import Machine, NodeOffer, emulated_machine
 from aliquot.node.provisioner import ProvisionedTenant, TenantProvisioner
 from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.source import from_root
@@ -84,7 +84,7 @@ class Room:
 
     def agent(self) -> TenantProvisioner:
         """The tenants of an agent that starts."""
-        return TenantProvisioner(NODE, self.machine, self.folder / "tenants", self.folder, self.driver)
+        return TenantProvisioner(NODE, NodeOffer(self.machine), self.folder / "tenants", self.folder, self.driver)
 
     def take(self, pod: str, *, whole: Enforce | None = None, **how: object) -> ProvisionedTenant:
         """The tenant of a pod's only container; of the second GPU, enforced so far, if it has that `whole`."""

@@ -31,6 +31,7 @@ from aliquot.node import provisioner as node_tenants
 from aliquot.node.cdi import Edits
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.machine import Machine as NodeMachine
+from aliquot.node.machine import NodeOffer
 from aliquot.placement.machine import NoRoom
 from aliquot.standalone import engine as standalone
 from aliquot.standalone.arbiter_process import ArbiterOptions
@@ -316,7 +317,7 @@ class NodeFaults(Faults):
         gpus = tuple(Gpu(g, uuid, "Tesla V100", GPU_MIB) for g, uuid in enumerate(UUIDS))
         machine = NodeMachine(gpus, self.folder / "libcuda.so.1", self.folder / "libnvidia-ml.so.1", devices=None)
         drivers: Any = self.drivers
-        self.provisioner = node_tenants.TenantProvisioner(NODE, machine, self.tenants, self.folder, drivers)
+        self.provisioner = node_tenants.TenantProvisioner(NODE, NodeOffer(machine), self.tenants, self.folder, drivers)
 
     def restart(self) -> None:
         """It takes over what its checkpoint has, then removes the rest."""

@@ -15,7 +15,7 @@ from aliquot.kube.names import HOLDS
 from aliquot.kube.objects import Meta, PodStatus
 from aliquot.node.holders import Holders, held_gpus
 from aliquot.node.identity import Held
-from aliquot.node.machine import Machine
+from aliquot.node.machine import Machine, NodeOffer
 from aliquot.node.pods import NodePod
 
 HOME = "kube-system"
@@ -124,7 +124,7 @@ def machine(*, links: bool = False) -> Machine:
 def test_gpus_come_and_go_and_nothing_changes_while_kubelet_is_silent():
     """Each look says what is new and what is gone; a kubelet that does not answer takes nothing away."""
     kubelet, api, pods = FakeKubelet(), FakeApi(), [holder("one"), holder("two")]
-    holders = Holders(api, kubelet, pods, HOME, machine())  # type: ignore[arg-type]
+    holders = Holders(api, kubelet, pods, HOME, NodeOffer(machine(), coexist=True))  # type: ignore[arg-type]
 
     def refreshed() -> tuple[set[str], set[str]]:
         gained, lost = asyncio.run(holders.refresh())
@@ -144,7 +144,7 @@ def test_a_gpu_is_awaited_while_its_holder_starts():
     """Only then is kubelet asked more often; one that runs on what is no whole GPU would be asked about for ever."""
 
     def awaited(*pods: NodePod) -> bool:
-        return Holders(FakeApi(), FakeKubelet(), pods, HOME, machine()).awaited  # type: ignore[arg-type]
+        return Holders(FakeApi(), FakeKubelet(), pods, HOME, NodeOffer(machine(), coexist=True)).awaited  # type: ignore[arg-type]
 
     starting, told = holder("one", phase="Pending"), holder("two", phase="Pending")
     told.metadata.annotations[HOLDS] = "GPU-1"
@@ -157,7 +157,7 @@ def test_a_holder_that_can_not_be_told_what_it_holds_is_told_of_once():
     """The API server is asked again at each look; its sentence is one line in the log, and the GPU is held."""
     kubelet, api = FakeKubelet(), FakeApi()
     kubelet.rows = [row("one", "GPU-a")]
-    holders = Holders(api, kubelet, [holder("one")], HOME, machine())  # type: ignore[arg-type]
+    holders = Holders(api, kubelet, [holder("one")], HOME, NodeOffer(machine(), coexist=True))  # type: ignore[arg-type]
 
     async def refuses(*_: Any, **__: Any) -> None:
         raise Forbidden("pods may not be patched")

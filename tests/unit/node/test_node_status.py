@@ -16,11 +16,14 @@ from aliquot.kube.api import Api
 from aliquot.kube.errors import Unreachable
 from aliquot.kube.kernels import KernelLengths, read_kernels, write_kernels
 from aliquot.kube.names import GPU_KERNELS, GPU_MEMORY, GPUS
-from aliquot.kube.objects import Node
+from aliquot.kube.objects import Node as ApiNode
+from aliquot.model.ids import GpuUuid
 from aliquot.node.agent import Agent
-from aliquot.node.health import Health, HealthWatch
-from aliquot.node.machine import Machine
+from aliquot.node.health import Health
+from aliquot.node.machine import Machine, NodeOffer
 from aliquot.node.settings import NodeSettings
+from aliquot.node.status import NodeStatus
+from aliquot.node.volume.following import NodeDriver
 
 MACHINE = Machine((Gpu(0, "GPU-0", "V100", 16384, "570.1", [], [], 0),), Path("libcuda"), Path("libnvml"))
 
@@ -38,10 +41,10 @@ class Server:
         """As by a kubelet that registers again: nothing of ours is on it."""
         self.node = {"metadata": {"annotations": {}, "labels": {}}, "status": {"capacity": {}}}
 
-    def seen(self) -> Node:
-        return msgspec.convert(msgspec.to_builtins(self.node), type=Node)
+    def seen(self) -> ApiNode:
+        return msgspec.convert(msgspec.to_builtins(self.node), type=ApiNode)
 
-    async def patch(self, _: object, name: str, body: Mapping[str, Any], *, sub: str = "") -> Node:
+    async def patch(self, _: object, name: str, body: Mapping[str, Any], *, sub: str = "") -> ApiNode:
         if self.away:
             raise Unreachable("the API server does not answer", may_have_happened=False)
         await asyncio.sleep(0)
@@ -54,31 +57,49 @@ class Server:
 
 
 class Plugin:
-    """Counts how often kubelet was told the devices; it has them."""
+    """Counts how often the devices were sent to kubelet, which has them."""
 
-    told = 0
+    sent = 0
     listed = True
 
-    async def tell(self) -> None:
-        self.told += 1
+    async def send_devices(self) -> None:
+        self.sent += 1
 
 
 class Tenants:
     """A provisioner that has all it needs."""
 
-    kernels = ""
+    def __init__(self) -> None:
+        self.kernels = ""
+        self.offer = NodeOffer(MACHINE)
 
     def check_arbiter(self) -> str:
         return ""
 
-    def offered(self) -> Machine:
-        return MACHINE
+
+class Records:
+    """A checkpoint that can be written."""
+
+    failure = ""
 
 
-class DeviceAllocator:
-    """An allocator that was fit."""
+class OneUnhealthy:
+    """A watch that has one thing to say."""
 
-    unfit = ""
+    async def run(self) -> AsyncIterator[Health]:
+        yield Health({GpuUuid("GPU-0"): "is lost"})
+
+
+class Node:
+    """A node's status with all that it is made of."""
+
+    def __init__(self, server: Server, events: object = None, **settings: Any) -> None:
+        self.tenants, self.plugin = Tenants(), Plugin()
+        parts: Any = (self.tenants, Records(), self.plugin, OneUnhealthy(), server, events)
+        self.status = NodeStatus(NodeSettings(node_name="node-1", **settings), *parts)
+
+    def check(self) -> None:
+        asyncio.run(self.status.check())
 
 
 @pytest.fixture
@@ -87,35 +108,32 @@ def server() -> Server:
 
 
 @pytest.fixture
-def agent(server: Server) -> Agent:
-    """One that has started."""
-    made = Agent(NodeSettings(node_name="node-1"), cast("Api", server))
-    made.machine, made.provisioner, made.allocator, made.plugin = MACHINE, Tenants(), DeviceAllocator(), Plugin()  # type: ignore[assignment]
-    return made
+def node(server: Server) -> Node:
+    return Node(server)
 
 
-def test_what_the_api_server_did_not_take_is_told_again(agent: Agent, server: Server):
+def test_what_the_api_server_did_not_take_is_told_again(node: Node, server: Server):
     """A node without its annotation is given no pods, so one that started beside a dead API server goes on telling."""
     server.away = True
-    asyncio.run(agent._check_state())
+    node.check()
     server.away = False
 
-    asyncio.run(agent._check_state())
+    node.check()
 
     assert '"uuid":"GPU-0"' in server.node["metadata"]["annotations"][GPUS]
     assert str(16384 << 20) == server.node["status"]["capacity"][GPU_MEMORY]
 
 
-def test_memory_is_offered_only_while_kubelet_has_the_devices(agent: Agent, server: Server):
+def test_memory_is_offered_only_while_kubelet_has_the_devices(node: Node, server: Server):
     """Who comes earlier would be refused by kubelet for good; what the node is, is told all the same."""
-    plugin = cast("Plugin", agent.plugin)
+    plugin = node.plugin
     plugin.listed = False
-    asyncio.run(agent._check_state())
+    node.check()
     assert GPUS in server.node["metadata"]["annotations"]
     assert GPU_MEMORY not in server.node["status"]["capacity"]
 
     plugin.listed = True
-    asyncio.run(agent._check_state())
+    node.check()
     assert str(16384 << 20) == server.node["status"]["capacity"][GPU_MEMORY]
 
 
@@ -125,15 +143,9 @@ VCUDA = {"tencent.com/vcuda-core": "100", "tencent.com/vcuda-memory": "64"}
 def test_gpushares_resources_are_offered_on_request_and_otherwise_left_to_others(server: Server):
     """A node counts whole units of each GPU; without the request another plugin's resource of that name stays."""
     for wanted in (False, True):
-        agent = Agent(NodeSettings(node_name="node-1", gpushare_inspect=wanted), cast("Api", server))
-        agent.machine, agent.provisioner, agent.allocator, agent.plugin = (
-            MACHINE,
-            Tenants(),
-            DeviceAllocator(),
-            Plugin(),
-        )  # type: ignore[assignment]
+        node = Node(server, gpushare_inspect=wanted)
         server.node["status"]["capacity"] = {"aliyun.com/gpu-mem": "7"}
-        asyncio.run(agent._check_state())
+        node.check()
         capacity = {name: value for name, value in server.node["status"]["capacity"].items() if "aliyun" in name}
         assert (
             {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"} if wanted else {"aliyun.com/gpu-mem": "7"}
@@ -143,44 +155,37 @@ def test_gpushares_resources_are_offered_on_request_and_otherwise_left_to_others
 def test_gpu_managers_resources_are_offered_on_request_and_otherwise_left_to_others(server: Server):
     """A node counts hundredths of its GPUs and whole blocks of 256 MiB, beside gpushare's where both are wanted."""
     for wanted, offered in ((False, {"tencent.com/vcuda-core": "7"}), (True, VCUDA)):
-        settings = NodeSettings(node_name="node-1", gpushare_inspect=True, vcuda_resources=wanted)
-        agent = Agent(settings, cast("Api", server))
-        agent.machine, agent.provisioner, agent.allocator, agent.plugin = (
-            MACHINE,
-            Tenants(),
-            DeviceAllocator(),
-            Plugin(),
-        )  # type: ignore[assignment]
+        node = Node(server, gpushare_inspect=True, vcuda_resources=wanted)
         server.node["status"]["capacity"] = {"tencent.com/vcuda-core": "7"}
-        asyncio.run(agent._check_state())
+        node.check()
         capacity = server.node["status"]["capacity"]
 
         assert offered == {name: value for name, value in capacity.items() if name.startswith("tencent")}
         assert "16" == capacity["aliyun.com/gpu-mem"]
 
 
-def test_a_node_that_shows_it_is_left_alone_and_one_made_anew_is_told(agent: Agent, server: Server):
+def test_a_node_that_shows_it_is_left_alone_and_one_made_anew_is_told(node: Node, server: Server):
     """Each look compares with what the watch brought last."""
-    asyncio.run(agent._check_state())
+    node.check()
     once = server.writes
-    asyncio.run(agent._check_state())
+    node.check()
     assert once == server.writes
 
     server.made_anew()
-    agent.status._now = server.seen()
-    asyncio.run(agent._check_state())
+    node.status.publisher._now = server.seen()
+    node.check()
 
     assert GPUS in server.node["metadata"]["annotations"]
     assert "aliquot.dev/gpu-model" in server.node["metadata"]["labels"]
 
 
-def test_labels_of_models_that_left_go_and_the_administrators_own_stay(agent: Agent, server: Server):
+def test_labels_of_models_that_left_go_and_the_administrators_own_stay(server: Server):
     """A node whose GPUs were replaced is not found by the old model; labels of the settings are kept on it."""
+    node = Node(server, labels="team=vision, example.com/rack=r1")
     server.node["metadata"]["labels"] = {"aliquot.dev/gpu-model.K80": "2", "other": "x"}
-    agent.status._now = server.seen()
-    agent.settings = NodeSettings(node_name="node-1", labels="team=vision, example.com/rack=r1")
+    node.status.publisher._now = server.seen()
 
-    asyncio.run(agent._check_state())
+    node.check()
 
     labels = server.node["metadata"]["labels"]
     assert "1" == labels["aliquot.dev/gpu-model.V100"]
@@ -188,55 +193,54 @@ def test_labels_of_models_that_left_go_and_the_administrators_own_stay(agent: Ag
     assert "aliquot.dev/gpu-model.K80" not in labels
 
 
-def test_a_sick_gpu_is_withdrawn_before_anybody_is_told_why(agent: Agent, monkeypatch: pytest.MonkeyPatch):
+def test_an_unhealthy_gpu_is_withdrawn_before_any_event_is_written(server: Server):
     """An API server that hangs holds no GPU on offer."""
 
-    class OneSick:
-        async def run(self) -> AsyncIterator[Health]:
-            yield Health({"GPU-0": "is lost"})
+    class Hanging:
+        async def about_node(self, *_: object) -> None:
+            await asyncio.Event().wait()
 
-    async def hangs(*_: object) -> None:
-        await asyncio.Event().wait()
-
-    agent.health = cast("HealthWatch", OneSick())
-    monkeypatch.setattr(agent.events, "about_node", hangs)
+    node = Node(server, Hanging())
 
     async def watched() -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(agent._watch_health(), 0.2)
+            await asyncio.wait_for(node.status.watch_health(), 0.2)
 
     asyncio.run(watched())
 
-    assert ({"GPU-0": "is lost"}, 1) == (agent.sick, cast("Plugin", agent.plugin).told)
+    assert ({"GPU-0": "is lost"}, 1) == (node.tenants.offer.unhealthy, node.plugin.sent)
 
 
-def test_what_is_withdrawn_at_the_end_stays_withdrawn(agent: Agent, server: Server):
+def test_what_is_withdrawn_at_the_end_stays_withdrawn(server: Server, tmp_path: Path):
     """No part of the agent that is about to end offers it once more."""
 
     async def life() -> None:
+        settings = NodeSettings(node_name="node-1", runtime_dir=str(tmp_path), kubelet_dir=str(tmp_path))
+        agent = Agent(settings, cast("Api", server), MACHINE, cast("NodeDriver", None))
+
         async def offers() -> None:
             while True:
-                await agent._describe()
+                await agent.status.publisher.advertise({GPU_MEMORY: 1})
                 await asyncio.sleep(0)
 
-        agent._tasks.last("look", offers())
-        await asyncio.sleep(0.1)
-        assert GPU_MEMORY in server.node["status"]["capacity"]
-        await agent._end()
+        agent._tasks.last("offers", offers())
+        while GPU_MEMORY not in server.node["status"]["capacity"]:
+            await asyncio.sleep(0)
+        await agent.end()
 
     asyncio.run(life())
 
     assert GPU_MEMORY not in server.node["status"]["capacity"]
 
 
-def test_what_is_measured_of_kernels_is_told_where_it_changes(agent: Agent, server: Server):
+def test_what_is_measured_of_kernels_is_told_where_it_changes(node: Node, server: Server):
     """The node's annotation has the lengths that the arbiter measured, and a node that shows them is left alone."""
 
     async def life() -> None:
-        await agent._describe()
+        await node.status.describe()
         assert GPU_KERNELS not in server.node["metadata"]["annotations"]
-        agent.provisioner.kernels = write_kernels(KernelLengths("fluid", {"GPU-a": {"default/a/main": 20_000}}))
-        await agent._describe()
+        node.tenants.kernels = write_kernels(KernelLengths("fluid", {"GPU-a": {"default/a/main": 20_000}}))
+        await node.status.describe()
 
     asyncio.run(life())
     told = read_kernels(server.node["metadata"]["annotations"])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from prometheus_client.registry import Collector
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import GpuTurns, Status
-from aliquot.model.ids import GpuUuid
+from aliquot.driver.sensors import SensorReader
+from aliquot.http.listening import PortTaken
 from aliquot.node.audit import Audit
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePods
@@ -21,6 +24,7 @@ from aliquot.node.settings import NodeSettings
 from aliquot.node.telling.auditing import Auditing
 from aliquot.node.telling.facts import Sources, read_report
 from aliquot.node.telling.notices import Notices
+from aliquot.node.telling.server import application, serving
 from aliquot.status.nodes import AuditTotals, Owner
 from aliquot.status.sensors import Sensors
 
@@ -30,7 +34,6 @@ _TIMEOUT_S: Final = 2.0
 def sources_of(
     provisioner: TenantProvisioner,
     runtime_dir: Path,
-    sick: Callable[[], Mapping[GpuUuid, str]] = dict,
     audit: Callable[[], AuditTotals] = AuditTotals,
     sensors: Callable[[], Mapping[str, Sensors]] = dict,
 ) -> Sources:
@@ -55,7 +58,7 @@ def sources_of(
         provisioner.machine,
         lambda: arbiter_status(runtime_dir),
         owners,
-        sick,
+        lambda: provisioner.offer.unhealthy,
         audit,
         driver,
         turns,
@@ -63,18 +66,41 @@ def sources_of(
     )
 
 
-def telling_of(
-    settings: NodeSettings,
-    provisioner: TenantProvisioner,
-    pods: NodePods,
-    events: Events,
-    sick: Callable[[], Mapping[GpuUuid, str]],
-    sensors: Callable[[], Mapping[str, Sensors]],
-) -> tuple[Sources, Auditing]:
-    """The sources of an agent's pages, with its audit."""
-    audit = Audit(read_program, settings.audit_grace_s)
-    sources = sources_of(provisioner, Path(settings.runtime_dir), sick, lambda: audit.totals, sensors)
-    return sources, Auditing(audit, sources, pods, events, kill=settings.audit_kill)
+class Display:
+    """The node's pages and what goes with their facts: the audit, and the events on pods that have news."""
+
+    def __init__(
+        self, settings: NodeSettings, provisioner: TenantProvisioner, pods: NodePods, events: Events,
+        collectors: Iterable[Collector] = (),
+    ) -> None:  # fmt: skip
+        """`collectors` are further metrics."""
+        self._settings = settings
+        self._collectors = collectors
+        self._sensors = SensorReader(provisioner.machine.libnvml)
+        audit = Audit(read_program, settings.audit_grace_s)
+        self._sources = sources_of(provisioner, Path(settings.runtime_dir), lambda: audit.totals, self._sensors.read)
+        auditing = Auditing(audit, self._sources, pods, events, kill=settings.audit_kill)
+        period_s = settings.health_period_s
+        self.tasks: tuple[tuple[str, Callable[[], Coroutine[Any, Any, None]]], ...] = (
+            ("notices", lambda: tell_pods(self._sources, events, period_s)),
+            ("audit", lambda: auditing.run(period_s)),
+        )
+
+    async def open(self, opened: contextlib.AsyncExitStack) -> str:
+        """Serve the pages until `opened` is closed; returns their address, or why they are not served.
+
+        No share depends on them.
+        """
+        where, port = self._settings.display_address, self._settings.display_port
+        opened.callback(self._sensors.close)
+        if not port:
+            return "not requested"
+        app = application(self._sources, self._settings.aliases, self._collectors)
+        try:
+            await opened.enter_async_context(serving(app, port, where))
+        except PortTaken as error:
+            return f"not served: {error}"
+        return f"http://{where}:{port}/graph"
 
 
 def arbiter_status(runtime_dir: Path) -> Status | None:
