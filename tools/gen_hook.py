@@ -113,7 +113,7 @@ def write_header(tables: Tables) -> str:
 
 def write_trampolines(tables: Tables) -> str:
     """trampolines.S: the exported names, the lazy stubs and the pointer table."""
-    lines = [f"/* {HEADER} */", '#include "trampoline.h"', "    .text"]
+    lines = [f"/* {HEADER} */", '#include "entry/trampoline.h"', "    .text"]
     for index, symbol in enumerate(tables.symbols):
         hook = tables.hooks.get(symbol)
         if hook is None:
@@ -131,7 +131,7 @@ def write_trampolines(tables: Tables) -> str:
 def write_nvml(tables: Tables) -> str:
     """nvml.S: NVML's names as jumps into the hook, for the file that stands for libnvidia-ml.so.1."""
     names = [*(symbol for symbol in tables.symbols if symbol.startswith("nvml")), "aliquot_stats"]
-    lines = [f"/* {HEADER} */", '#include "trampoline.h"', "    .text"]
+    lines = [f"/* {HEADER} */", '#include "entry/trampoline.h"', "    .text"]
     lines += [f"FORWARD {name}, {index}" for index, name in enumerate(names)]
     lines += ["    .data", "    .globl aliquot_real", "    .hidden aliquot_real", "    .balign 64", "aliquot_real:"]
     lines += [f"    .quad aliquot_lazy_{index}" for index in range(len(names))]
@@ -180,7 +180,7 @@ def write_hook(hook: Hook) -> str:
 def write_hooks(tables: Tables) -> str:
     """hooks.c: the prototypes of the bodies and a function for each intercepted symbol."""
     typed = [hook for hook in tables.hooks.values() if hook.kind not in REFUSED]
-    lines = [f"/* {HEADER} */", *(f'#include "../{name}.h"' for name in ("hook", "gate", "copy")), "#define HOOK", ""]
+    lines = [f"/* {HEADER} */", *(f'#include "{name}.h"' for name in ("work/gate", "work/copy")), "#define HOOK", ""]
     seen: set[str] = set()
     for hook in sorted(typed):
         if hook.kind == "body" and hook.extra not in seen:
@@ -204,7 +204,7 @@ def target_of(tables: Tables, symbol: str) -> str:
 
 def write_table(tables: Tables) -> str:
     """table.c: name, exported trampoline or hook of every symbol, and the truth table of cuGetProcAddress."""
-    lines = [f"/* {HEADER} */", '#include "../hook.h"', ""]
+    lines = [f"/* {HEADER} */", '#include "entry/entry.h"', ""]
     lines += [f"extern char {target_of(tables, symbol)}[];" for symbol in tables.symbols if symbol in tables.hooks]
     lines.append("const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {")
     for symbol in tables.symbols:

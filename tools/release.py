@@ -25,7 +25,7 @@ SUMS = "SHA256SUMS"
 IMAGE = Path("build/aliquot-image.tar")
 NOT_IN_SDIST = (".git/", ".venv/", "build/", "dist/")
 IN_SDIST = (
-    "LICENSE", "pyproject.toml", "lab/pyproject.toml", "CMakeLists.txt", "native/hook/gate.c",
+    "LICENSE", "pyproject.toml", "lab/pyproject.toml", "CMakeLists.txt", "native/hook/work/gate.c",
     "src/aliquot/cli/main.py", "src/aliquot_lab/cli/sim.py",
 )  # fmt: skip
 

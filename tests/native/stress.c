@@ -287,7 +287,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* What the hook has charged now: field 12 of aliquot_stats (see hook.h). */
+/* What the hook has charged now: field 12 of aliquot_stats (see entry.h). */
 static long long charged(void)
 {
     uint64_t out[64] = {sizeof out};

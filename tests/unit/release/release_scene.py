@@ -15,7 +15,7 @@ sys.path.append(str(ROOT / "tools"))
 
 VERSION = "1.2.0"
 IN_SDIST = (
-    "LICENSE", "pyproject.toml", "lab/pyproject.toml", "CMakeLists.txt", "native/hook/gate.c",
+    "LICENSE", "pyproject.toml", "lab/pyproject.toml", "CMakeLists.txt", "native/hook/work/gate.c",
     "src/aliquot/cli/main.py", "src/aliquot_lab/cli/sim.py",
 )  # fmt: skip
 VENDOR = "src/aliquot/web/static/vendor"

@@ -124,11 +124,11 @@ def test_nothing_is_added_when_helm_fails(ready: Tree):
 
 def test_the_sdist_has_sources_and_nothing_else(ready: Tree):
     """Sources that are missing and folders that are none are named."""
-    sdist(ready.dist, (*(name for name in IN_SDIST if name != "native/hook/gate.c"), "build/x.o"))
+    sdist(ready.dist, (*(name for name in IN_SDIST if name != "native/hook/work/gate.c"), "build/x.o"))
 
     assert [
         "aliquot_gpu-1.2.0.tar.gz: it has build/x.o, which is no source",
-        "aliquot_gpu-1.2.0.tar.gz: native/hook/gate.c is missing",
+        "aliquot_gpu-1.2.0.tar.gz: native/hook/work/gate.c is missing",
     ] == faults(ready)
 
 

@@ -35,7 +35,7 @@ class MachineSpeeds:
     handover_ns: int = 300_000
     queued_ns: int = 2 * MS
     stay_ns: int = 2 * MS
-    """While no tenant waits; otherwise as learned from the pauses: see native/hook/stay.c."""
+    """While no tenant waits; otherwise as learned from the pauses: see native/hook/token/stay.c."""
 
 
 @dataclass(slots=True, eq=False)
