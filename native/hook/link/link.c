@@ -87,6 +87,13 @@ static bool may_speak(void)
     return atomic_load(&link_fd) >= 0 && (only == 0 || only == (int)syscall(SYS_gettid));
 }
 
+/* With link_lock held, which may have been waited for while another thread made a new connection: that is the reviver's
+ * until all is attached. */
+static int link_to_speak_on(void)
+{
+    return may_speak() ? link_open() : -1;
+}
+
 bool link_alive(void)
 {
     char byte;
@@ -113,9 +120,9 @@ bool link_send(const aliquot_message *message)
     if (!may_speak())
         return false;
     pthread_mutex_lock(&link_lock);
-    int fd = link_open();
+    int fd = link_to_speak_on();
     bool sent = fd >= 0 && send(fd, message, sizeof *message, MSG_NOSIGNAL) == (ssize_t)sizeof *message;
-    if (!sent)
+    if (fd >= 0 && !sent)
         link_close();
     pthread_mutex_unlock(&link_lock);
     return sent;
@@ -150,7 +157,7 @@ static bool receive(int fd, aliquot_message *answer, int *passed)
 static bool ask(aliquot_message *message, uint16_t expect, int *passed)
 {
     pthread_mutex_lock(&link_lock);
-    int fd = link_open();
+    int fd = link_to_speak_on();
     uint64_t seq = message->seq = atomic_fetch_add(&sequence, 1) + 1;
     bool good = fd >= 0 && send(fd, message, sizeof *message, MSG_NOSIGNAL) == (ssize_t)sizeof *message;
     if (fd >= 0 && !good && message->type == ALIQUOT_MSG_HELLO)
@@ -161,7 +168,7 @@ static bool ask(aliquot_message *message, uint16_t expect, int *passed)
             (message->seq == seq || message->seq == 0))
             break;
     }
-    if (!good)
+    if (fd >= 0 && !good)
         link_close();
     pthread_mutex_unlock(&link_lock);
     return good && (message->type == expect || message->type == ALIQUOT_MSG_REFUSED);

@@ -57,6 +57,7 @@ class FakeArbiter:
     crowded: str = ""  # hello or attach: refused, since there are 256 processes already
     refusals: int = 0
     heard: list[Heard] = field(default_factory=list)
+    first_heard: list[MessageType] = field(default_factory=list)  # of each connection
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
@@ -152,6 +153,7 @@ class FakeArbiter:
     def _serve(self, connection: socket.socket) -> None:
         leases = [0] * len(self.uuids)
         contexts = [0] * len(self.uuids)
+        silent = True
         pid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         self._pids.append(pid)
         for page in self.pages:
@@ -164,6 +166,9 @@ class FakeArbiter:
             if len(data) != MESSAGE_SIZE_BYTES:
                 break
             kind, flags, gpu, seq, a, b, c, _, uuid = MESSAGE_STRUCT.unpack(data)
+            if silent:
+                self.first_heard.append(MessageType(kind))
+            silent = False
             self._answer(connection, MessageType(kind), flags, gpu, seq, a, b, uuid, leases, contexts)
             with self._changed:
                 self.heard.append(Heard(MessageType(kind), flags, gpu, a, b, c, time.monotonic_ns()))

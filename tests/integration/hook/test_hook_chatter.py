@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from test_hook_programs import compile_c
 from test_hook_shares import SHARES
 
 from aliquot.arbiter.abi import MessageType
@@ -37,3 +38,24 @@ def test_memory_is_asked_for_more_slowly_than_the_arbiter_reads(tenant, loop, tm
 
     messages = sum(scene.arbiter.count(kind) for kind in MEMORY)
     assert settings.message_burst / 2 + settings.messages_per_second / 2 * seconds > messages > times
+
+
+@pytest.fixture(scope="module")
+def first_word(tmp_path_factory) -> str:
+    """first_word.c, built so that the hook's calls of libc reach it."""
+    return str(compile_c("first_word.c", tmp_path_factory.mktemp("first_word") / "first_word", "-rdynamic"))
+
+
+def test_nothing_is_said_on_a_new_connection_before_its_hello(tenant, first_word):
+    """A thread that saw the connection before it alive, and then waited for its lock, does not speak on the new one."""
+    scene = tenant(memory_mib=1024)
+    program = scene.start([first_word])
+    assert program.read()["held"]
+    scene.arbiter.stop()
+    restarted = len(scene.arbiter.heard)
+
+    scene.arbiter.start()
+
+    assert not program.read()["held"]
+    scene.arbiter.wait_for(MessageType.ATTACH, since=restarted)
+    assert {MessageType.HELLO} == set(scene.arbiter.first_heard)
