@@ -24,9 +24,7 @@ MAX_FIELDS = 25
 WORD = re.compile(r"\b[a-z_]\w*\b")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 FUNCTION = re.compile(r"^(?!static)(?:[A-Za-z_][\w \*]*?[\s\*])([a-z_]\w*)\([^;{]*\)\s*\n?\{", re.MULTILINE)
-INLINE = re.compile(
-    r"^static inline (?:__attribute__\(\(\w+\)\) )?[\w \*]*?([a-z_]\w*)\([^;{]*\)\s*\n\{", re.MULTILINE
-)
+INLINE = re.compile(r"^static inline (?:__attribute__\(\(\w+\)\) )?[\w \*]*?([a-z_]\w*)\([^;{]*\)\s*\n\{", re.MULTILINE)
 TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 INCLUDE = re.compile(r'^#include "([\w/]+/\w+\.h)"', re.MULTILINE)
 PART = re.compile(rf"(?:->|\.)({'|'.join(LAYERS)})\.\w")

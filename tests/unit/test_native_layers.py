@@ -30,7 +30,10 @@ def test_the_hook_calls_downward():
         ({"link/a.c": "void low(void)\n{\n    high();\n}\n"}, "link/a.c: calls high of work/b.c"),
         ({"link/a.c": "static void low(void)\n{\n    quick();\n}\n"}, "link/a.c: calls quick of work/b.h"),
         ({"link/a.c": '#include "work/b.h"\n'}, "link/a.c: includes work/b.h"),
-        ({"link/a.c": "int low(struct slot *slot)\n{\n    return slot->token.asked;\n}\n"}, "link/a.c: uses slot.token"),
+        (
+            {"link/a.c": "int low(struct slot *slot)\n{\n    return slot->token.asked;\n}\n"},
+            "link/a.c: uses slot.token",
+        ),
         ({"a.c": ""}, "a.c: lies in no layer"),
         ({"link/a.h": f"struct wide {{ {FIELDS} }};\n"}, "link/a.h: struct wide has 26 fields"),
         (

@@ -84,7 +84,7 @@ class Dispatcher:
 
     def give_back(self, process: Process, grant: GrantState, epoch: int, burst_ns: int, now_ns: int) -> None:
         """A process is idle and gives the token back."""
-        if not grant.valid or not grant.first_epoch <= epoch <= grant.epoch:
+        if not grant.valid or epoch not in grant.may_return(process):
             return
         grant.returned.add(process)
         grant.users.discard(process)
@@ -237,6 +237,7 @@ class Dispatcher:
                 grant.behind |= grant.pending
             grant.valid, grant.draining, grant.deadline_ns = True, False, action.deadline_ns
             grant.returned.clear()
+            grant.readmitted.clear()
             grant.handovers += 1
             grant.first_grant_ns = grant.first_grant_ns or now_ns
             grant.waits_ns.append(waited)
@@ -274,7 +275,7 @@ class Dispatcher:
     def _reopen(self, process: Process, grant: GrantState, now_ns: int) -> None:
         """The process gave its part back while others of the tenant go on: a new epoch lets it in again."""
         grant.returned.discard(process)
-        grant.epoch = (grant.epoch + 1) & 0x3FFFFFFF
+        grant.readmitted[process] = grant.epoch = (grant.epoch + 1) & 0x3FFFFFFF
         grant.page.grant(grant.epoch, now_ns, grant.deadline_ns)
 
     def _revoke(self, tenant: Tenant, now_ns: int) -> None:

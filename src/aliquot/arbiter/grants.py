@@ -110,6 +110,7 @@ class GrantState:
     wanting: set[Process] = field(default_factory=set)  # processes that have asked for the grant and wait
     users: set[Process] = field(default_factory=set)  # processes that launch under the current grant
     returned: set[Process] = field(default_factory=set)  # whose work under it has ended
+    readmitted: dict[Process, int] = field(default_factory=dict)  # and who came back, by this epoch
     pending: set[Process] = field(default_factory=set)  # that have yet to answer its revocation
     behind: set[Process] = field(default_factory=set)  # whose work of an earlier grant runs on into this one
     absent: dict[int, MemoryLease] = field(default_factory=dict)  # by pid: see `Tenant.absent`
@@ -243,6 +244,10 @@ class GrantState:
         self.leased_bytes += size_bytes
         self.page.set_memory(self.leased_bytes, self.context_bytes)
 
+    def may_return(self, process: Process) -> range:
+        """The epochs of this grant whose RETURN says that the process is idle now."""
+        return range(self.readmitted.get(process, self.first_epoch), self.epoch + 1)
+
     def forget(self, process: Process) -> None:
         """The connection of a process has ended; what it holds stays charged until `release`."""
         lease = process.leases.pop(self.slot)
@@ -253,6 +258,7 @@ class GrantState:
         turns = (self.launching, self.wanting, self.users, self.returned, self.pending, self.behind)
         for group in (self.attached, *turns):
             group.discard(process)
+        self.readmitted.pop(process, None)
         self.kernels_us.pop(process, None)
         self.show_processes()
 

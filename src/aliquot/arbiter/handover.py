@@ -107,7 +107,7 @@ class NativeLoop:
             socket=ready.process.sock.fileno(),
             slot=holder.slot,
             answer=MessageType.RETURN if holder.valid else MessageType.DRAINED,
-            first_epoch=holder.first_epoch if holder.valid else holder.epoch,
+            first_epoch=holder.may_return(ready.process).start if holder.valid else holder.epoch,
             last_epoch=holder.epoch,
             next_epoch=ready.next_epoch,
         )

@@ -110,6 +110,24 @@ def test_answers_for_another_epoch_are_ignored(arbiter):
     assert process.pages[0].epoch == epoch
 
 
+def test_a_return_of_before_a_process_came_back_is_ignored(arbiter):
+    """What a process that was let in again says of the epoch before does not send it away from the new one."""
+    arbiter.tenant("a")
+    one, two = arbiter.process("a"), arbiter.process("a")
+    one.want()
+    two.want()
+    first = max(one.wait_valid(), two.wait_valid())
+    one.give_back()
+    one.want()
+    again = one.wait_valid(above=first)
+
+    one.send(MessageType.RETURN, a=first)
+    one.want()
+    one.reserve(1 << 20)  # answered after both
+
+    assert again == one.pages[0].epoch
+
+
 @pytest.mark.real_time
 def test_flood_is_throttled_and_neighbours_are_served(arbiter):
     """A connection that floods is not read for a while; another tenant's hand-overs go on."""
