@@ -103,7 +103,8 @@ def test_an_arbiter_without_the_native_thread_hands_over_too(start_arbiter):
 def test_the_native_thread_carries_each_hand_over_out_once_or_not_at_all(tmp_path):
     """Under random answers, noise and hand-overs taken back, no grant is stored unasked, unreported or twice."""
     program, folder = tmp_path / "check", ROOT / "native" / "handover"
-    compile_it = ["gcc", "-O1", "-pthread", f"-I{ROOT}/native/include", "-o", program, *sorted(folder.glob("*.c"))]
+    sources = [ROOT / "tests" / "native" / "handover_check.c", *sorted(folder.glob("*.c"))]
+    compile_it = ["gcc", "-O1", "-pthread", f"-I{ROOT}/native/include", f"-I{folder}", "-o", program, *sources]
     subprocess.run(compile_it, check=True)
     done = subprocess.run([program, "5000"], capture_output=True, text=True, timeout=60)
 
