@@ -41,7 +41,7 @@ def ledger(tmp_path_factory):
     target = tmp_path_factory.mktemp("ledger") / "ledger.so"
     includes = [f"-I{NATIVE / part}" for part in ("include", "hook")]
     subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", "-w", *includes, "-o", target, NATIVE / "hook/memory/ledger.c", "-lpthread"],
+        [compiler, "-O1", "-shared", "-fPIC", "-w", *includes, "-o", target, NATIVE / "hook/memory/ledger.c"],
         check=True,
     )
     library = ctypes.CDLL(str(target))
