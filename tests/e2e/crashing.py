@@ -15,7 +15,7 @@ from typing import Any
 
 from aliquot.cli.main import main
 from aliquot.kube.api import Api
-from aliquot.scheduler.bind import Binder
+from aliquot.scheduler.extender.bind import Binder
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.program import Scheduler
 

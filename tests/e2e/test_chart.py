@@ -23,8 +23,8 @@ from aliquot.cli.scheduler import scheduler
 from aliquot.kube.api import MERGE, Api
 from aliquot.kube.errors import KubeError
 from aliquot.node.settings import node_settings
+from aliquot.scheduler.admission.configuration import configurations
 from aliquot.scheduler.config import PROFILE, kube_scheduler_config
-from aliquot.scheduler.webhook.configuration import configurations
 from aliquot.web.sharing import SECRET
 
 HOME = "aliquot-chart"

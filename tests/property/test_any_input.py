@@ -34,8 +34,8 @@ from aliquot.node.checkpoint import read_checkpoint
 from aliquot.node.settings import node_settings
 from aliquot.placement.learned import BadMemory, unpack
 from aliquot.scheduler.agents import UnreadableReport, read_report
-from aliquot.scheduler.wire import Args, BadMessage
-from aliquot.scheduler.wire import read as read_body
+from aliquot.scheduler.extender.wire import Args, BadMessage
+from aliquot.scheduler.extender.wire import read as read_body
 from aliquot.standalone.documents import read_documents
 from aliquot.topology.matrix import parse_topo
 from aliquot.web.app import dashboard, everyone

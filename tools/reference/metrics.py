@@ -11,7 +11,7 @@ from aliquot.arbiter.metrics import Metrics as ArbiterMetrics
 from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.node.calls import KubeletCalls
 from aliquot.node.telling.metrics import ALIASES, registry_of
-from aliquot.scheduler.metrics import SchedulerMetrics
+from aliquot.scheduler.extender.metrics import SchedulerMetrics
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 from aliquot.status.sensors import Sensors
 from aliquot.status.tenants import TenantStatus, WakeStatus

@@ -15,7 +15,8 @@ from itertools import chain
 from typing import Final
 
 from aliquot.kube.inventory import BadInventory, Inventory, read_inventory
-from aliquot.kube.names import GPUS
+from aliquot.kube.kernels import read_kernels
+from aliquot.kube.names import GPU_KERNELS, GPUS
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.reflector import Change
@@ -29,14 +30,40 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import Decider
-from aliquot.placement.entries import LedgerError, NodeSpec, Placement
+from aliquot.placement.entries import LedgerError, MeasuredKernels, NodeSpec, Placement
 from aliquot.placement.ledger import ledger_gpu, ledger_gpus
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.allocations import Allocation, fit, pod_plan, reservations, why_not
-from aliquot.scheduler.kernel_lengths import KernelLengthTracker
 from aliquot.status.gpus import Gpu
+
+
+class KernelLengthTracker:
+    """Reads the annotation of each node; a node is trusted only for the GPUs of its own inventory."""
+
+    def __init__(self, measured: MeasuredKernels) -> None:
+        self._measured = measured
+        self._texts: dict[str, str] = {}
+        self._gpus: dict[str, tuple[str, ...]] = {}
+
+    def take(self, node: Node, *, gone: bool) -> None:
+        """Replace the node's earlier values."""
+        name, notes = node.metadata.name, node.metadata.annotations
+        text = "" if gone else notes.get(GPU_KERNELS, "")
+        if self._texts.get(name, "") == text:
+            return
+        self._texts[name] = text
+        said = read_kernels({GPU_KERNELS: text} if text else {})
+        self._measured.turns.pop(name, None)
+        if said.turns:
+            self._measured.turns[name] = said.turns
+        for uuid in self._gpus.pop(name, ()):
+            self._measured.kernels.pop(uuid, None)
+        own = {uuid: kernels for uuid, kernels in said.gpus.items() if f'"{uuid}"' in notes.get(GPUS, "")}
+        self._measured.kernels.update(own)
+        self._gpus[name] = tuple(own)
+
 
 log = Logger("scheduler")
 _SEEN_MOST: Final = 100_000

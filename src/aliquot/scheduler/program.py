@@ -22,22 +22,22 @@ from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
 from aliquot.kube.leases import Elector
 from aliquot.kube.objects import Node, Pod
+from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import NODES, PODS
 from aliquot.lib.log import Logger
 from aliquot.lib.package import version
 from aliquot.placement.quota import Quota, Quotas
-from aliquot.scheduler.bind import Binder
+from aliquot.scheduler.admission.process import Webhook
 from aliquot.scheduler.endpoint import Address, LeaderEndpoint
-from aliquot.scheduler.evict import Evictor
+from aliquot.scheduler.extender.bind import Binder
+from aliquot.scheduler.extender.evict import Evictor
+from aliquot.scheduler.extender.server import LIMITS, Extender
+from aliquot.scheduler.extender.spans import PodSpans, traceparent
 from aliquot.scheduler.learned import LearnedConfigMap
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.program import Operator
-from aliquot.scheduler.operator.quotas import quotas_of
-from aliquot.scheduler.server import LIMITS, Extender
 from aliquot.scheduler.settings import SchedulerSettings, address
-from aliquot.scheduler.spans import PodSpans, traceparent
-from aliquot.scheduler.webhook.process import Webhook
 from aliquot.tracing.spans import Spans, tracing
 
 log = Logger("scheduler")
@@ -66,7 +66,14 @@ class Scheduler:
         lease = settings.lease_namespace, LEASE, settings.candidate
         self.elector = Elector(self.api, *lease, on_change=self._lead_changed)
         dialects = foreign(aliyun_unit=settings.aliyun_unit)
-        self.binder = Binder(self.api, self.ledger, self.pods.get, self.leads, dialects=dialects)
+        self.binder = Binder(
+            self.api,
+            self.ledger,
+            self.pods.get,
+            self.leads,
+            dialects=dialects,
+            traceparent=traceparent if self.spans is not None else lambda _: "",
+        )
         self.evictor = Evictor(self.api, self.ledger, self.pods.get, self.leads)
         self.learned = LearnedConfigMap(self.api, settings.lease_namespace, self.ledger.policy, self.leads)
         self.extender = Extender(
@@ -75,6 +82,7 @@ class Scheduler:
             self.pods.get,
             self.synced,
             self.leads,
+            spans=PodSpans(self.spans) if self.spans is not None else None,
             aliyun_unit=settings.aliyun_unit,
             version=version(),
             has_seen=self.pods.has_seen,
@@ -82,10 +90,8 @@ class Scheduler:
             on_waiting=self.evictor.waits,
         )
         if self.spans is not None:
-            self.extender.spans, self.binder.traceparent = PodSpans(self.spans), traceparent
             self.extender.metrics.registry.register(self.spans.backlog.dropped)
-        self.operator = Operator(self.api, self.ledger, self.nodes, self.pods, self.leads, settings)
-        self.operator.quotas = self.quotas
+        self.operator = Operator(self.api, self.ledger, self.nodes, self.pods, self.leads, self.quotas, settings)
         self.webhook = Webhook(self.api, settings, lambda namespace: self.ledger.cluster.usage(namespace), self.leads)
         self._certificate = (
             Certificate(settings.tls_cert, settings.tls_key, settings.client_ca) if settings.tls_cert else None

@@ -27,6 +27,7 @@ from aliquot.kube.custom import SHAREPODS, VGPU
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.objects import Pod
+from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import Reflector
 from aliquot.kube.requests import BadPod, ClusterDevices
 from aliquot.lib.log import Logger
@@ -42,7 +43,6 @@ from aliquot.placement.quota import Quota
 from aliquot.placement.trial import shown, trial
 from aliquot.scheduler.agents import AgentThread, NodeMeasure, agent_addresses, tenant_key
 from aliquot.scheduler.ledger import CLOSED
-from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.scheduler.verdicts import closed_nodes
 from aliquot.status import (
     PENDING,

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from aliquot.scheduler.webhook.process import Webhook
+    from aliquot.scheduler.admission.process import Webhook
 
 MODELS = (("Tesla V100-SXM2-16GB", 16384), ("NVIDIA A100-SXM4-80GB", 81920), ("Tesla T4", 15360))
 CASES = ((1000, 4000), (5000, 20000))
@@ -289,9 +289,9 @@ class _Server:
         from aliquot.http.connections import ClientConnection
         from aliquot.http.listening import listening
         from aliquot.http.server import HttpServer
-        from aliquot.scheduler.bind import Binder
+        from aliquot.scheduler.extender.bind import Binder
+        from aliquot.scheduler.extender.server import LIMITS, Extender
         from aliquot.scheduler.program import collect_rarely
-        from aliquot.scheduler.server import LIMITS, Extender
 
         binder = Binder(None, self.ledger, lambda key: None)  # type: ignore[arg-type]
         extender = Extender(self.ledger, binder, lambda key: None, lambda: True)
@@ -334,9 +334,9 @@ class _Server:
 
 def _webhook(on_listening: Callable[[str], None]) -> Webhook:
     """The webhook, with a certificate of its own."""
+    from aliquot.scheduler.admission.certificates import next_step
+    from aliquot.scheduler.admission.process import Webhook
     from aliquot.scheduler.settings import SchedulerSettings
-    from aliquot.scheduler.webhook.certs import next_step
-    from aliquot.scheduler.webhook.process import Webhook
 
     settings = SchedulerSettings(webhook="127.0.0.1:0")
     made = Webhook(None, settings, lambda namespace: {}, lambda: True, on_listening)  # type: ignore[arg-type]

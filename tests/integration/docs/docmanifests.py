@@ -10,7 +10,7 @@ import yaml
 from aliquot.kube.convert import WHERE_PODS_ARE, convert
 from aliquot.kube.names import API_VERSION
 from aliquot.model.sharepod import parse_sharepod
-from aliquot.scheduler.webhook.admission import Admission
+from aliquot.scheduler.admission.rules import Admission
 
 CRDS = Path(__file__).resolve().parents[3] / "deploy" / "crds"
 SCHEMAS = {

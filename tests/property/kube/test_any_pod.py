@@ -14,7 +14,7 @@ from aliquot.kube import names
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import FAULT_LENGTH, MAX_FAULTS, BadPod, ClusterDevices
-from aliquot.scheduler.webhook.admission import Admission, answer
+from aliquot.scheduler.admission.rules import Admission, answer
 
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 RESOURCES = (

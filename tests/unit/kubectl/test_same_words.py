@@ -28,7 +28,7 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.explain import explain_with
 from aliquot.placement.policy import policy
 from aliquot.placement.trial import shown
-from aliquot.scheduler.groups import _only
+from aliquot.scheduler.extender.groups import _only
 from aliquot.scheduler.status_source import ClusterSource, waiting_pods
 from aliquot.scheduler.verdicts import FITS, closed_nodes, indices_of, judge, verdicts
 from aliquot.standalone.explaining import explained_on

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from telling_scenes import facts
 
 from aliquot.node.telling.metrics import registry_of
-from aliquot.scheduler.metrics import SchedulerMetrics
+from aliquot.scheduler.extender.metrics import SchedulerMetrics
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "grafana"
 BOARD: dict[str, Any] = json.loads((FOLDER / "aliquot-board.json").read_text())

@@ -21,9 +21,9 @@ from aliquot.kube.resources import Resource
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
-from aliquot.scheduler.bind import Binder, CanNotBind
+from aliquot.scheduler.extender.bind import Binder, CanNotBind
+from aliquot.scheduler.extender.wire import BindingArgs
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.wire import BindingArgs
 
 
 def node(name: str, gpus: int = 2, model: str = "Tesla V100-SXM2-16GB", memory_mib: int = 16384) -> Node:

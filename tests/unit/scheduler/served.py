@@ -8,7 +8,7 @@ from typing import Any
 
 from control_scene import Scene, Truth, node
 
-from aliquot.scheduler.server import Extender
+from aliquot.scheduler.extender.server import Extender
 
 HALF = {"aliquot.dev/gpu-percent": 50}
 

@@ -162,7 +162,7 @@ def test_a_bind_is_not_sent_any_more_when_another_may_lead(monkeypatch: pytest.M
     s, sent = scene(), 0
     pod = s.truth.create("a", HALF)
     s.catch_up()
-    monkeypatch.setattr("aliquot.scheduler.bind.POST_S", 0.05)
+    monkeypatch.setattr("aliquot.scheduler.extender.bind.POST_S", 0.05)
 
     async def busy(request: httpx2.Request) -> httpx2.Response:
         nonlocal sent

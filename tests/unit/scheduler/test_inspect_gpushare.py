@@ -19,7 +19,7 @@ from aliquot.driver.gpu import Gpu
 from aliquot.kube.dialects import foreign
 from aliquot.kube.dialects.aliyun import COUNT, MEMORY, Unit
 from aliquot.node.status import resources_of
-from aliquot.scheduler.webhook.admission import Admission
+from aliquot.scheduler.admission.rules import Admission
 
 GPUS = [Gpu(i, f"GPU-n-{i}", "Tesla V100-SXM2-16GB", 16384, "570.1", [], [], 0) for i in range(2)]
 

@@ -12,7 +12,7 @@ import yaml
 
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
-from aliquot.scheduler.webhook.admission import Admission
+from aliquot.scheduler.admission.rules import Admission
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "kubeflow"
 Document = dict[str, Any]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.entries import NodeSpec
-from aliquot.scheduler.wire import (
+from aliquot.scheduler.extender.wire import (
     MAX_NAMES,
     BadMessage,
     Names,

@@ -20,8 +20,8 @@ from aliquot.kube.convert import convert
 from aliquot.kube.dialects import read
 from aliquot.kube.plan import read_plan
 from aliquot.model.sharepod import parse_sharepod
+from aliquot.scheduler.admission.rules import Admission
 from aliquot.scheduler.verdicts import verdicts
-from aliquot.scheduler.webhook.admission import Admission
 
 Document = dict[str, Any]
 Given = list[tuple[int, int, int, int]]

@@ -19,7 +19,7 @@ from aliquot.node.calls import KubeletCalls
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.identity import Claim
 from aliquot.node.spans import Start
-from aliquot.scheduler.spans import PodSpans, traceparent
+from aliquot.scheduler.extender.spans import PodSpans, traceparent
 from aliquot.status.tenants import TenantStatus
 from aliquot.tracing.backlog import TIMEOUT_S
 from aliquot.tracing.context import pod_trace

@@ -8,7 +8,7 @@ import pytest
 from control_scene import Clock
 from served import HALF, Served, pod
 
-from aliquot.scheduler.server import LATE_S
+from aliquot.scheduler.extender.server import LATE_S
 
 
 class Waiting:

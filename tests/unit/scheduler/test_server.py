@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from aliquot.kube.turns import SLICE
 from aliquot.scheduler.config import kube_scheduler_config
-from aliquot.scheduler.server import Extender
+from aliquot.scheduler.extender.server import Extender
 
 
 def test_filter_answers_names_with_names():

@@ -28,10 +28,10 @@ from aliquot.placement.policy import policy
 from aliquot.placement.reasons import judge
 from aliquot.placement.saved import dump
 from aliquot.placement.sentences import text_of
+from aliquot.scheduler.extender.preempt import victims
+from aliquot.scheduler.extender.wire import MetaPod, MetaVictims
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.verdicts import indices_of, scores, verdicts
-from aliquot.scheduler.wire import MetaPod, MetaVictims
 
 
 def pod(*limits: dict[str, Any], name: str = "x", priority: int = 0, **annotations: str) -> Pod:

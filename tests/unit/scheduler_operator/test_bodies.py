@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from aliquot.kube.custom import SharePod
-from aliquot.scheduler.operator.bodies import BadTemplate, ask_of, pod_of, scheduled_by_others
+from aliquot.kube.sharepods import BadTemplate, ask_of, pod_of, scheduled_by_others
 
 
 def sharepod(gpu: dict[str, Any], spec: dict[str, Any] | None = None, **more: Any) -> SharePod:

@@ -13,8 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from aliquot.scheduler.webhook.certs import CertificateBundle, Lives, next_step
-from aliquot.scheduler.webhook.server import load
+from aliquot.scheduler.admission.certificates import CertificateBundle, Lives, next_step
+from aliquot.scheduler.admission.server import load
 
 NAMES = ("aliquot-webhook.kube-system.svc", "127.0.0.1")
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

@@ -13,9 +13,8 @@ import pytest
 
 from aliquot.kube.errors import AlreadyExists, Conflict
 from aliquot.kube.resources import Resource
-from aliquot.scheduler.webhook.certs import CertificateBundle
-from aliquot.scheduler.webhook.configuration import configurations
-from aliquot.scheduler.webhook.keeper import SECRET, Keeper
+from aliquot.scheduler.admission.certificates import SECRET, CertificateBundle, Keeper
+from aliquot.scheduler.admission.configuration import configurations
 
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

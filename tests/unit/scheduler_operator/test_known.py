@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aliquot.kube.custom import VGPU
 from aliquot.kube.reflector import Change
-from aliquot.scheduler.pool.known import WriteThroughCache
+from aliquot.scheduler.operator.vgpus import WriteThroughCache
 
 NAMES, DEVICES = ("a", "b", "c"), ("", "GPU-0", "GPU-1")
 

@@ -27,11 +27,9 @@ from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.ledger import Ledger, NodeFull
-from aliquot.scheduler.operator.demand import Demand
-from aliquot.scheduler.operator.sharepods import SharePods
-from aliquot.scheduler.pool.known import WriteThroughCache
-from aliquot.scheduler.pool.owners import Coexist, Own
-from aliquot.scheduler.pool.pool import VgpuPool, name_for
+from aliquot.scheduler.operator.owners import Coexist, Own
+from aliquot.scheduler.operator.sharepods import Demand, SharePods
+from aliquot.scheduler.operator.vgpus import VgpuPool, WriteThroughCache, name_for
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
 
@@ -142,8 +140,8 @@ class Scene:
             pool_policy(text),
             WriteThroughCache(self.watch),
             lambda name: name == "n",
-            self.clock,  # type: ignore[arg-type]
             lambda name: name in self.waiting,
+            self.clock,  # type: ignore[arg-type]
         )
         self.store.told = self.pool.known.changed
 
@@ -359,7 +357,7 @@ def test_the_pod_of_a_sharepod_is_made_when_the_node_offers_its_gpu():
         return msgspec.convert(scene.store.kept["sharepods"]["s"], SharePod)
 
     demand = Demand(scene.ledger, scene.pool, lambda vgpu: [sharepod()] if sharepod().status.gpu_id == vgpu else [])
-    scene.pool.waited_for = demand.waits_for
+    scene.pool.waited_for = lambda vgpu: sharepod().status.gpu_id == vgpu
     looks = SharePods(scene.store, scene.ledger, scene.pool, lambda key: sharepod(), lambda key: None, demand)  # type: ignore[arg-type]
 
     for ours in ({}, {GPU_PERCENT: "100"}, {GPU_PERCENT: "29", GPU_MEMORY: "16Gi"}):

@@ -15,6 +15,7 @@ from aliquot.kube.dialects import read
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
+from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
@@ -22,7 +23,7 @@ from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.ledger import Ledger, NodeFull
-from aliquot.scheduler.operator.quotas import body, quotas_of
+from aliquot.scheduler.operator.status import quota_body
 from aliquot.scheduler.verdicts import verdicts
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
@@ -104,7 +105,7 @@ def test_people_see_what_is_held_of_each_bound():
     """One line for kubectl, one entry for each bound; written once, and not again while nothing changes."""
     limits = [{"model": "V100", "gpus": "2", "memory": "64Gi"}, {"gpus": "2500m"}]
     usage = {"Tesla V100": (1500, 8192), "NVIDIA A100": (300, 1024)}
-    patch = body(quota(limits), usage, NOW)
+    patch = quota_body(quota(limits), usage, NOW)
     assert patch is not None
     status = patch["status"]
 
@@ -113,12 +114,12 @@ def test_people_see_what_is_held_of_each_bound():
         (use["model"], use["gpus"], use["memory"]) for use in status["used"]
     ]
     assert ("False", "Within") == (status["conditions"][0]["status"], status["conditions"][0]["reason"])
-    assert body(quota(limits, status), usage, NOW + datetime.timedelta(days=1)) is None
+    assert quota_body(quota(limits, status), usage, NOW + datetime.timedelta(days=1)) is None
 
 
 def test_a_bound_below_what_is_held_is_told():
     """When pods were there before the quota, the condition Exceeded says so."""
-    patch = body(quota([{"model": "V100", "gpus": "1"}]), {"Tesla V100": (1500, 8192)}, NOW)
+    patch = quota_body(quota([{"model": "V100", "gpus": "1"}]), {"Tesla V100": (1500, 8192)}, NOW)
 
     assert patch is not None and ("True", "Over") == (
         patch["status"]["conditions"][0]["status"],
@@ -143,5 +144,5 @@ def test_a_namespace_may_be_forbidden_labels(label: str, words: str):
         made.allocate(ask("a", 10, **labelled), "n", 0.0)
     for fitting in (ask("b", 10), ask("c", 10, namespace="other", **labelled), ask("d", 60, gpu_parts="2")):
         assert ["n"] == verdicts(made, fitting, ["n"]).fitting
-    patch = body(quota, {}, NOW)
+    patch = quota_body(quota, {}, NOW)
     assert patch is not None and f"all: 0.00/2.00 GPU; no {label}" == patch["status"]["summary"]

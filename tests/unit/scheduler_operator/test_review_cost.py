@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aliquot.kube.requests import MAX_ANNOTATION_BYTES, MAX_CONTAINERS
-from aliquot.scheduler.webhook.admission import Admission, answer
+from aliquot.scheduler.admission.rules import Admission, answer
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 OURS = {"aliquot.dev/gpu-percent": "1"}

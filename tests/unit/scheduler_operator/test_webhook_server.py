@@ -17,12 +17,12 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from aliquot.scheduler.admission.certificates import CertificateBundle, next_step
+from aliquot.scheduler.admission.configuration import configurations
+from aliquot.scheduler.admission.process import Webhook
+from aliquot.scheduler.admission.rules import Admission, AdmissionAnswer
+from aliquot.scheduler.admission.server import SMALL_BYTES, application
 from aliquot.scheduler.settings import SchedulerSettings
-from aliquot.scheduler.webhook.admission import Admission, AdmissionAnswer
-from aliquot.scheduler.webhook.certs import CertificateBundle, next_step
-from aliquot.scheduler.webhook.configuration import configurations
-from aliquot.scheduler.webhook.process import Webhook
-from aliquot.scheduler.webhook.server import SMALL_BYTES, application
 
 NO_API: Any = None
 

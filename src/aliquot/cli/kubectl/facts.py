@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from aliquot.cli.kubectl.scene import ClusterScene, age
+from aliquot.kube.quotas import quotas_of
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.placement.ledger import ledger_facts, ledger_gpus
-from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.status.workloads import PENDING
 
 

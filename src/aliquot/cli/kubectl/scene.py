@@ -18,6 +18,7 @@ from aliquot.kube.api import Api, ClientLimits
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import BadAnswer, Gone, KubeError, NotFound
 from aliquot.kube.objects import HasMeta, Meta, Node, Pod
+from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import Change
 from aliquot.kube.resources import NODES, PODS, Resource
 from aliquot.model.ages import format_age
@@ -25,7 +26,6 @@ from aliquot.model.errors import AliquotError
 from aliquot.placement.policy import policy as named_policy
 from aliquot.placement.quota import Quotas
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.operator.quotas import quotas_of
 
 T = TypeVar("T", bound=HasMeta)
 R = TypeVar("R")

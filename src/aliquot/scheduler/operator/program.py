@@ -26,12 +26,10 @@ from aliquot.kube.turns import SLICE
 from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.operator.demand import Demand
-from aliquot.scheduler.operator.quotas import body as quota_body
-from aliquot.scheduler.operator.sharepods import SharePods
-from aliquot.scheduler.pool.known import WriteThroughCache
-from aliquot.scheduler.pool.owners import PAUSE, Coexist, Own
-from aliquot.scheduler.pool.pool import VgpuPool
+from aliquot.scheduler.operator.owners import PAUSE, Coexist, Own
+from aliquot.scheduler.operator.sharepods import Demand, SharePods, has_ended
+from aliquot.scheduler.operator.status import quota_body
+from aliquot.scheduler.operator.vgpus import VgpuPool, WriteThroughCache
 from aliquot.scheduler.settings import SchedulerSettings
 
 log = Logger("scheduler")
@@ -55,6 +53,7 @@ class Operator:
         nodes: Reflector[Node],
         pods: Reflector[Pod],
         leads: Callable[[], bool],
+        quotas: Reflector[GPUQuota] | None = None,
         settings: SchedulerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -64,19 +63,24 @@ class Operator:
         self.queue = WorkQueue(max_s=15.0)
         self.sharepods: Reflector[SharePod] = Reflector(api, SHAREPODS, self._sharepod_changed)
         self.vgpus: Reflector[VGPU] = Reflector(api, VGPUS, self._vgpu_changed)
-        self.quotas: Reflector[GPUQuota] | None = None
+        self.quotas = quotas
         place = {"namespace": settings.namespace, "image": settings.holder_image or PAUSE}
         coexist = Coexist(self.ledger, api, lambda: self._nodes, lambda: self._pods, **place)
         owner = coexist if settings.gpus == "coexist" else Own(self.ledger)
-        self.pool = VgpuPool(
-            api, self.ledger, owner, pool_policy(settings.pool), WriteThroughCache(self.vgpus), self._node_is_there
-        )
         self._by_node: Index[VGPU] = Index(lambda vgpu: [vgpu.spec.node_name])
         self._by_namespace: Index[GPUQuota] = Index(lambda quota: [quota.metadata.namespace])
         self._by_name: Index[SharePod] = Index(lambda s: [*s.status.gpu_id.split(","), s.spec.gpu.gpu_id])
-        self.demand = Demand(self.ledger, self.pool, self._by_name.naming)
-        self.pool.waited_for = self.demand.waits_for
-        self._look = SharePods(api, self.ledger, self.pool, self.sharepods.get, self._pods.get, self.demand)
+        self.pool = VgpuPool(
+            api,
+            ledger,
+            owner,
+            pool_policy(settings.pool),
+            WriteThroughCache(self.vgpus),
+            node_is_there=lambda name: nodes.get(name) is not None,
+            waited_for=lambda name: not all(map(has_ended, self._by_name.naming(name))),
+        )
+        self.demand = Demand(ledger, self.pool, self._by_name.naming)
+        self._look = SharePods(api, ledger, self.pool, self.sharepods.get, pods.get, self.demand)
 
     # What happens
 
@@ -229,9 +233,6 @@ class Operator:
             uuids = {s.gpu for given in plan.containers.values() for s in given.slices} if plan is not None else set()
             for vgpu in chain.from_iterable(map(self.pool.known.on, uuids)):
                 self.queue.add_after(f"vgpu/{vgpu.metadata.name}", TOGETHER_S)
-
-    def _node_is_there(self, name: str) -> bool:
-        return self._nodes.get(name) is not None
 
 
 def _failed(key: str, error: Exception) -> None:

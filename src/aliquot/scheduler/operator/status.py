@@ -1,4 +1,4 @@
-"""The status of a SharePod, computed from its pod only."""
+"""What the operator writes into statuses: of a SharePod, from its pod only, and of a quota, from what is held."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import msgspec
 
 from aliquot.kube import names
 from aliquot.kube.clock import seconds_time
-from aliquot.kube.custom import SharePod, SharePodPhase
+from aliquot.kube.custom import GPUQuota, ModelUse, SharePod, SharePodPhase
 from aliquot.kube.objects import Condition, Pod
 from aliquot.kube.plan import PodPlan
+from aliquot.kube.quotas import Usage, bound
+from aliquot.model.quantities import BadQuantity, format_mib, format_milli
+from aliquot.placement.quota import Quota
 
 _MESSAGE_MOST = 1024
 
@@ -144,6 +147,38 @@ def body(sharepod: SharePod, told: Told, now: datetime.datetime) -> dict[str, An
         ),
     }
     return changed(made, msgspec.to_builtins(sharepod.status))
+
+
+def quota_body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None:
+    """The merge patch of the status; None if it is up to date."""
+    used, lines, over = [], [], []
+    for limit in quota.spec.limits:
+        milli, mib = Quota("", limit.model).counted(usage)
+        used.append(ModelUse(limit.model, format_milli(milli), format_mib(mib)))
+        try:
+            most = bound(limit)
+        except BadQuantity as error:
+            over.append(str(error))
+            continue
+        max_milli, max_mib = most.milli, most.memory_mib
+        parts = [f"{format_milli(milli)}/{format_milli(max_milli)} GPU"] if max_milli is not None else []
+        parts += [f"{format_mib(mib)}/{format_mib(max_mib)}"] if max_mib is not None else []
+        lines.append(f"{limit.model or 'all'}: {', '.join(parts)}")
+        if (max_milli is not None and milli > max_milli) or (max_mib is not None and mib > max_mib):
+            over.append(f"{limit.model or 'all models'}: more is held than the bound; nothing is added until it ends")
+    lines += [f"no {', '.join(quota.spec.forbid)}"] if quota.spec.forbid else []
+    generation = quota.metadata.generation
+    verdict = ConditionState("Exceeded", bool(over), "Over" if over else "Within", "; ".join(over))
+    made = {
+        # A model left out is the empty one, which the list's key needs on the wire.
+        "used": [{"model": use.model, **msgspec.to_builtins(use)} for use in used],
+        "summary": "; ".join(lines),
+        "observedGeneration": generation,
+        "conditions": msgspec.to_builtins(conditions(quota.status.conditions, [verdict], now, generation)),
+    }
+    had = msgspec.to_builtins(quota.status)
+    had["used"] = [{"model": use.model, **msgspec.to_builtins(use)} for use in quota.status.used]
+    return changed(made, had)
 
 
 def changed(made: dict[str, Any], had: dict[str, Any]) -> dict[str, Any] | None:

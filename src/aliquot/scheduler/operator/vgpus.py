@@ -2,27 +2,137 @@
 
 A device has at most one name: that of a SharePod's gpuID if one was given, else one made from its UUID. What is decided
 here is decided from the current state of the API server and the ledger; no state has to survive a restart.
+
+    Creating   it has no device yet, or its device is missing
+    Active     its device has a tenant
+    Idle       its device is ready and has no tenant
+    Deleting   its device is being given back; it accepts no new tenant
+
+Source: KubeShare (HPDC'20), 4.4.
 """
 
 from __future__ import annotations
 
+import datetime
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock
-from aliquot.kube.custom import VGPU, VGPUS
+from aliquot.kube.clock import Clock, RealClock, seconds_time
+from aliquot.kube.custom import VGPU, VGPUS, Attached, VGPUPhase
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from aliquot.kube.index import Index
 from aliquot.kube.names import POOL
+from aliquot.kube.reflector import Change, Reflector
 from aliquot.lib.log import Logger
+from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.pool_policy import PoolPolicy
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.pool.known import WriteThroughCache
-from aliquot.scheduler.pool.owners import Own
-from aliquot.scheduler.pool.phases import body, idle_s, phase_of
+from aliquot.scheduler.operator.owners import Own
+from aliquot.scheduler.operator.status import ConditionState, changed, conditions
 from aliquot.status.gpus import Gpu
+
+
+@dataclass
+class WriteThroughCache:
+    """Indexed by name and by device, for thousands of single look-ups; `changed` must be called for every change."""
+
+    watched: Reflector[VGPU]
+    _by_device: Index[VGPU] = field(default_factory=lambda: Index(lambda vgpu: [vgpu.status.uuid]))
+    _ahead: dict[str, VGPU] = field(default_factory=dict)
+
+    def changed(self, change: Change[VGPU]) -> None:
+        """The watch reported a change of a vGPU."""
+        self._by_device.changed(change)
+        if change.kind == "deleted":
+            self.forget(change.object.metadata.name)
+
+    def wrote(self, vgpu: VGPU) -> None:
+        """A write of ours was answered with this."""
+        self._ahead[vgpu.metadata.name] = vgpu
+
+    def forget(self, name: str) -> None:
+        """Discard the responses to our writes."""
+        self._ahead.pop(name, None)
+
+    def get(self, name: str) -> VGPU | None:
+        """One by its name."""
+        seen, ahead = self.watched.get(name), self._ahead.get(name)
+        if ahead is None or (seen is not None and _version(seen) >= _version(ahead)):
+            self.forget(name)
+            return seen
+        return ahead
+
+    def on(self, uuid: str) -> list[VGPU]:
+        """The vGPUs of this device."""
+        names = {vgpu.metadata.name for vgpu in self._by_device.naming(uuid)} | {*self._ahead}
+        return [vgpu for name in names if (vgpu := self.get(name)) is not None and vgpu.status.uuid == uuid]
+
+    def __iter__(self) -> Iterator[VGPU]:
+        """All of them."""
+        names = dict.fromkeys(vgpu.metadata.name for vgpu in self.watched) | dict.fromkeys(self._ahead)
+        yield from [vgpu for name in names if (vgpu := self.get(name)) is not None]
+
+
+def _version(vgpu: VGPU) -> int:
+    return int(vgpu.metadata.resource_version)
+
+
+def phase_of(gpu: Gpu | None, *, leaving: bool = False) -> VGPUPhase:
+    """The phase of a vGPU with this device; `leaving` if its deletion was decided."""
+    if leaving:
+        return "Deleting"
+    if gpu is None:
+        return "Creating"
+    return "Active" if gpu.shares else "Idle"
+
+
+def why(vgpu: VGPU, gpu: Gpu | None, *, leaving: bool) -> ConditionState:
+    """The condition Ready."""
+    if leaving:
+        return ConditionState("Ready", False, "Deleting", "its GPU is being given back")
+    if gpu is None:
+        known = f"its GPU {vgpu.status.uuid} is missing" if vgpu.status.uuid else "it has no GPU yet"
+        return ConditionState("Ready", False, "NoDevice", known)
+    return ConditionState("Ready", True, "DeviceReady")
+
+
+def idle_s(vgpu: VGPU, now: datetime.datetime) -> float:
+    """Seconds since the last one left."""
+    text = vgpu.status.idle_since
+    if text is None:
+        return 0.0
+    return max(0.0, (now - datetime.datetime.fromisoformat(text)).total_seconds())
+
+
+def body(vgpu: VGPU, uuid: str, gpu: Gpu | None, now: datetime.datetime, *, leaving: bool) -> dict[str, Any] | None:
+    """The merge patch of the status; None if it is up to date."""
+    phase = phase_of(gpu, leaving=leaving)
+    generation = vgpu.metadata.generation
+    attached = [
+        Attached(share.tenant, format_milli(share.request_milli), format_mib(share.memory_mib))
+        for share in (gpu.shares if gpu else ())
+    ]
+    idle = phase in ("Idle", "Deleting")
+    made = {
+        "phase": phase,
+        "uuid": uuid or None,
+        "model": gpu.model if gpu else vgpu.status.model or None,
+        "memory": format_mib(gpu.memory_mib) if gpu else vgpu.status.memory or None,
+        "requested": format_milli(sum(share.request_milli for share in gpu.shares)) if gpu else None,
+        "attached": msgspec.to_builtins(attached),
+        "idleSince": (vgpu.status.idle_since or seconds_time(now)) if idle else None,
+        "observedGeneration": generation,
+        "conditions": msgspec.to_builtins(
+            conditions(vgpu.status.conditions, [why(vgpu, gpu, leaving=leaving)], now, generation)
+        ),
+    }
+    return changed(made, msgspec.to_builtins(vgpu.status))
+
 
 log = Logger("scheduler")
 AUTOMATIC: Final = "automatic"
@@ -46,9 +156,9 @@ class VgpuPool:
     policy: PoolPolicy
     known: WriteThroughCache
     node_is_there: Callable[[str], bool]
-    clock: Clock = field(default_factory=RealClock)
-    waited_for: Callable[[str], bool] = lambda name: False
+    waited_for: Callable[[str], bool]
     """Whether a SharePod waits for, or is on, the vGPU of that name."""
+    clock: Clock = field(default_factory=RealClock)
 
     def on(self, uuid: str) -> VGPU | None:
         """The vGPU of a device; a given name is preferred to a generated one."""

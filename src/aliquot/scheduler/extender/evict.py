@@ -26,8 +26,8 @@ from aliquot.kube.requests import PodAsk
 from aliquot.kube.resources import PODS
 from aliquot.lib.log import Logger
 from aliquot.model.ids import split_key
+from aliquot.scheduler.extender.preempt import VictimSet, node_trials
 from aliquot.scheduler.ledger import Ledger, NodeFull
-from aliquot.scheduler.preempt import Victims, node_trials
 
 log = Logger("scheduler")
 PATIENCE_S: Final = 3.0
@@ -99,7 +99,7 @@ class Evictor:
 
     async def _make_room(self, pod: Pod, wish: Wish) -> None:
         """Choose the node where the least is lost, and evict its pods."""
-        best: tuple[Victims, str] | None = None
+        best: tuple[VictimSet, str] | None = None
 
         def find(key: str) -> Pod | None:
             return None if key in wish.kept else self.find(key)

@@ -33,15 +33,16 @@ from aliquot.kube.turns import turn
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.ledger import ledger_facts, ledger_gpus
 from aliquot.placement.policy import POLICIES
-from aliquot.scheduler import wire
 from aliquot.scheduler.allocations import reservations
-from aliquot.scheduler.bind import Binder, CanNotBind
-from aliquot.scheduler.groups import Groups, PodGroups, group_of
+from aliquot.scheduler.extender import wire
+from aliquot.scheduler.extender.bind import Binder, CanNotBind
+from aliquot.scheduler.extender.groups import Groups, PodGroups, group_of
+from aliquot.scheduler.extender.metrics import SchedulerMetrics
+from aliquot.scheduler.extender.preempt import victims
+from aliquot.scheduler.extender.spans import PodSpans
+from aliquot.scheduler.extender.wording import Wording, filter_result
 from aliquot.scheduler.ledger import Ledger, keeps_closed
-from aliquot.scheduler.metrics import SchedulerMetrics
-from aliquot.scheduler.preempt import victims
-from aliquot.scheduler.spans import PodSpans
-from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, Wording, judge, scores
+from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, judge, scores
 
 LIMITS: Final = RequestLimits(body_bytes=64 * 1024 * 1024)
 """Of a cluster whose nodes are sent whole."""
@@ -123,7 +124,7 @@ class Extender:
             ask = read(args.pod, self.binder.dialects)
         except BadPod as error:
             reason = UnmetConstraint(Code.POD_FAULTY, label=str(error), lasting=True)
-            return Judged(np.full(len(names), UNKNOWN, dtype=np.int32), [reason]).answer(names, nodes)
+            return filter_result(Judged(np.full(len(names), UNKNOWN, dtype=np.int32), [reason]), names, nodes)
         if ask is None:
             return wire.FilterResult(args.nodes, args.node_names)
         await self.groups.begin(args.pod)
@@ -145,7 +146,7 @@ class Extender:
             self.on_waiting(args.pod, ask, (names[place] for place in places))
             if self.wording.next_is_second(ask.key, args.pod.metadata.resource_version):
                 judged = judged.reworded()
-        return judged.answer(names, nodes)
+        return filter_result(judged, names, nodes)
 
     async def prioritize(self, body: bytes) -> msgspec.Raw:
         """Each node's score; the node that placement would choose has the highest."""
@@ -200,7 +201,7 @@ class Extender:
             if not nodes or name not in nodes:
                 empty.add_empty_node(self.ledger, name)
         judged = judge(empty, ask, wire.Numbering(empty.cluster)(names), names.__getitem__)
-        return judged.answer(names, nodes)
+        return filter_result(judged, names, nodes)
 
     async def learn(self) -> None:
         """Let the policy learn between calls, until cancelled."""

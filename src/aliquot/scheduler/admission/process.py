@@ -19,11 +19,10 @@ import msgspec
 
 from aliquot.http.listening import listening
 from aliquot.kube.api import Api
+from aliquot.kube.quotas import Usage
 from aliquot.lib.log import Logger
-from aliquot.scheduler.operator.quotas import Usage
+from aliquot.scheduler.admission.certificates import CertificateBundle, Keeper
 from aliquot.scheduler.settings import SchedulerSettings, address
-from aliquot.scheduler.webhook.certs import CertificateBundle
-from aliquot.scheduler.webhook.keeper import Keeper
 
 log = Logger("scheduler")
 AGAIN_S: Final = 1.0
@@ -77,7 +76,7 @@ class Webhook:
         here, there = socket.socketpair()
         with there:
             descriptors = listener.fileno(), there.fileno()
-            command = [sys.executable, "-m", "aliquot.scheduler.webhook.server", *map(str, descriptors)]
+            command = [sys.executable, "-m", "aliquot.scheduler.admission.server", *map(str, descriptors)]
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=PIPE, stdout=PIPE, pass_fds=descriptors, start_new_session=True
             )

@@ -32,10 +32,10 @@ from aliquot.http.bounds import RequestLimits
 from aliquot.http.connections import ClientConnection
 from aliquot.http.server import HttpServer
 from aliquot.kube.dialects import aliyun, foreign
-from aliquot.scheduler.operator.quotas import Usage
+from aliquot.kube.quotas import Usage
+from aliquot.scheduler.admission.certificates import CertificateBundle
+from aliquot.scheduler.admission.rules import Admission, AdmissionAnswer, BadReview, Document, answer
 from aliquot.scheduler.settings import SchedulerSettings
-from aliquot.scheduler.webhook.admission import Admission, AdmissionAnswer, BadReview, Document, answer
-from aliquot.scheduler.webhook.certs import CertificateBundle
 
 SMALL_BYTES: Final = 128 * 1024
 """A review of a pod with its managed fields has 5 to 50 KiB; one of this size is judged in some 10 ms."""

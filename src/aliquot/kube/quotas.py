@@ -1,21 +1,17 @@
-"""GPUQuota: reports how much of its bounds a namespace holds.
+"""GPUQuota: its bounds as placement counts them, and what is wrong with them.
 
-The bounds are enforced where a placement is written into the ledger; here they are only read.
+They are enforced where a placement is written into the ledger; here they are only read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
-import msgspec
-
-from aliquot.kube.custom import GPUQuota, ModelQuota, ModelUse
+from aliquot.kube.custom import GPUQuota, ModelQuota
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import BadQuantity, format_mib, format_milli, parse_memory, parse_milli
 from aliquot.placement.quota import Quota
-from aliquot.scheduler.operator.status import ConditionState, changed, conditions
 
 log = Logger("scheduler")
 Usage = Mapping[str, tuple[int, int]]
@@ -71,35 +67,3 @@ def faults(limits: Iterable[ModelQuota], usage: Usage) -> list[str]:
                 "let pods end first, or write at least that"
             )
     return found
-
-
-def body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None:
-    """The merge patch of the status; None if it is up to date."""
-    used, lines, over = [], [], []
-    for limit in quota.spec.limits:
-        milli, mib = Quota("", limit.model).counted(usage)
-        used.append(ModelUse(limit.model, format_milli(milli), format_mib(mib)))
-        try:
-            most = bound(limit)
-        except BadQuantity as error:
-            over.append(str(error))
-            continue
-        max_milli, max_mib = most.milli, most.memory_mib
-        parts = [f"{format_milli(milli)}/{format_milli(max_milli)} GPU"] if max_milli is not None else []
-        parts += [f"{format_mib(mib)}/{format_mib(max_mib)}"] if max_mib is not None else []
-        lines.append(f"{limit.model or 'all'}: {', '.join(parts)}")
-        if (max_milli is not None and milli > max_milli) or (max_mib is not None and mib > max_mib):
-            over.append(f"{limit.model or 'all models'}: more is held than the bound; nothing is added until it ends")
-    lines += [f"no {', '.join(quota.spec.forbid)}"] if quota.spec.forbid else []
-    generation = quota.metadata.generation
-    verdict = ConditionState("Exceeded", bool(over), "Over" if over else "Within", "; ".join(over))
-    made = {
-        # A model left out is the empty one, which the list's key needs on the wire.
-        "used": [{"model": use.model, **msgspec.to_builtins(use)} for use in used],
-        "summary": "; ".join(lines),
-        "observedGeneration": generation,
-        "conditions": msgspec.to_builtins(conditions(quota.status.conditions, [verdict], now, generation)),
-    }
-    had = msgspec.to_builtins(quota.status)
-    had["used"] = [{"model": use.model, **msgspec.to_builtins(use)} for use in quota.status.used]
-    return changed(made, had)

@@ -23,11 +23,11 @@ from aliquot.kube.objects import Container, Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.quantities import parse_count
 from aliquot.kube.resources import PODS
+from aliquot.kube.sharepods import on_node
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import BadQuantity
 from aliquot.placement.asks import model_matches
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.operator.bodies import on_node
 from aliquot.tenancy.removal import Answer, Removable, Source, kept_by
 
 log = Logger("scheduler")

@@ -24,8 +24,8 @@ from aliquot.kube.requests import PlacementUnit, PodAsk
 from aliquot.model.ids import GpuUuid, split_key
 from aliquot.model.requests import Slice
 from aliquot.scheduler.allocations import Allocation, fit
+from aliquot.scheduler.extender.wire import MetaPod, MetaVictims
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.wire import MetaPod, MetaVictims
 
 MAX_S: Final = 2.5
 """Less than kube-scheduler waits (5 s)."""
@@ -33,7 +33,7 @@ UNKNOWN_PRIORITY: Final = 2**31
 """Of a pod that is not in the cache: it is not evicted."""
 
 
-class Victims(NamedTuple):
+class VictimSet(NamedTuple):
     """Pods whose evictions make room; of several sets the one of least `cost` is chosen: the highest priority, the sum
     of the priorities, the number of pods, and the milli-GPU that they hold."""
 
@@ -59,12 +59,12 @@ class NodeTrial:
         """Whether the time is over."""
         return asyncio.get_running_loop().time() >= self.ends_s
 
-    def least(self, priority: int, going: Iterable[str] = ()) -> Victims | None:
+    def least(self, priority: int, going: Iterable[str] = ()) -> VictimSet | None:
         """The pods of lower priority to evict beside those `going` (uids) anyway; None if all are not enough."""
         going = set(going)
         on_node = [allocation for allocation in self.ledger.on_node(self.node) if allocation.tenants]
         lesser = [a for a in on_node if a.uid not in going and a.confirmed and self._priority(a) < priority]
-        best: Victims | None = None
+        best: VictimSet | None = None
         with self._without(a for a in on_node if a.uid in going):
             if not self._fits_without(lesser):
                 return None
@@ -76,7 +76,7 @@ class NodeTrial:
                     break
         return best
 
-    def _reprieved(self, lesser: Sequence[Allocation], gpu: str) -> Victims:
+    def _reprieved(self, lesser: Sequence[Allocation], gpu: str) -> VictimSet:
         """The victims when each pod stays that can: the most important ones first, then those that are not on this GPU,
         then the largest."""
 
@@ -91,7 +91,7 @@ class NodeTrial:
                 leaving = rest
         priorities = [self._priority(a) for a in leaving]
         cost = max(priorities, default=-UNKNOWN_PRIORITY), sum(priorities), len(leaving), sum(map(_milli, leaving))
-        return Victims(cost, leaving)
+        return VictimSet(cost, leaving)
 
     def spared(self, proposed: Sequence[str], more: Sequence[str]) -> list[str]:
         """All victims, by uid, except those of kube-scheduler's (`proposed`) that are not needed."""
