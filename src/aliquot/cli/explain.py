@@ -11,7 +11,6 @@ from aliquot.cli.calling import ask_engine, read_text
 from aliquot.cli.completion import sharepod_names
 from aliquot.cli.options import (
     Milli,
-    Name,
     device_options,
     emulate_option,
     gpu_request,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--gpu-request", type=Milli(), help="A request that you think of: 0.3, 30%, 300m, 2.5.")
 @click.option("--gpu-limit", type=Milli(), help="Its limit.")
 @memory_option("Its GPU memory: 4Gi, 4096 (MiB), 25%.")
-@click.option("--gpu", type=Name(), default="", metavar="UUID|INDEX[,...]", help="Only this GPU, or one of these: 0,2.")
+@click.option("--gpu", default="", metavar="UUID|INDEX[,...]", help="Only this GPU, or one of these: 0,2.")
 @device_options
 @wake_option
 @emulate_option

@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from aliquot.cli.examples import with_example
-from aliquot.model.errors import AliquotError
+from aliquot.model.errors import AliquotError, UserError
 
 _MEANT: Final = {
     "ps": "get", "ls": "get", "list": "get", "show": "get", "status": "get", "rm": "delete", "kill": "delete",
@@ -45,13 +45,32 @@ class SuggestingGroup(click.Group):
                 )
             if close := self._close(args[0], known):
                 ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(close)}?")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, click.Group) and not ctx.resilient_parsing:
+            _refuse_empty_options(click.Context(command, ctx, name, **command.context_settings), rest)
+        return name, command, rest
 
     @staticmethod
     def _close(word: str, known: Sequence[str]) -> list[str]:
         """The command that another tool calls so, else those that are spelt nearly so."""
         meant = _MEANT.get(word, "")
         return [meant] if meant in known else get_close_matches(word, known)
+
+
+def _refuse_empty_options(ctx: click.Context, args: Sequence[str]) -> None:
+    """Refuse an option that is given without a value, as by a script's variable that is not set.
+
+    Left out it stands for its default, which may be all that there is.
+
+    Raises:
+        UserError: the sentence names the option.
+    """
+    given, _, _ = ctx.command.make_parser(ctx).parse_args(list(args))
+    for option in ctx.command.params:
+        values = given.get(option.name or "", ()) if isinstance(option, click.Option) else ()
+        for value in [values] if isinstance(values, str) else values if isinstance(values, list) else ():
+            if isinstance(value, str) and not value.replace(",", "").strip():
+                raise UserError(f"{option.opts[0]} is empty; name one, or leave the option out")
 
 
 class WholeSentences(SuggestingGroup):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
@@ -70,34 +69,8 @@ Size = partial(Quantity, "size", parse_memory)
 """An amount of GPU memory, as 4Gi."""
 
 
-class Name(click.ParamType):  # type: ignore[type-arg]
-    """What an option names. Empty is the default; given, as from a variable that is not set, it is refused."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text itself."""
-        if (
-            not value
-            and param
-            and ctx
-            and param.name
-            and (ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE)
-        ):
-            raise UserError(f"{param.opts[0]} is empty; name one, or leave the option out")
-        return str(value)
-
-
-class Label(Name):
-    """A label, or the name of a vGPU."""
-
-    name = "label"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text itself, if it is one."""
-        text = super().convert(value, param, ctx)
-        return str(Quantity(self.name, parse_label).convert(text, param, ctx)) if text else ""
-
+Label = partial(Quantity, "label", lambda text: text and parse_label(text))
+"""A label, or the name of a vGPU."""
 
 otlp_option = click.option(
     "--otlp-endpoint",
@@ -181,33 +154,16 @@ emulate_option = click.option(
     shell_complete=profile_names,
     help="Use N emulated GPUs (t4, v100, a100, a100-80g, h100, h200).",
 )
-
-
-def _names_some(_context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Refuse an empty list: a script whose variable was empty would otherwise share GPUs that it meant to exclude."""
-    if value is not None and not value.replace(",", "").strip():
-        raise UserError(
-            f'{option.opts[0]} "{value}" names no GPU; write indices, UUIDs or models with commas between them, '
-            "or leave the option out"
-        )
-    return value
-
-
 only_gpus_option = click.option(
     "--only-gpus",
     metavar="NAMES",
-    callback=_names_some,
     help="Share only these GPUs: indices, UUIDs or models, with commas between them. [default: all]",
 )
-not_gpus_option = click.option(
-    "--not-gpus", metavar="NAMES", callback=_names_some, help="Leave these GPUs alone; named in the same way."
-)
+not_gpus_option = click.option("--not-gpus", metavar="NAMES", help="Leave these GPUs alone; named in the same way.")
 
 
 device_options = together(
-    click.option(
-        "--gpu-model", type=Name(), default="", metavar="MODEL", help="Only GPUs of this model: v100, a100|h100."
-    ),
+    click.option("--gpu-model", default="", metavar="MODEL", help="Only GPUs of this model: v100, a100|h100."),
     click.option("--mixed-models", is_flag=True, help="Whether several GPUs may be of different models."),
     click.option(
         "--gpu-id", type=Label(), default="", metavar="NAME", help="A GPU by a name of yours; equal names share one."

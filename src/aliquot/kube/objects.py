@@ -392,8 +392,14 @@ class Pod(Wire):
 
     @property
     def restarts(self) -> int:
-        """How often its containers were started again."""
-        return sum(c.restart_count for c in self.status.container_statuses)
+        """How often its containers were started again, as in kubectl's column RESTARTS.
+
+        Init containers count while the pod initializes, sidecars always.
+        """
+        sidecars = {c.name for c in self.spec.init_containers if c.restart_policy == "Always"}
+        initializing = self.state.startswith("Init:")
+        first = [c for c in self.status.init_container_statuses if initializing or c.name in sidecars]
+        return sum(c.restart_count for c in [*first, *self.status.container_statuses])
 
 
 class NodeSpec(Wire):

@@ -15,6 +15,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +34,8 @@ RESTART_PAUSE_MAX_S: Final = 2.0
 LOOK_EVERY_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 4.0
 MISSES: Final = 2
+RECENT_S: Final = 60.0
+MAX_ENDS: Final = 100
 PAGE_BYTES: Final = 4096
 
 
@@ -80,6 +84,7 @@ class ArbiterProcess:
         self._on_answer = on_answer
         self._stopping = threading.Event()
         self._process: subprocess.Popen[str] | None = None
+        self._ends: deque[tuple[float, str]] = deque(maxlen=MAX_ENDS)
         self._failure: Exception | None = None
         self._first_answer = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="arbiter-watch", daemon=True)
@@ -92,6 +97,15 @@ class ArbiterProcess:
     def pid(self) -> int:
         """The process id of the running arbiter; 0 while it is being restarted."""
         return self._process.pid if self._process is not None else 0
+
+    @property
+    def trouble(self) -> str:
+        """How often the arbiter ended in the last minute, and how the last time; empty if it did not."""
+        recent = [how for at_s, how in list(self._ends) if time.monotonic() - at_s < RECENT_S]
+        if not recent:
+            return ""
+        times = "once" if len(recent) == 1 else f"{len(recent)} times"
+        return f"the arbiter ended {times} in the last minute, the last time with {recent[-1]}"
 
     def stop(self) -> None:
         """End the arbiter in order, or by force when it does not answer."""
@@ -150,7 +164,7 @@ class ArbiterProcess:
         while True:
             if self._process is not None:
                 self._wait(self._process)
-                self._log_end(self._process)
+                self._note_end(status_in_words(self._process.returncode), self._process.pid)
             if self._stopping.wait(min(RESTART_PAUSE_S * failures, RESTART_PAUSE_MAX_S)):
                 return
             try:
@@ -159,16 +173,19 @@ class ArbiterProcess:
                     self._signal(signal.SIGTERM)
                 self._answers()
                 failures = 0
-            except (AliquotError, OSError):
+            except (AliquotError, OSError) as error:
                 self._process = None
+                self._note_end(str(error).removeprefix("the arbiter did not start: it ended with "))
                 failures += 1
 
-    def _log_end(self, process: subprocess.Popen[str]) -> None:
+    def _note_end(self, how: str, pid: int = 0) -> None:
+        """Remember and log that the arbiter ended, or did not start."""
         if self._stopping.is_set():
             return
-        ended = f"the arbiter (pid {process.pid}) ended with {status_in_words(process.returncode)} and is started again"
+        self._ends.append((time.monotonic(), how))
+        which = f"the arbiter (pid {pid})" if pid else "the arbiter"
         with contextlib.suppress(OSError), self._log.open("a") as log:
-            log.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {ended}\n")
+            log.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {which} ended with {how} and is started again\n")
 
     def _wait(self, process: subprocess.Popen[str]) -> None:
         """Wait until it has ended; one that does not answer is killed, because its tenants wait for it."""

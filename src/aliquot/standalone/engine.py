@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Status
 from aliquot.arbiter.records import TenantRecord
 from aliquot.driver.cores import nearest_cores, read_core_list
 from aliquot.driver.gpu import Gpu, cuda_variables
@@ -221,7 +221,9 @@ class Engine:
             except OSError as error:
                 raise EngineError(f'the files of tenant "{name}" cannot be made: {in_words(error)}') from None
             except ArbiterError as error:
-                raise EngineError(f'the arbiter does not take tenant "{name}": {error}') from None
+                trouble = self._process.trouble
+                why = f"{trouble}; see {self.runtime.engine_log}" if trouble and isinstance(error, NoArbiter) else error
+                raise EngineError(f'the arbiter does not take tenant "{name}": {why}') from None
             return tenant
 
     def measure(self) -> Status | None:

@@ -4,19 +4,43 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from aliquot.cli.kubectl import cli as kubectl
 from aliquot.cli.main import cli
 from aliquot.model.errors import UserError
 
 
-@pytest.mark.parametrize("option", ["--gpu", "--gpu-id", "--gpu-model", "--affinity", "--anti-affinity", "--exclusion"])
-def test_an_option_that_names_something_is_not_empty(option: str):
-    """As from a variable that is not set: it would ask for any GPU where one was meant."""
-    with pytest.raises(UserError, match=f"^{option} is empty; name one, or leave the option out$"):
-        CliRunner().invoke(cli, ["explain", option, ""], standalone_mode=False, catch_exceptions=False)
+def text_options() -> Iterator[tuple[str, str, str]]:
+    """(program, command, option) of every option that takes a text."""
+    for program, group in (("aliquot", cli), ("kubectl aliquot", kubectl)):
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            for option in [] if isinstance(command, click.Group) else command.params:
+                if isinstance(option, click.Option) and not option.is_flag and option.type.name != "choice":
+                    yield program, name, option.opts[0]
+
+
+@pytest.mark.parametrize("value", ["", " ", ","])
+def test_an_option_that_names_something_is_not_empty(value: str):
+    """As from a variable that is not set: it would stand for any GPU, file or name where one was meant."""
+    accepted = []
+    for program, name, option in text_options():
+        group = cli if program == "aliquot" else kubectl
+        try:
+            CliRunner().invoke(group, [name, option, value], standalone_mode=False, catch_exceptions=False)
+        except UserError as error:
+            if str(error) == f"{option} is empty; name one, or leave the option out":
+                continue
+        accepted.append((program, name, option))
+
+    assert [] == accepted
 
 
 @pytest.mark.parametrize("command", ["apply", "explain", "delete"])

@@ -37,3 +37,19 @@ def test_an_arbiter_that_ends_without_a_word_is_reported_by_how_it_ended(tmp_pat
     log.write_text("Error: something else\n")
     with pytest.raises(ArbiterFailed, match="it ended with signal SIGBUS and said nothing"):
         ArbiterProcess(["sh", "-c", "kill -BUS $$"], tmp_path, log, lambda status: None)
+
+
+def test_an_arbiter_that_is_killed_again_and_again_is_told(tmp_path: Path):
+    """Callers that wait for the arbiter are told how often it ended and how, also before it was ready; so is the log."""
+    lives = tmp_path / "lives"
+    script = f"echo >> {lives}; [ $(wc -l < {lives}) = 2 ] || echo ready; kill -KILL $$"
+    log = tmp_path / "log"
+    process = ArbiterProcess(["sh", "-c", script], tmp_path, log, lambda status: None)
+    try:
+        eventually(lambda: "3 times" in process.trouble, "three ends are counted")
+    finally:
+        process.stop()
+
+    assert process.trouble.startswith("the arbiter ended")
+    assert process.trouble.endswith("in the last minute, the last time with signal SIGKILL")
+    assert log.read_text().count("ended with signal SIGKILL") >= 3

@@ -165,6 +165,29 @@ def test_a_pod_that_does_not_run_is_not_called_running(state: str, phase: str, c
     assert runs or ("web/on", True) == (first.subject, first.text.startswith(f"holds 0.50 GPU, does not run: {state}"))
 
 
+@pytest.mark.parametrize(
+    ("expected", "waits", "policy"),
+    [
+        (4, {"waiting": {"reason": "CrashLoopBackOff"}}, ""),
+        (0, {"terminated": {"reason": "Completed", "exitCode": 0}}, ""),
+        (4, {"running": {}}, "Always"),
+    ],
+    ids=["it fails", "it has ended", "it is a sidecar"],
+)
+def test_restarts_are_counted_as_kubectl_counts_them(expected: int, waits: dict[str, Any], policy: str):
+    """Those of an init container count while the pod initializes, and those of a sidecar always."""
+    scheduler = program()
+    allocate(scheduler, "on", "50", "node-a")
+    document = msgspec.to_builtins(bound("on", "Pending", {"restartCount": 0, "state": {"waiting": {}}}))
+    document["spec"]["initContainers"] = [{"name": "first", "restartPolicy": policy}]
+    document["status"]["initContainerStatuses"] = [
+        {"name": "first", "restartCount": 4, "state": waits, "started": policy == "Always"}
+    ]
+    scheduler.pods.append(msgspec.convert(document, Pod))
+
+    assert [expected] == [w.restarts for w in looked(scheduler).workloads() if w.pieces]
+
+
 def test_pods_without_a_node_wait():
     """A pod that asks for a GPU and has no node waits, with what kube-scheduler said of it."""
     waiting = {w.name: w for w in looked(program()).workloads() if w.state == "Pending"}
