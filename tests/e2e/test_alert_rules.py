@@ -66,12 +66,14 @@ SCENES = {
         {'aliquot_scheduler_leads{pod="s"}': "1x9 0x9 1x9", 'aliquot_node_arbiter_up{node="a"}': "1x40"},
         ("10m", "21m"), "14m", "",
     ),
-    "AliquotStrayPods": Scene({'aliquot_scheduler_strays{pod="s"}': "0x4 1x14 0x9"}, ("9m", "21m"), "16m", 'pod="s"'),
+    "AliquotInconsistentPods": Scene(
+        {'aliquot_scheduler_inconsistent_pods{pod="s"}': "0x4 1x14 0x9"}, ("9m", "21m"), "16m", 'pod="s"'
+    ),
     "AliquotInventoryUnreadable": Scene(
-        {'aliquot_scheduler_faulty_nodes{pod="s"}': "0x4 1x9 0x9"}, ("6m", "17m"), "12m", 'pod="s"'
+        {'aliquot_scheduler_unreadable_nodes{pod="s"}': "0x4 1x9 0x9"}, ("6m", "17m"), "12m", 'pod="s"'
     ),
 }  # fmt: skip
-VALUES = {"AliquotUnregisteredProcesses": "2", "AliquotStrayPods": "1", "AliquotInventoryUnreadable": "1"}
+VALUES = {"AliquotUnregisteredProcesses": "2", "AliquotInconsistentPods": "1", "AliquotInventoryUnreadable": "1"}
 
 
 @pytest.fixture(scope="module")

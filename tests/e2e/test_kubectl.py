@@ -207,7 +207,7 @@ def test_sharepods_vgpus_and_quota_are_listed(control_plane: ControlPlane, names
     assert ("notebook", "0.3", "Pending") == (share["name"], share["request"], share["state"])
     assert namespace in ask(control_plane, "get", "sharepods", "-A")
     (quota,) = facts(control_plane, "get", "quota", "-n", namespace)
-    assert (500, 2000, 2048, 20480) == tuple(quota[k] for k in ("held_milli", "most_milli", "held_mib", "most_mib"))
+    assert (500, 2000, 2048, 20480) == tuple(quota[k] for k in ("held_milli", "max_milli", "held_mib", "max_mib"))
     assert "0.50 of 2.00  2.0 GiB of 20.0 GiB" in ask(control_plane, "get", "quota", "-n", namespace)
     assert [] == facts(control_plane, "get", "vgpus") or "NAME" in ask(control_plane, "get", "vgpus")
 

@@ -145,7 +145,7 @@ def test_bind_then_inspect_then_metrics():
     ) == theirs
     notes = served.scene.truth.pods["a"]["metadata"]["annotations"]
     assert ("0", "16", "4") == tuple(notes[f"ALIYUN_COM_GPU_MEM_{key}"] for key in ("IDX", "DEV", "POD"))
-    assert b'aliquot_scheduler_holds{state="waiting"} 1.0' in served.ask("GET", "/metrics")[1]
+    assert b'aliquot_scheduler_allocations{state="unconfirmed"} 1.0' in served.ask("GET", "/metrics")[1]
 
 
 def test_the_printed_configuration_names_every_verb():

@@ -40,7 +40,7 @@ def test_an_arbiter_that_ends_without_a_word_is_reported_by_how_it_ended(tmp_pat
 
 
 def test_an_arbiter_that_is_killed_again_and_again_is_told(tmp_path: Path):
-    """Callers that wait for the arbiter are told how often it ended and how, also before it was ready; so is the log."""
+    """Callers that wait for the arbiter, and its log, are told how often it ended and how, also before it was ready."""
     lives = tmp_path / "lives"
     script = f"echo >> {lives}; [ $(wc -l < {lives}) = 2 ] || echo ready; kill -KILL $$"
     log = tmp_path / "log"

@@ -120,8 +120,8 @@ def _placed(scene: ClusterScene, pod: Pod, plan: PodPlan | None, *, asks: bool) 
         for piece in given.slices
     ]
     sentences = []
-    if stray := scene.ledger.inconsistent.get(pod.metadata.uid, ""):
-        sentences.append(f"its plan does not fit the ledger: {stray}")
+    if conflict := scene.ledger.inconsistent.get(pod.metadata.uid, ""):
+        sentences.append(f"its plan does not fit the ledger: {conflict}")
     if status := pod.metadata.annotations.get(names.PLAN_STATUS, ""):
         sentences.append(f"its node reports: {status}")
     return {"state": "placed", "slices": slices, "sentences": sentences}

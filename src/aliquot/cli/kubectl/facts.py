@@ -64,10 +64,7 @@ def vgpus(scene: ClusterScene) -> list[dict[str, Any]]:
 
 
 def quotas(scene: ClusterScene) -> list[dict[str, Any]]:
-    """Each bound of each quota, with the amount that the plans of the namespace's pods hold.
-
-    Programs read these names from `-o json`, so they stay as they were first published (`most_`).
-    """
+    """Each bound of each quota, with the amount that the plans of the namespace's pods hold."""
     return [entry for quota in scene.quotas if scene.here(quota) for entry in _bounds(scene, quota)]
 
 
@@ -82,15 +79,15 @@ def _bounds(scene: ClusterScene, quota: Any) -> Iterator[dict[str, Any]]:
             "name": quota.metadata.name,
             "model": bound.model,
             "held_milli": held[0],
-            "most_milli": bound.milli,
+            "max_milli": bound.milli,
             "held_mib": held[1],
-            "most_mib": bound.memory_mib,
+            "max_mib": bound.memory_mib,
         }
 
 
 def of_bound(quota: dict[str, Any]) -> tuple[str, str]:
     """GPUs and memory held of a bound, as `1.50 of 2.00`; `-` where there is no bound."""
-    max_milli, max_mib = quota["most_milli"], quota["most_mib"]
+    max_milli, max_mib = quota["max_milli"], quota["max_mib"]
     return (
         f"{format_milli(quota['held_milli'])} of {'-' if max_milli is None else format_milli(max_milli)}",
         f"{format_mib(quota['held_mib'])} of {'-' if max_mib is None else format_mib(max_mib)}",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -36,13 +37,18 @@ def inspect(scheduler: str, target: Target, form: str) -> int:
 
     answer = target.run(ask())
     scene = target.run(read_scene(target))
-    told = compared(answer, facts.gpus(scene)) | {"scene_strays": scene.ledger.inconsistent}
+    told = compared(answer, facts.gpus(scene), scene.ledger.inconsistent)
     show(form, told, lambda: _lines(told))
     return 0 if told["agree"] else 1
 
 
-def compared(answer: dict[str, Any], gpus: list[dict[str, Any]]) -> dict[str, Any]:
-    """Every device with its amounts in the ledger and in the pods' plans; `agree` when they are equal."""
+def compared(
+    answer: dict[str, Any], gpus: list[dict[str, Any]], inconsistent: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Every device with its amounts in the ledger and in the pods' plans; `agree` when they are equal.
+
+    `inconsistent` are the pods, by their UID, whose plans do not fit a ledger that is made of the pods.
+    """
     ledger: Cells = {
         d["uuid"]: (MILLI - d["free_milli"], d["memory_mib"] - d["free_mib"])
         for node in answer.get("nodes", [])
@@ -62,8 +68,12 @@ def compared(answer: dict[str, Any], gpus: list[dict[str, Any]]) -> dict[str, An
         }
         for uuid, (node, index) in sorted(where.items(), key=lambda item: item[1])
     ]
-    inconsistent, faulty = answer.get("strays", {}), answer.get("faulty", {})
-    return {"agree": all(row["agree"] for row in rows), "devices": rows, "strays": inconsistent, "faulty": faulty}
+    return {
+        "agree": all(row["agree"] for row in rows),
+        "devices": rows,
+        "inconsistent_pods": {"scheduler": answer.get("inconsistent_pods", {}), "pods": dict(inconsistent)},
+        "unreadable_nodes": answer.get("unreadable_nodes", {}),
+    }
 
 
 def _lines(told: dict[str, Any]) -> Iterable[str]:
@@ -81,9 +91,9 @@ def _lines(told: dict[str, Any]) -> Iterable[str]:
     ]
     if rows:
         yield from aligned([["NODE", "GPU", "IN THE LEDGER", "BY THE PODS", ""], *rows])
-    for uid, why in told["strays"].items():
+    for uid, why in told["inconsistent_pods"]["scheduler"].items():
         yield f"pod {uid} has a plan that is not in the ledger: {why}"
-    for node, why in told["faulty"].items():
+    for node, why in told["unreadable_nodes"].items():
         yield f"node {node} takes no pods: {why}"
 
 

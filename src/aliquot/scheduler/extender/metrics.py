@@ -16,11 +16,7 @@ BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 
 
 @dataclass
 class SchedulerMetrics:
-    """A separate registry, so that several schedulers fit into one process.
-
-    Two published names are older than the words used here: `aliquot_scheduler_holds` counts allocations, and
-    `aliquot_scheduler_strays` pods whose plan is inconsistent with the ledger.
-    """
+    """A separate registry, so that several schedulers fit into one process."""
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
@@ -33,13 +29,13 @@ class SchedulerMetrics:
         self.leads = Gauge("aliquot_scheduler_leads", "1 while this scheduler leads.", registry=registry)
         self.nodes = Gauge("aliquot_scheduler_nodes", "Nodes with GPUs in the ledger.", registry=registry)
         self.allocations = Gauge(
-            "aliquot_scheduler_holds", "Pods that hold GPUs, by state.", ["state"], registry=registry
+            "aliquot_scheduler_allocations", "Pods that hold GPUs, by state.", ["state"], registry=registry
         )
         self.inconsistent = Gauge(
-            "aliquot_scheduler_strays", "Pods whose plan does not fit the ledger.", registry=registry
+            "aliquot_scheduler_inconsistent_pods", "Pods whose plan does not fit the ledger.", registry=registry
         )
-        self.faulty = Gauge(
-            "aliquot_scheduler_faulty_nodes", "Nodes whose inventory cannot be read.", registry=registry
+        self.unreadable = Gauge(
+            "aliquot_scheduler_unreadable_nodes", "Nodes whose inventory cannot be read.", registry=registry
         )
         self.gpu_milli = Gauge(
             "aliquot_scheduler_gpu_milli", "Thousandths of GPUs, by state.", ["state"], registry=registry
@@ -55,11 +51,11 @@ class SchedulerMetrics:
         self.nodes.set(len(cluster.index))
         self.leads.set(leads)
         self.inconsistent.set(len(ledger.inconsistent))
-        self.faulty.set(len(ledger.faulty))
+        self.unreadable.set(len(ledger.faulty))
         for state, count in (
-            ("settled", sum(h.confirmed for h in allocations)),
-            ("waiting", sum(not h.confirmed and not h.in_doubt for h in allocations)),
-            ("doubtful", sum(h.in_doubt for h in allocations)),
+            ("confirmed", sum(h.confirmed for h in allocations)),
+            ("unconfirmed", sum(not h.confirmed and not h.in_doubt for h in allocations)),
+            ("in_doubt", sum(h.in_doubt for h in allocations)),
         ):
             self.allocations.labels(state).set(count)
         total = int((cluster.size_mib >= 0).sum()) * MILLI

@@ -297,7 +297,7 @@ class Extender:
                 nodes.append(_ENCODER.encode({"name": name, "devices": devices}))
             await turn(number)
         whole = msgspec.Raw(b"[%b]" % b",".join(nodes))
-        facts = {"nodes": whole, "strays": self.ledger.inconsistent, "faulty": self.ledger.faulty}
+        facts = {"nodes": whole, "inconsistent_pods": self.ledger.inconsistent, "unreadable_nodes": self.ledger.faulty}
         return Response(_ENCODER.encode(facts), media_type="application/json")
 
     async def _gpushare(self, request: Request) -> Response:
