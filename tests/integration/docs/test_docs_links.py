@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from docpages import ROOT, name_of, pages
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+).+?\1")
+FILE = re.compile(r"`([\w-][\w./-]*(?:\.(?:py|c|h|tsv)|/))`")
+ABOUT_THE_CODE = [ROOT / "CONTRIBUTING.md", ROOT / "bench" / "README.md", *(ROOT / "docs" / "decisions").glob("*.md")]
 
 
 def anchors(path: Path) -> set[str]:
@@ -26,7 +29,7 @@ def targets(path: Path) -> list[str]:
     return [target for target in found if not re.match(r"[a-z]+:", target)]
 
 
-@pytest.mark.parametrize("path", pages(), ids=name_of)
+@pytest.mark.parametrize("path", [*pages(), *ABOUT_THE_CODE], ids=name_of)
 def test_links_lead_somewhere(path: Path):
     """A link to a file or a heading of this repository finds it."""
     lost = []
@@ -37,6 +40,16 @@ def test_links_lead_somewhere(path: Path):
             lost.append(target)
 
     assert [] == lost
+
+
+@pytest.mark.parametrize("path", [ROOT / "docs" / "ARCHITECTURE.md", *ABOUT_THE_CODE], ids=name_of)
+def test_files_that_a_page_names_are_there(path: Path):
+    """What a page about the code names in code style as a file or a folder is one of this repository."""
+    known = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    files = "\n".join(f"/{line}\n" for line in known.stdout.splitlines())
+    named = sorted(set(FILE.findall(FENCED.sub("", path.read_text()))))
+
+    assert [] == [name for name in named if (f"/{name}" if name.endswith("/") else f"/{name}\n") not in files]
 
 
 def test_every_page_can_be_found_from_the_readme():
