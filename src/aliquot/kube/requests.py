@@ -17,7 +17,7 @@ from aliquot.kube.quantities import Quantity
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity
 from aliquot.model.requests import Enforce, GpuRequest
-from aliquot.placement.asks import Ask, model_matches
+from aliquot.placement.asks import Ask, PlacementUnit, model_matches
 
 Role = Literal["app", "sidecar", "init"]
 LEAST_MILLI: Final = 10
@@ -125,17 +125,6 @@ class ContainerAsk:
         if self.uuids_not:
             gpu = _uuids(gpu, self.uuids_not, known.uuids)
         return Ask(replace(self.request, labels=labels, model=model, gpu=gpu), near_cores=self.near_cores)
-
-
-@dataclass(frozen=True)
-class PlacementUnit:
-    """One ask of a pod, and the tenant it is booked under: `namespace/pod/container`, further parts with `#2`..."""
-
-    tenant: str
-    container: str
-    part: int
-    ask: Ask
-    init: int = 0
 
 
 @dataclass(frozen=True)

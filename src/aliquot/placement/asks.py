@@ -207,3 +207,14 @@ def model_matches(asked: str, model: str) -> bool:
     """
     words = f" {_APART.sub(' ', asked.lower()).strip()} "
     return words in f" {_APART.sub(' ', model.lower()).strip()} "
+
+
+@dataclass(frozen=True)
+class PlacementUnit:
+    """One ask of a pod, and the tenant it is booked under: `namespace/pod/container`, further parts with `#2`..."""
+
+    tenant: str
+    container: str
+    part: int
+    ask: Ask
+    init: int = 0

@@ -7,7 +7,7 @@ all that is scored again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -15,13 +15,13 @@ import numpy as np
 from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Slice
-from aliquot.placement.asks import Ask, Shape
+from aliquot.placement.asks import Ask, PlacementUnit, Shape
 from aliquot.placement.cluster import Cluster, Holding, Placement
 from aliquot.placement.fits import Rules, fitting_nodes, hold_rest, hold_whole, rules_for
 from aliquot.placement.policy import LabelAware, Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Infeasible
-from aliquot.placement.together import bounds
+from aliquot.placement.together import bounds, place
 
 NEVER: Final = np.iinfo(np.int64).min
 """The score of a node that does not fit."""
@@ -91,13 +91,31 @@ class Decider:
         return fits
 
     def together(
-        self, asks: Sequence[tuple[Ask, int]], nodes: IntArray, namespace: str = ""
+        self, units: Sequence[PlacementUnit], nodes: IntArray, namespace: str = ""
     ) -> tuple[BoolArray, BoolArray]:
-        """`together.bounds`, within quota: nodes on which the asks fit together, and those on which they may."""
-        surely, maybe = bounds(self.cluster, asks, nodes, lambda ask: self._rules(ask, namespace))
-        if self.quotas is not None and self.quotas.closed(self.cluster, namespace, *(ask for ask, _ in asks)):
+        """`together.bounds`, within quota: nodes on which the units fit together, and those on which they may."""
+        surely, maybe = bounds(self.cluster, units, nodes, lambda ask: self._rules(ask, namespace))
+        if self.quotas is not None and self.quotas.closed(self.cluster, namespace, *(unit.ask for unit in units)):
             surely[:] = False  # what the first ones take may leave too little for the others
         return surely, maybe
+
+    def place_together(
+        self,
+        units: Sequence[PlacementUnit],
+        node: str,
+        namespace: str = "",
+        refused: Callable[[PlacementUnit], None] = lambda _: None,
+    ) -> list[Placement] | None:
+        """A placement for each of the units if all fit on the node; otherwise None.
+
+        The ledger is unchanged afterwards; `refused` is called with what did not fit while the others are still in it.
+        """
+
+        def place_on(ask: Ask) -> Placement | None:
+            placed = self.place_on(ask, node, namespace)
+            return None if isinstance(placed, Infeasible) else placed
+
+        return place(self.cluster, units, node, namespace, place_on, refused)
 
     def scores(self, ask: Ask, namespace: str = "") -> IntArray:
         """The policy's score of every node for the ask, `NEVER` where it does not fit: int64 [N].

@@ -4,21 +4,55 @@ A device has *slots* for an ask: how often that ask fits on it. Another ask take
 at least as many as the smaller, at most as many as the larger of the quotients of their compute and memory. Where the
 slots of a node are fewer than all asks take at least, they do not fit; where there is a slot left for each after those
 before it took the most, they fit, whatever devices a policy chooses. For equal asks the two are the same number. Nodes
-between the two have to be tried.
+between the two have to be tried: one ask after the other is placed there.
+
+Not all asks are at the same time. Init containers run one after another before the others, sidecars among them from
+their start on. Each phase of a pod has to fit by itself; a GPU that one phase has is free for another, and is
+preferred. So of each GPU a pod holds what the largest of its phases has there and not their sum, and no longer than
+that phase may still come.
+
+Source: Kubernetes, "Sidecar containers", resource sharing within containers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, product
+from typing import Final
 
 import numpy as np
 
 from aliquot.lib.arrays import BoolArray, IntArray
-from aliquot.model.quantities import MILLI
-from aliquot.placement.asks import PPM, Ask
+from aliquot.model.quantities import MILLI, Memory
+from aliquot.model.requests import GpuRequest, Labels, Slice
+from aliquot.placement.asks import PPM, Ask, PlacementUnit
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.fits import Rules, one_model, rest_mask, whole_mask
+from aliquot.placement.entries import LedgerError, Placement
+from aliquot.placement.fits import Rules, models_apart, one_model, rest_mask, whole_mask
+
+_CHOICES_MOST: Final = 64
+
+
+@dataclass(frozen=True)
+class AllocationPart:
+    """What one container, or one of its equal parts, has; `init` as in the plan."""
+
+    name: str
+    init: int
+    slices: tuple[Slice, ...]
+    labels: Labels
+    gpu_id: str
+    wake_us: int = 0
+
+    @property
+    def ask(self) -> Ask:
+        """The ask that these slices meet, for the ledger."""
+        milli = sum(piece.request_milli for piece in self.slices)
+        shared = self.slices[-1].memory_mib if milli % MILLI or len(self.slices) == 1 else 0
+        memory = Memory(mib=shared) if shared else None
+        limit_milli = sum(piece.limit_milli for piece in self.slices)
+        return Ask(GpuRequest(milli, limit_milli, memory, gpu_id=self.gpu_id, labels=self.labels, wake_us=self.wake_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +93,14 @@ class _Takes:
 
 
 def bounds(
-    cluster: Cluster, asks: Sequence[tuple[Ask, int]], nodes: IntArray, rules: Callable[[Ask], Rules | None]
+    cluster: Cluster, units: Sequence[PlacementUnit], nodes: IntArray, rules: Callable[[Ask], Rules | None]
 ) -> tuple[BoolArray, BoolArray]:
     """On which of the nodes the asks fit together under any policy, and on which they may: bool [n] each.
 
-    Each ask has its place among the init containers, as `PlacementUnit.init`; they are placed in this order, and each
-    fits alone. Quotas are not looked at but for what `rules` leave of each ask's devices now.
+    They are placed in this order, and each fits alone. Quotas are not looked at but for what `rules` leave of each
+    ask's devices now.
     """
+    asks = [(unit.ask, unit.init) for unit in units]
     surely, maybe = np.ones((2, len(nodes)), dtype=np.bool_)
     wanted = [ask for ask, _ in asks]
     takes = _Takes.of(wanted, np.unique(cluster.size_mib[cluster.size_mib > 0]))
@@ -125,3 +160,142 @@ def _devices(cluster: Cluster, ask: Ask, nodes: IntArray, rules: Rules | None) -
     mib = np.full_like(size, shape.gpu_mib) if shape.gpu_mib else size * part // whole
     often = np.minimum(cluster.free_milli[nodes] // shape.rest_milli, cluster.free_mib[nodes] // np.maximum(mib, 1))
     return mask, often * mask
+
+
+def place(
+    cluster: Cluster,
+    units: Sequence[PlacementUnit],
+    node: str,
+    namespace: str,
+    place_on: Callable[[Ask], Placement | None],
+    refused: Callable[[PlacementUnit], None],
+) -> list[Placement] | None:
+    """As `Decider.place_together`; `place_on` decides for one ask on the node as it is."""
+    for choice in one_model_each(cluster, units, node):
+        trial = _Trial(cluster, node, namespace, place_on)
+        with cluster.trial():
+            unplaced = next((unit for unit in choice if not trial.place(unit, last=unit is choice[-1])), None)
+            if unplaced is None:
+                return trial.placements
+            refused(unplaced)
+    return None
+
+
+class _Trial:
+    """The requests of a pod that have a place so far, those of them in the ledger that run beside the next one."""
+
+    def __init__(
+        self, cluster: Cluster, node: str, namespace: str, place_on: Callable[[Ask], Placement | None]
+    ) -> None:
+        self.placements: list[Placement] = []
+        self._cluster, self._node, self._namespace, self._place_on = cluster, node, namespace, place_on
+        self._parts: list[AllocationPart] = []
+        self._names: list[str] = []
+        self._phased = False
+
+    def place(self, unit: PlacementUnit, *, last: bool) -> bool:
+        """Whether a place exists for it; the last one need not be in the ledger, since no other has to fit with it."""
+        try:
+            return self._place(unit, last=last)
+        except LedgerError:
+            return False
+
+    def _place(self, unit: PlacementUnit, *, last: bool) -> bool:
+        self._phased = self._phased or unit.init > 0
+        apart: set[str] = set()
+        if self._phased:
+            beside = phases(self._parts, unit.init)
+            apart = _gpus(self._parts) - _gpus([part for phase in beside for part in phase])
+            while self._names:
+                self._cluster.release(self._names.pop())
+            for part in bookings(beside):
+                self._reserve(part)
+        ask = unit.ask
+        kept = _within(ask, apart) if apart else None
+        placed = (self._place_on(kept) if kept is not None else None) or self._place_on(ask)
+        if placed is None:
+            return False
+        self.placements.append(placed)
+        part = AllocationPart(unit.tenant, unit.init, placed.slices, ask.labels, ask.gpu_id, ask.wake_us)
+        self._parts.append(part)
+        if not (self._phased or last):
+            self._reserve(part)
+        return True
+
+    def _reserve(self, part: AllocationPart) -> None:
+        name = f"{self._namespace}/~trial/{len(self._names)}"
+        self._cluster.reserve(name, Placement(self._node, part.slices), part.ask)
+        self._names.append(name)
+
+
+def _gpus(parts: Collection[AllocationPart]) -> set[str]:
+    return {str(piece.gpu) for part in parts for piece in part.slices}
+
+
+def _within(ask: Ask, gpus: Collection[str]) -> Ask | None:
+    """The request for these GPUs only; None where it names others."""
+    named = [uuid.strip() for uuid in ask.gpu_uuid.split(",")] if ask.gpu_uuid else sorted(gpus)
+    kept = [uuid for uuid in named if uuid in gpus]
+    return ask.but(gpu=",".join(kept)) if kept else None
+
+
+def one_model_each(cluster: Cluster, units: Sequence[PlacementUnit], node: str) -> Iterator[Sequence[PlacementUnit]]:
+    """The asks as they are, or where equal parts of one container would be on different models of the node, once for
+    each choice of the models that these containers' parts are on."""
+    number = cluster.index[node]
+    apart = sorted({unit.container for unit in units if unit.part and not unit.ask.mixed})
+    if number not in cluster.mixed or not apart:
+        yield units
+        return
+    spec = cluster.spec(number)
+    kinds = [[spec.gpus[g].uuid for g in gpus] for gpus in models_apart(cluster, number, range(len(spec.gpus)))]
+    for choice in islice(product(kinds, repeat=len(apart)), _CHOICES_MOST):
+        on = dict(zip(apart, choice, strict=True))
+        yield [_among(unit, on[unit.container]) if unit.container in on else unit for unit in units]
+
+
+def _among(unit: PlacementUnit, uuids: Sequence[str]) -> PlacementUnit:
+    """The same request on some of the devices that it allows."""
+    return replace(unit, ask=_within(unit.ask, uuids) or unit.ask.but(gpu="none"))
+
+
+def phases(parts: Sequence[AllocationPart], init: int | None = None) -> list[list[AllocationPart]]:
+    """Which of the parts run at the same time: the last phase first, then those of the init containers in order.
+
+    With `init` only the phases in which a container of that place runs.
+    """
+    numbers = sorted(
+        {part.init for part in parts if part.init > 0} | ({init} if init is not None and init > 0 else set())
+    )
+    found = [] if init is not None and init > 0 else [[part for part in parts if part.init <= 0]]
+    for number in numbers:
+        if init is None or init == number or -number < init < 0:
+            beside = [part for part in parts if -number < part.init < 0]
+            found.append([*beside, *(part for part in parts if part.init == number)])
+    return found
+
+
+def bookings(phases_: Iterable[Sequence[AllocationPart]]) -> list[AllocationPart]:
+    """What to book so that of each GPU the largest of the phases is held: parts cut to what they add to it."""
+    peak: dict[str, tuple[int, int]] = {}
+    added: dict[str, tuple[AllocationPart, list[Slice]]] = {}
+    for phase in phases_:
+        level: dict[str, tuple[int, int]] = {}
+        for part in phase:
+            for piece in part.slices:
+                milli, mib = level.get(piece.gpu, (0, 0))
+                milli, mib = level[piece.gpu] = (milli + piece.request_milli, mib + piece.memory_mib)
+                max_milli, max_mib = peak.get(piece.gpu, (0, 0))
+                more_milli, more_mib = max(0, milli - max_milli), max(0, mib - max_mib)
+                if more_milli or more_mib:
+                    peak[piece.gpu] = (max_milli + more_milli, max_mib + more_mib)
+                    cut = Slice(piece.gpu, more_milli, piece.limit_milli, more_mib)
+                    added.setdefault(part.name, (part, []))[1].append(cut)
+    return [_cut(part, tuple(slices)) for part, slices in added.values()]
+
+
+def _cut(part: AllocationPart, slices: tuple[Slice, ...]) -> AllocationPart:
+    """A part with only some of what it has: its pod's other containers answer for its labels there."""
+    if slices == part.slices:
+        return part
+    return replace(part, slices=slices, labels=Labels(exclusion=part.labels.exclusion))

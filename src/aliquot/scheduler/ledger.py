@@ -9,24 +9,26 @@ Nothing here waits or does I/O; every method leaves the ledger consistent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
+from aliquot.driver.cores import least_used
 from aliquot.kube.inventory import BadInventory, Inventory, read_inventory
 from aliquot.kube.kernels import read_kernels
 from aliquot.kube.names import GPU_KERNELS, GPUS
 from aliquot.kube.objects import Node, Pod
-from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, read_plan
 from aliquot.kube.reflector import Change
-from aliquot.kube.requests import ClusterDevices, PlacementUnit, PodAsk
+from aliquot.kube.requests import ClusterDevices, PodAsk
 from aliquot.lib.bounded import Bounded
 from aliquot.lib.log import Logger
 from aliquot.model.ids import GpuUuid, split_key
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import BadRequest, GpuRequest, Slice
-from aliquot.placement.asks import Ask
+from aliquot.placement.asks import Ask, PlacementUnit
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import Decider
@@ -34,8 +36,9 @@ from aliquot.placement.entries import LedgerError, MeasuredKernels, NodeSpec, Pl
 from aliquot.placement.ledger import ledger_gpu, ledger_gpus
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
-from aliquot.placement.sentences import text_of
-from aliquot.scheduler.allocations import Allocation, fit, pod_plan, reservations, why_not
+from aliquot.placement.reasons import judge
+from aliquot.placement.sentences import refusal, sentence_of, text_of
+from aliquot.placement.together import AllocationPart, bookings, phases
 from aliquot.status.gpus import Gpu
 
 
@@ -67,6 +70,7 @@ class KernelLengthTracker:
 
 log = Logger("scheduler")
 _SEEN_MOST: Final = 100_000
+_DEVICES_SHOWN: Final = 8
 UNKNOWN_NODE: Final = UnmetConstraint(Code.NODE_UNKNOWN, lasting=True)
 FAULTY_NODE: Final = UnmetConstraint(Code.NODE_FAULTY, lasting=True)
 CLOSED: Final = "~closed/"
@@ -75,6 +79,25 @@ CLOSED: Final = "~closed/"
 
 class NodeFull(Exception):
     """The node cannot take the pod now; the text gives the reason."""
+
+
+@dataclass(eq=False)
+class Allocation:
+    """What one pod holds on one node. `confirmed` once the API server shows the pod bound there by this plan."""
+
+    uid: str
+    key: str
+    node: str
+    plan: PodPlan
+    tenants: tuple[str, ...]
+    since_s: float
+    confirmed: bool = False
+    in_doubt: bool = False
+    """A bind was sent and its fate is not known."""
+    assumed: bool = False
+    """No bind was asked for yet: kube-scheduler places the pod's group (`groups`)."""
+    initialized: bool = False
+    """The init containers have ended, and what only they had is given back."""
 
 
 @dataclass
@@ -330,7 +353,7 @@ class Ledger:
         def refused(unit: PlacementUnit) -> None:
             reasons.append(why_not(self.decider, unit, node, namespace))
 
-        placed = fit(self.decider, units, node, namespace, refused)
+        placed = self.decider.place_together(units, node, namespace, refused)
         if placed is None:
             raise NodeFull(reasons[-1])
         plan = pod_plan(self.cluster, ask, node, list(zip(units, placed, strict=True)), self.on_node(node))
@@ -412,3 +435,74 @@ class Ledger:
 def keeps_closed(tenant: str) -> bool:
     """Whether a tenant only keeps others off a device."""
     return tenant.startswith(CLOSED)
+
+
+def pod_plan(
+    cluster: Cluster,
+    ask: PodAsk,
+    node: str,
+    placed: Sequence[tuple[PlacementUnit, Placement]],
+    others: Iterable[Allocation],
+) -> PodPlan:
+    """The plan for a pod whose units have these places on a node; `others` are the allocations there."""
+    found: dict[str, ContainerPlan] = {}
+    by_name = {c.container: c for c in ask.containers}
+    booked = [plan for other in others for plan in other.plan.containers.values() if not plan.uses]
+    for unit, placement in sorted(placed, key=lambda each: (each[0].container, each[0].part)):
+        before = found.get(unit.container)
+        slices = (before.slices if before else ()) + placement.slices
+        asked = by_name[unit.container]
+        found[unit.container] = ContainerPlan(
+            slices,
+            _cores(cluster, slices[0].gpu, unit.ask.near_cores, chain(booked, found.values())),
+            unit.ask.labels if asked.parts > 1 else asked.request.labels,
+            asked.request.gpu_id,
+            asked.parts,
+            enforce=asked.enforced,
+            init=asked.init,
+            wake_us=asked.request.wake_us,
+        )
+    for asked in ask.containers:
+        if asked.uses:
+            found[asked.container] = replace(found[asked.uses], uses=asked.uses, init=asked.init)
+    return PodPlan(node, found)
+
+
+def why_not(decider: Decider, unit: PlacementUnit, node: str, namespace: str) -> str:
+    """Why a unit does not fit on a node, with the first of its devices."""
+    verdict = judge(decider.cluster, unit.ask, node, decider.quotas, namespace)
+    if verdict.reason is None:
+        return f'container "{unit.container}" fits on node "{node}" no more'
+    devices = f" ({refusal(verdict, _DEVICES_SHOWN)})" if any(verdict.devices) else ""
+    return f'container "{unit.container}": node {sentence_of(verdict.reason)}{devices}'
+
+
+def _cores(cluster: Cluster, gpu: str, count: int, plans: Iterable[ContainerPlan]) -> tuple[int, ...]:
+    """The requested number of cores near a GPU, the least bound by these plans first."""
+    number, g = cluster.uuids[gpu]
+    topology = cluster.spec(number).topology
+    if topology is None or not count:
+        return ()
+    used = Counter(core for plan in plans for core in plan.cores)
+    return tuple(sorted(least_used(topology.cores[g], count, used)))
+
+
+def parts_of(key: str, plan: PodPlan) -> list[AllocationPart]:
+    """What the containers of a pod have, one by one; those that use another's are left out."""
+    found = []
+    for container, given in plan.containers.items():
+        if given.uses or not given.slices:
+            continue
+        groups = [given.slices] if given.parts == 1 else [(piece,) for piece in given.slices]
+        for number, slices in enumerate(groups):
+            suffix = f"#{number + 1}" if number else ""
+            name = f"{key}/{container}{suffix}"
+            found.append(AllocationPart(name, given.init, slices, given.labels, given.gpu_id, given.wake_us))
+    return found
+
+
+def reservations(allocation: Allocation) -> list[tuple[str, Placement, Ask]]:
+    """The bookings that a plan stands for, as they were when it was made."""
+    parts = parts_of(allocation.key, allocation.plan)
+    booked = bookings(phases(parts, 0 if allocation.initialized else None))
+    return [(part.name, Placement(allocation.node, part.slices), part.ask) for part in booked]

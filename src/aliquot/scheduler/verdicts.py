@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from aliquot.kube.eligible import barred
 from aliquot.kube.objects import Node, Pod
-from aliquot.kube.requests import PlacementUnit, PodAsk
+from aliquot.kube.requests import PodAsk
 from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.ids import split_key
+from aliquot.placement.asks import PlacementUnit
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import NEVER
 from aliquot.placement.fits import one_model
 from aliquot.placement.reasons import node_reasons
 from aliquot.placement.sentences import text_of
-from aliquot.scheduler.allocations import fit
 from aliquot.scheduler.ledger import UNKNOWN_NODE, Ledger
 
 BEST: Final = 10
@@ -174,14 +174,15 @@ def _together(
     """Where all asks of a pod fit at once, and the nodes that were not tried: see `MAX_PLACEMENTS`."""
     namespace = split_key(ask.key)[0]
     nodes = np.unique(numbers[(numbers >= 0) & fits[numbers]])
-    surely, maybe = ledger.decider.together([(unit.ask, unit.init) for unit in units], nodes, namespace)
+    surely, maybe = ledger.decider.together(units, nodes, namespace)
     fits = np.zeros_like(fits)
     fits[nodes[surely]] = True
     unclear = nodes[maybe & ~surely]
     unclear = np.roll(unclear, -np.searchsorted(unclear, ledger.next_tried.pop(ask.uid, 0)))
     count = max(1, MAX_PLACEMENTS // len(units))
     for number in unclear[:count].tolist():
-        fits[number] = fit(ledger.decider, units, ledger.cluster.spec(number).name, namespace) is not None
+        node = ledger.cluster.spec(number).name
+        fits[number] = ledger.decider.place_together(units, node, namespace) is not None
     if len(unclear) > count:
         ledger.next_tried[ask.uid] = unclear.item(count)
     return fits, unclear[count:]

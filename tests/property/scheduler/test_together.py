@@ -16,7 +16,6 @@ from aliquot.model.requests import Device
 from aliquot.placement.entries import NodeSpec
 from aliquot.placement.policy import policy
 from aliquot.placement.quota import Quota, Quotas
-from aliquot.scheduler.allocations import fit
 from aliquot.scheduler.ledger import Ledger, NodeFull
 
 MODELS = {"V": ("Tesla V100-SXM2-16GB", 16384), "A": ("NVIDIA A100-SXM4-80GB", 81920), "S": ("Tesla P4", 7680)}
@@ -88,8 +87,11 @@ def test_bounds_hold_under_every_policy(pod: dict[str, Any], others: list[tuple[
         alone = [fresh.decider.feasible(unit.ask, "default") for unit in units]
         nodes = (fresh.cluster.gpu_count > 0).nonzero()[0]
         nodes = nodes[[all(fits[number] for fits in alone) for number in nodes]]
-        surely, maybe = fresh.decider.together([(unit.ask, unit.init) for unit in units], nodes, "default")
-        found = [fit(fresh.decider, units, fresh.cluster.spec(n).name, "default") is not None for n in nodes.tolist()]
+        surely, maybe = fresh.decider.together(units, nodes, "default")
+        found = [
+            fresh.decider.place_together(units, fresh.cluster.spec(n).name, "default") is not None
+            for n in nodes.tolist()
+        ]
 
         assert [(True, True)] * sum(surely) == [(f, m) for f, m, s in zip(found, maybe, surely, strict=True) if s]
         assert not any(fits for fits, may in zip(found, maybe, strict=True) if not may)

@@ -20,12 +20,12 @@ from typing import Final, NamedTuple
 
 from aliquot.kube.objects import Pod
 from aliquot.kube.quantities import milli
-from aliquot.kube.requests import PlacementUnit, PodAsk
+from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid, split_key
 from aliquot.model.requests import Slice
-from aliquot.scheduler.allocations import Allocation, fit
+from aliquot.placement.asks import PlacementUnit
 from aliquot.scheduler.extender.wire import MetaPod, MetaVictims
-from aliquot.scheduler.ledger import Ledger
+from aliquot.scheduler.ledger import Allocation, Ledger
 
 MAX_S: Final = 2.5
 """Less than kube-scheduler waits (5 s)."""
@@ -122,7 +122,7 @@ class NodeTrial:
     def _fits_without(self, allocations: Iterable[Allocation]) -> bool:
         with self._without(allocations):
             namespace = split_key(self.units[0].tenant)[0]
-            return fit(self.ledger.decider, self.units, self.node, namespace) is not None
+            return self.ledger.decider.place_together(self.units, self.node, namespace) is not None
 
     @contextmanager
     def _without(self, allocations: Iterable[Allocation]) -> Iterator[None]:
