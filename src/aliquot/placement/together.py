@@ -88,7 +88,7 @@ class _Takes:
         mib = np.maximum(self.mib[number], 1)
         full = np.minimum(MILLI // milli, self.sizes // mib)
         least = self.whole * int(full.min()) + np.minimum(self.milli // milli, (self.mib // mib).min(axis=1))
-        most = self.whole * int(full.max()) + np.maximum(-(-self.milli // milli), -(-self.mib // mib).max(axis=1))
+        most = self.whole * int(full.max()) + np.maximum(-(-self.milli // milli), (-(-self.mib // mib)).max(axis=1))
         return least, most
 
 

@@ -187,6 +187,14 @@ def test_what_a_pod_has_already_is_its_room():
     assert "m" not in verdicts(s.ledger, ask(other), ["n", "m"]).fitting
 
 
+def test_what_is_a_small_part_of_large_gpus_is_not_taken_for_one_of_small_ones():
+    """A container's memory next to one that takes a part of the GPU's is counted for the GPUs where it is most."""
+    s = Scene(Truth(), [node("n", 1), node("m", 1, "NVIDIA A100-SXM4-80GB", 81920)])
+    made = pod(percent(50, "12Gi"), percent(30))
+
+    assert ["m"] == verdicts(s.ledger, ask(made), ["n", "m"]).fitting
+
+
 def proposed(*uids: str) -> dict[str, MetaVictims]:
     """kube-scheduler's proposal for node n."""
     return {"n": MetaVictims([MetaPod(uid) for uid in uids])}
