@@ -31,7 +31,7 @@ SCENES = {
     "AliquotArbiterAway": Scene(
         {'aliquot_node_arbiter_up{node="a"}': "1x9 0x9 1x9"}, ("10m", "21m"), "12m", 'node="a"'
     ),
-    "AliquotGpuSick": Scene({f"aliquot_node_gpu_healthy{{{GPU}}}": "1x9 0x9 1x9"}, ("10m", "21m"), "12m", GPU),
+    "AliquotGpuUnhealthy": Scene({f"aliquot_node_gpu_healthy{{{GPU}}}": "1x9 0x9 1x9"}, ("10m", "21m"), "12m", GPU),
     "AliquotPromiseBroken": Scene(
         {
             f"aliquot_container_gpu_promise_windows_total{{{CONTAINER}}}": "0+10x100",

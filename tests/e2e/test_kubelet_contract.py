@@ -223,7 +223,7 @@ def test_a_new_kubelet_knows_who_holds_what(kubelet: Kubelet, recorder: Recorder
     assert set(IDS[:4]) == before[kubelet.owner("one")]
 
 
-def test_a_sick_device_is_not_advertised(kubelet: Kubelet, recorder: Recorder):
+def test_an_unhealthy_device_is_not_advertised(kubelet: Kubelet, recorder: Recorder):
     """A device that the plugin calls unhealthy is not advertised until it is healthy again."""
     recorder.plugin.set_health(IDS[0], healthy=False)
     kubelet.wait_allocatable(len(IDS) - 1)

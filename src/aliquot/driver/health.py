@@ -1,7 +1,7 @@
 """GPU health: NVML is queried in a separate process, which prints a line of JSON at every change.
 
-A GPU is sick when it does not answer, when the driver asks for a recovery action, or after an XID that is not a mere
-error of a program. Each ends in its own way: a lost GPU answers again, a recovery action is done, and an XID ends with
+A GPU is unhealthy when it does not answer, when the driver asks for a recovery action, or after an XID that is not merely
+a program's error. Each ends in its own way: a lost GPU answers again, a recovery action is done, and an XID ends with
 the programs that it hit or with a reset of the GPU (`ends_with`). A reset is seen by the driver's recovery action,
 where the driver knows that, or by a GPU that did not answer and answers again. What cannot be observed is written by
 the process that reads the lines: `{"well": ["GPU-..."]}` on stdin forgets a GPU's XIDs, `{"known": {"GPU-...": "XID
@@ -89,13 +89,13 @@ class Watch:
         return sorted(uuid for uuid, gpu in self._gpus.items() if not gpu.lost)
 
     @property
-    def sick(self) -> dict[str, str]:
+    def unhealthy(self) -> dict[str, str]:
         """The unhealthy GPUs, by UUID, with the reason."""
         return {uuid: gpu.why for uuid, gpu in sorted(self._gpus.items()) if gpu.why}
 
-    def know(self, sick: Mapping[str, str]) -> None:
+    def know(self, unhealthy: Mapping[str, str]) -> None:
         """Take over what an earlier watcher saw and this one cannot: GPUs that wait for a reset."""
-        for uuid, why in sick.items():
+        for uuid, why in unhealthy.items():
             if uuid in self._gpus and why.startswith("XID"):
                 self._gpus[uuid].xids |= {xid: _Trouble(self._clock()) for xid in why.split(", ")}
 
@@ -229,8 +229,8 @@ def _watch(libnvml: str) -> None:
     reopened_s = time.monotonic()
     while _obey(watch):
         watch.look()
-        if told != (told := (watch.sick, watch.gpus)):
-            _print(sick=watch.sick, gpus=watch.gpus)
+        if told != (told := (watch.unhealthy, watch.gpus)):
+            _print(unhealthy=watch.unhealthy, gpus=watch.gpus)
         watch.wait()
         if time.monotonic() - reopened_s > REOPEN_S:
             watch.reopen()

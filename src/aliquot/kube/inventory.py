@@ -6,7 +6,7 @@ The node's agent writes it, the scheduler reads it. Compact JSON:
      "links":[["X"]],"numa":[0],"cores":["0-19"]}
 
 `links` are labels as `nvidia-smi topo -m` prints them, `numa` and `cores` one entry for each device; the three may be
-left out. A device with `"sick":"XID 79"` is unhealthy and takes no new tenants.
+left out. A device with `"unhealthy":"XID 79"` is unhealthy and takes no new tenants.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Inventory:
 
 class _Health(msgspec.Struct):
     uuid: str
-    sick: str = ""
+    unhealthy: str = ""
 
 
 class _Healths(msgspec.Struct):
@@ -63,7 +63,7 @@ def write_inventory(inventory: Inventory) -> str:
     """The annotation's text."""
     devices = [
         {name: getattr(device, name) for name in Device.__struct_fields__}  # and not what extends it on its node
-        | ({"sick": why} if (why := inventory.unhealthy.get(device.uuid)) else {})
+        | ({"unhealthy": why} if (why := inventory.unhealthy.get(device.uuid)) else {})
         for device in inventory.devices
     ]
     made = _Inventory([])
@@ -94,7 +94,7 @@ def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
     devices = tuple(raw.devices)
     if len({d.uuid for d in devices}) != len(devices) or any(d.memory_mib <= 0 or not d.uuid for d in devices):
         raise BadInventory(f"{where} has two devices of one UUID, or one without memory")
-    return Inventory(devices, _topology(raw, where), {d.uuid: d.sick for d in healths if d.sick})
+    return Inventory(devices, _topology(raw, where), {d.uuid: d.unhealthy for d in healths if d.unhealthy})
 
 
 def _topology(raw: _Inventory, where: str) -> Topology | None:

@@ -76,7 +76,7 @@ the scheduler writes that of the pod's own span with its plan."""
 GPUS: Final = f"{GROUP}/gpus"
 """Annotation on nodes: the devices the node has, written by its agent."""
 
-GPU_WELL: Final = f"{GROUP}/gpu-well"
+GPU_HEALTHY: Final = f"{GROUP}/gpu-healthy"
 """Annotation on nodes: these GPUs (UUIDs, or `all`) are healthy again; the node's agent removes it."""
 
 GPU_KERNELS: Final = f"{GROUP}/gpu-kernels"

@@ -24,7 +24,7 @@ AGAIN_S: Final = 5.0
 
 
 class _Line(msgspec.Struct):
-    sick: dict[str, str] | None = None
+    unhealthy: dict[str, str] | None = None
     gpus: list[str] = []
     note: str = ""
 
@@ -59,9 +59,9 @@ class HealthWatch:
                     line = msgspec.json.decode(raw, type=_Line)
                     if line.note:
                         _LOG.info("health", note=line.note)
-                    if line.sick is not None:
-                        known = line.sick
-                        yield self._health(line.sick, line.gpus)
+                    if line.unhealthy is not None:
+                        known = line.unhealthy
+                        yield self._health(line.unhealthy, line.gpus)
             finally:
                 if child.returncode is None:
                     with contextlib.suppress(ProcessLookupError):
@@ -80,6 +80,6 @@ class HealthWatch:
                 self._child.stdin.write(msgspec.json.encode(order) + b"\n")
                 await self._child.stdin.drain()
 
-    def _health(self, sick: Mapping[str, str], gpus: Collection[str]) -> Health:
+    def _health(self, unhealthy: Mapping[str, str], gpus: Collection[str]) -> Health:
         ours = {gpu.uuid for gpu in self._machine.gpus}
-        return Health({GpuUuid(uuid): why for uuid, why in sick.items() if uuid in ours}, frozenset(gpus) - ours)
+        return Health({GpuUuid(uuid): why for uuid, why in unhealthy.items() if uuid in ours}, frozenset(gpus) - ours)

@@ -235,7 +235,7 @@ class Recovering:
 
     async def _differs(self, what: str) -> None:
         _LOG.warning("difference", what=what)
-        await self.events.about_node("BooksDiffer", what)
+        await self.events.about_node("RecordsDiffer", what)
 
     def _known(self) -> dict[str, Known]:
         return {

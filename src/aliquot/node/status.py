@@ -159,7 +159,7 @@ class NodePublisher:
     @property
     def declared_healthy(self) -> frozenset[str]:
         """The GPUs (UUIDs, or `all`) that the administrator declares healthy, by the node's annotation."""
-        said = self._now.metadata.annotations.get(names.GPU_WELL, "") if self._now is not None else ""
+        said = self._now.metadata.annotations.get(names.GPU_HEALTHY, "") if self._now is not None else ""
         return frozenset(word.strip() for word in said.split(",") if word.strip())
 
     async def remove_declaration(self) -> None:
@@ -168,7 +168,7 @@ class NodePublisher:
         Raises:
             KubeError: the API server refuses or is unavailable.
         """
-        self._now = await self._api.patch(NODES, self._node, {"metadata": {"annotations": {names.GPU_WELL: None}}})
+        self._now = await self._api.patch(NODES, self._node, {"metadata": {"annotations": {names.GPU_HEALTHY: None}}})
 
     def _changed(self, change: Change[Node]) -> None:
         self._now = None if change.kind == "deleted" else change.object

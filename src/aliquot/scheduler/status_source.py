@@ -411,7 +411,7 @@ def _with_measures(gpu: Gpu, node: NodeMeasure | None) -> Gpu:
         kept=lambda tenant: kept.get((gpu.uuid, tenant), (None, 0)),
         reported_as=tenant_key,
     )
-    return msgspec.structs.replace(found, healthy=not now.sick, bypassing=now.bypassing, sensors=now.sensors)
+    return msgspec.structs.replace(found, healthy=not now.unhealthy, bypassing=now.bypassing, sensors=now.sensors)
 
 
 def _counts(nodes: Mapping[str, NodeMeasure], gpu: Gpu, share: Share) -> Counts | None:

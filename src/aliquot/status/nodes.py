@@ -37,7 +37,7 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class NodeGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU with its tenants; `sick` is the reason why nothing is placed there, empty for a healthy GPU.
+    """One GPU with its tenants; `unhealthy` is the reason why nothing is placed there, empty for a healthy GPU.
 
     `unregistered` are the programs on it that belong to no tenant, including new ones; `bypassing` counts those past
     the audit's grace period. `bare` are those on a GPU whose owner is not enforced: its own, unless they are another
@@ -50,7 +50,7 @@ class NodeGpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int = 0
     busy: float = 0.0
     holder: str = ""
-    sick: str = ""
+    unhealthy: str = ""
     uses: tuple[Use, ...] = ()
     unregistered: tuple[Unregistered, ...] = ()
     bare: tuple[Unregistered, ...] = ()

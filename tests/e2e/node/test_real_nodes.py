@@ -14,7 +14,7 @@ from cluster.parts import until
 from node_scene import Scene
 
 from aliquot.driver import emulation
-from aliquot.kube.names import GPU_WELL
+from aliquot.kube.names import GPU_HEALTHY
 
 SPEC = "a100x8"
 MAJOR = 195
@@ -105,12 +105,14 @@ def test_the_administrators_word_is_heard_on_the_node(scene: Scene):
     until(lambda: scene.allocatable()[0] == "700", "one GPU less")
 
     node = f"/api/v1/nodes/{scene.node.name}"
-    scene.plane.api.merge(node, {"metadata": {"annotations": {GPU_WELL: scene.gpus[1]}}})
+    scene.plane.api.merge(node, {"metadata": {"annotations": {GPU_HEALTHY: scene.gpus[1]}}})
     until(
-        lambda: GPU_WELL not in scene.plane.api.get(node)["metadata"]["annotations"], "an annotation that is heard", 30
+        lambda: GPU_HEALTHY not in scene.plane.api.get(node)["metadata"]["annotations"],
+        "an annotation that is heard",
+        30,
     )
-    (sick,) = [device["sick"] for device in scene.devices() if device.get("sick")]
-    assert sick in ("XID 79", "the driver asks for a reset of the GPU")
+    (unhealthy,) = [device["unhealthy"] for device in scene.devices() if device.get("unhealthy")]
+    assert unhealthy in ("XID 79", "the driver asks for a reset of the GPU")
 
     faults.unlink()
     until(lambda: scene.allocatable()[0] == "800", "all GPUs")

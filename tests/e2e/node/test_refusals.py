@@ -40,14 +40,14 @@ def test_a_plan_that_does_not_fit_waits_until_it_does(scene: Scene):
     assert [scene.gpus[0]] == scene.told("second")["uuids"]
 
 
-def test_a_sick_gpu_is_withdrawn_and_comes_back(scene: Scene):
+def test_an_unhealthy_gpu_is_withdrawn_and_comes_back(scene: Scene):
     """After a critical XID a GPU's ids and memory are withdrawn, an application's XID changes nothing."""
     faults = scene.node.path("/run/aliquot/emulated/faults")
     faults.write_text("xid 0 13\nxid 1 79\n")
 
     until(lambda: scene.allocatable()[0] == "100", "one GPU less")
     # The driver's wish for a reset is seen by polling and may come before the XID, which says why.
-    until(lambda: scene.gpus[1] in [d["uuid"] for d in scene.devices() if d.get("sick") == "XID 79"], "the XID")
+    until(lambda: scene.gpus[1] in [d["uuid"] for d in scene.devices() if d.get("unhealthy") == "XID 79"], "the XID")
     until(lambda: scene.allocatable()[1] in ("16Gi", str(16 << 30)), "its memory less")
     faults.unlink()
     until(lambda: scene.allocatable()[0] == "200", "both GPUs")

@@ -14,11 +14,11 @@ from aliquot.node.machine import emulated_machine
 SOON_S = 10
 
 
-async def until(states: AsyncIterator[Health], sick: dict[str, str]) -> None:
-    """Wait for a state with just these sick GPUs."""
+async def until(states: AsyncIterator[Health], unhealthy: dict[str, str]) -> None:
+    """Wait for a state with just these unhealthy GPUs."""
     async with asyncio.timeout(SOON_S):
         async for state in states:
-            if state.unhealthy == sick:
+            if state.unhealthy == unhealthy:
                 return
 
 
@@ -44,23 +44,23 @@ def test_faults_come_and_go_while_programs_run(tmp_path: Path):
 
 @pytest.mark.parametrize("died", [False, True])
 def test_an_xid_is_remembered_until_the_administrator_speaks(tmp_path: Path, monkeypatch, died: bool):
-    """Where the driver shows no reset a GPU stays sick, also over the death of the process that saw it."""
+    """Where the driver shows no reset a GPU stays unhealthy, also over the death of the process that saw it."""
     monkeypatch.setenv("ALIQUOT_EMULATOR_FAULTS", "nvml-no-recovery-action")
     monkeypatch.setattr("aliquot.node.health.AGAIN_S", 0.1)
     machine = emulated_machine("v100x2", tmp_path)
-    sick = {machine.gpus[0].uuid: "XID 79"}
+    unhealthy = {machine.gpus[0].uuid: "XID 79"}
     watch = HealthWatch(machine)
 
     async def life() -> None:
         states = watch.run()
         await until(states, {})
         (tmp_path / "faults").write_text("xid 0 79\n")
-        await until(states, sick)
+        await until(states, unhealthy)
         (tmp_path / "faults").unlink()
         if died:
             assert watch._child is not None
             watch._child.kill()
-            await until(states, sick)
+            await until(states, unhealthy)
         await watch.forget_xids([machine.gpus[0].uuid])
         await until(states, {})
         await states.aclose()

@@ -1,4 +1,4 @@
-"""When a GPU is sick, and what makes it well again."""
+"""When a GPU is unhealthy, and what makes it healthy again."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Scene:
         self.watch.wait()
         self.watch.reopen()
         self.watch.look()
-        return self.watch.sick
+        return self.watch.unhealthy
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def scene() -> Scene:
 
 
 def test_one_lost_gpu_takes_no_other_along(scene: Scene):
-    """A GPU that is lost while it is watched is sick, the other is not, and it is well when it answers again."""
+    """A GPU that is lost while watched is unhealthy, the other is not, and healthy when it answers again."""
     scene.open()
     scene.nvml.lost = {1}
     assert {"GPU-1": "does not answer (GPU is lost)"} == scene.round()
@@ -124,7 +124,7 @@ def test_a_gpu_that_was_lost_before_is_named_and_seen_when_it_returns(scene: Sce
     assert ["GPU-0", "GPU-1"] == scene.watch.gpus
 
 
-def test_an_error_of_a_program_makes_no_gpu_sick(scene: Scene):
+def test_an_error_of_a_program_makes_no_gpu_unhealthy(scene: Scene):
     """A page fault (XID 31) is the program's own."""
     scene.open()
     scene.nvml.xids = [(0, 31)]
@@ -160,7 +160,7 @@ def test_a_reset_is_seen_by_a_gpu_that_went_and_came(scene: Scene):
 
 
 def test_a_reset_is_seen_by_what_the_driver_asks_for(scene: Scene):
-    """A GPU is sick as long as the driver asks for a recovery action, and well when that is done."""
+    """A GPU is unhealthy as long as the driver asks for a recovery action, and healthy when that is done."""
     scene.nvml.action = {}
     scene.open()
     scene.nvml.xids, scene.nvml.action = [(0, 95)], {0: 1}
@@ -183,15 +183,15 @@ def test_a_driver_that_asks_for_nothing_is_believed_after_a_while(scene: Scene):
     assert {} == scene.round()
 
 
-def test_a_recovery_action_alone_makes_a_gpu_sick(scene: Scene):
+def test_a_recovery_action_alone_makes_a_gpu_unhealthy(scene: Scene):
     """Also one that the driver asked for before anybody watched."""
     scene.nvml.action = {1: 4}
 
-    assert {"GPU-1": "the driver asks for a reset of the GPU when it is empty"} == scene.open().sick
+    assert {"GPU-1": "the driver asks for a reset of the GPU when it is empty"} == scene.open().unhealthy
 
 
 def test_the_administrators_word_ends_what_cannot_be_seen(scene: Scene):
-    """XIDs are forgotten, also those that an earlier watcher saw; a GPU that is lost stays sick."""
+    """XIDs are forgotten, also those that an earlier watcher saw; a GPU that is lost stays unhealthy."""
     watch = scene.open()
     watch.know({"GPU-0": "XID 79, XID 95", "GPU-1": "does not answer (GPU is lost)"})
     scene.nvml.lost = {1}

@@ -38,8 +38,8 @@ def test_the_largest_list_stays_far_below_kubelets_limit():
     assert told.ByteSize() < KUBELETS_LIMIT // 8
 
 
-def test_a_sick_gpu_takes_its_own_ids_along():
-    """The ids of a sick GPU are unhealthy and no others."""
+def test_an_unhealthy_gpu_takes_its_own_ids_along():
+    """The ids of an unhealthy GPU are unhealthy and no others."""
     told = device_ids(GPUS, 10, {"GPU-2": "XID 79"})
 
     assert {2} == {gpu_of(d.name) for d in told if not d.healthy}
@@ -75,7 +75,7 @@ def test_the_node_tells_its_devices_as_the_scheduler_reads_them():
     told = json.loads(described(MACHINE, {"GPU-3": "is lost"}))
 
     assert ["GPU-0", "GPU-1", "GPU-2", "GPU-3"] == [d["uuid"] for d in told["devices"]]
-    assert [None, None, None, "is lost"] == [d.get("sick") for d in told["devices"]]
+    assert [None, None, None, "is lost"] == [d.get("unhealthy") for d in told["devices"]]
     assert [0, 0, 1, 1] == told["numa"]
     assert 4 == len(told["links"]) == len(told["cores"])
     assert "Tesla-V100-SXM2-16GB" == labels_of(MACHINE)["aliquot.dev/gpu-model"]
@@ -100,8 +100,8 @@ def test_further_devices_are_given_to_every_container(tmp_path: Path):
     assert ["/dev/null"] == [str(node.inside) for node in machine.edits([GPUS[0]]).device_nodes]
 
 
-def test_the_scheduler_hears_of_a_sick_gpu():
-    """A GPU that is sick on the node is unhealthy in the inventory that the scheduler reads."""
+def test_the_scheduler_hears_of_an_unhealthy_gpu():
+    """A GPU that is unhealthy on the node is unhealthy in the inventory that the scheduler reads."""
     told = read_inventory({GPUS_ANNOTATION: described(MACHINE, {"GPU-3": "is lost"})})
 
     assert {"GPU-3": "is lost"} == told.unhealthy

@@ -1,4 +1,4 @@
-"""What the node says of itself is said until the API server shows it, and a GPU's sickness before anything else."""
+"""What the node says of itself is said until the API server shows it, and a GPU's health before anything else."""
 
 from __future__ import annotations
 

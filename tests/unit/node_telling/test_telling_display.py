@@ -38,11 +38,11 @@ NV2 (cost 500)
 
 
 def test_the_graph_says_what_it_does_not_know():
-    """A sick GPU and an arbiter that is away are told where the numbers would stand."""
-    text = graph(facts(status=lambda: None, sick=lambda: {UUIDS[0]: "XID 79"}), machine().topology)
+    """An unhealthy GPU and an arbiter that is away are told where the numbers would stand."""
+    text = graph(facts(status=lambda: None, unhealthy=lambda: {UUIDS[0]: "XID 79"}), machine().topology)
 
     assert "The arbiter does not answer: what is used is not known." in text
-    assert "GPU 0  Tesla V100  sick: XID 79" in text
+    assert "GPU 0  Tesla V100  unhealthy: XID 79" in text
 
 
 def test_a_gpu_that_is_left_out_leaves_no_gap_in_the_graph():

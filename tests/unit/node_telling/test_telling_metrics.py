@@ -102,9 +102,9 @@ def test_an_arbiter_that_is_away_is_told_and_no_use_is_made_up():
     assert (2, False) == (len(found["aliquot_node_gpu_healthy"]), "aliquot_container_gpu_usage_ratio" in found)
 
 
-def test_a_sick_gpu_is_told():
+def test_an_unhealthy_gpu_is_told():
     """Its health is 0, that of the others 1."""
-    found = scraped(facts(sick=lambda: {UUIDS[1]: "XID 79"}))
+    found = scraped(facts(unhealthy=lambda: {UUIDS[1]: "XID 79"}))
 
     assert [1, 0] == [value for _, value in found["aliquot_node_gpu_healthy"]]
 

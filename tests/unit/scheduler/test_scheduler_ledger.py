@@ -66,7 +66,7 @@ def test_a_pod_that_is_shown_before_the_end_of_the_one_before_has_its_share():
     assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.booked())
 
 
-def test_a_gpu_that_falls_sick_keeps_its_pods_and_takes_no_other_along():
+def test_a_gpu_that_becomes_unhealthy_keeps_its_pods_and_takes_no_other_along():
     """Who is on it stays in the ledger with all that it has, the topology stays known, and newcomers go elsewhere."""
     s = scene(3)
     devices = tuple(Device(g, GpuUuid(f"GPU-n-{g}"), "Tesla V100-SXM2-16GB", 16384) for g in range(3))

@@ -14,7 +14,7 @@ STATUS = TenantStatus(
     wake=WakeStatus(5.0, 1.5, 4.0, 200, True, 3.25), first_grant_ns=9,
 )  # fmt: skip
 GPU = NodeGpu(
-    index=1, uuid="GPU-1", model="V100", memory_mib=16384, busy=0.75, holder="lab/train/main", sick="XID 79",
+    index=1, uuid="GPU-1", model="V100", memory_mib=16384, busy=0.75, holder="lab/train/main", unhealthy="XID 79",
     uses=(Use(Owner("lab", "train", "main", "uid-t"), STATUS, 1),), unregistered=(Unregistered(7, 300),),
     bare=(Unregistered(8, 200),), bypassing=1, pci="00000000:01:00.0",
 )  # fmt: skip

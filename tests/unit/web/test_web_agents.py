@@ -117,7 +117,7 @@ def test_a_real_agents_answer_is_what_pages_get():
     share = gpu.of(NAME)
 
     assert {} == agents.silent
-    assert (750, NAME, "", 10.0) == (gpu.busy_milli, gpu.holder, gpu.sick, agents.measured["node-a"].window_s)
+    assert (750, NAME, "", 10.0) == (gpu.busy_milli, gpu.holder, gpu.unhealthy, agents.measured["node-a"].window_s)
     assert share is not None and (250, 1024, 12.0, 3.0, 100.0, 2, True) == (
         share.usage_milli, share.memory_used_mib, share.wait_ms_p50, share.debt_ms, share.quota_ms, share.processes,
         share.waiting,

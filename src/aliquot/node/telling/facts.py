@@ -24,7 +24,7 @@ class Sources:
     """The arbiter's; None while it does not answer."""
     owners: Callable[[], Mapping[str, Owner]]
     """By the name of the arbiter's record."""
-    sick: Callable[[], Mapping[GpuUuid, str]] = dict
+    unhealthy: Callable[[], Mapping[GpuUuid, str]] = dict
     audit: Callable[[], AuditTotals] = AuditTotals
     driver: Callable[[], str] = str
     """The version that new containers are shown; empty where only the machine's is known."""
@@ -42,7 +42,7 @@ def driver_of(sources: Sources) -> str:
 def read_report(sources: Sources, *, sensors: bool = False) -> NodeReport:
     """The picture now, with `sensors` too if that is set."""
     status, sensed = sources.status(), sources.sensors() if sensors else {}
-    owners, sick, audit = dict(sources.owners()), dict(sources.sick()), sources.audit()
+    owners, unhealthy, audit = dict(sources.owners()), dict(sources.unhealthy()), sources.audit()
     known = {gpu.uuid: gpu for gpu in status.gpus} if status else {}
     numbers: dict[str, int] = {}
     gpus = []
@@ -60,7 +60,7 @@ def read_report(sources: Sources, *, sensors: bool = False) -> NodeReport:
                 memory_mib=gpu.memory_mib,
                 busy=now.busy if now else 0.0,
                 holder=(now.holder or "") if now else "",
-                sick=sick.get(GpuUuid(gpu.uuid), ""),
+                unhealthy=unhealthy.get(GpuUuid(gpu.uuid), ""),
                 uses=tuple(uses),
                 unregistered=tuple(now.unregistered) if now else (),
                 bare=tuple(now.bare) if now else (),

@@ -24,7 +24,7 @@ _CONTAINER: Final = ("node", "gpu", "uuid", "namespace", "pod", "container")
 _MIB: Final = 1 << 20
 
 GPU_GAUGES: Final[dict[str, tuple[str, Callable[[NodeGpu], float]]]] = {
-    "aliquot_node_gpu_healthy": ("1 while the GPU may be allocated", lambda g: 0 if g.sick else 1),
+    "aliquot_node_gpu_healthy": ("1 while the GPU may be allocated", lambda g: 0 if g.unhealthy else 1),
     "aliquot_node_gpu_busy_ratio": ("Part of the window charged to any tenant", lambda g: g.busy),
     "aliquot_node_gpu_held": ("1 while a container holds a valid grant", lambda g: 1 if g.holder else 0),
     "aliquot_node_gpu_containers": ("Containers on the GPU", lambda g: len(g.uses)),

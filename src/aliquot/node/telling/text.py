@@ -47,7 +47,8 @@ def _tree(node: TreeNode, gpus: dict[int, NodeGpu], first: str, rest: str, mode:
 
 
 def _gpu(gpu: NodeGpu, first: str, rest: str) -> Iterator[str]:
-    state = f"sick: {gpu.sick}" if gpu.sick else f"{format_milli(gpu.free_milli)} free, busy {gpu.busy:.0%}"
+    state = f"{format_milli(gpu.free_milli)} free, busy {gpu.busy:.0%}"
+    state = f"unhealthy: {gpu.unhealthy}" if gpu.unhealthy else state
     yield f"{first}GPU {gpu.index}  {gpu.model}  {state}, memory {gpu.memory_used_mib}/{gpu.memory_mib} MiB"
     for use in gpu.uses:
         now, request = use.status, format_milli(use.status.request_milli)
