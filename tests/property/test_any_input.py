@@ -30,7 +30,7 @@ from aliquot.kube.inventory import read_inventory
 from aliquot.kube.plan import read_plan
 from aliquot.model.errors import SENTENCE, AliquotError
 from aliquot.model.quantities import parse_memory, parse_milli
-from aliquot.node.checkpoint import read_checkpoint
+from aliquot.node.allocation.checkpoint import read_checkpoint
 from aliquot.node.settings import node_settings
 from aliquot.placement.learned import BadMemory, unpack
 from aliquot.scheduler.agents import UnreadableReport, read_report

@@ -1,8 +1,8 @@
 """GPU health: NVML is queried in a separate process, which prints a line of JSON at every change.
 
-A GPU is unhealthy when it does not answer, when the driver asks for a recovery action, or after an XID that is not merely
-a program's error. Each ends in its own way: a lost GPU answers again, a recovery action is done, and an XID ends with
-the programs that it hit or with a reset of the GPU (`ends_with`). A reset is seen by the driver's recovery action,
+A GPU is unhealthy when it does not answer, when the driver asks for a recovery action, or after an XID that is more
+than an error of a program. Each ends in its own way: a lost GPU answers again, a recovery action is done, and an XID
+ends with the programs that it hit or with a reset of the GPU (`ends_with`). A reset is seen by the recovery action,
 where the driver knows that, or by a GPU that did not answer and answers again. What cannot be observed is written by
 the process that reads the lines: `{"well": ["GPU-..."]}` on stdin forgets a GPU's XIDs, `{"known": {"GPU-...": "XID
 79"}}` tells what an earlier watcher saw. The process ends when stdin is closed.

@@ -13,39 +13,23 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from aliquot.driver.gpu_lock import GpuLock
 from aliquot.kube.api import Api
-from aliquot.kube.dialects import foreign
-from aliquot.kube.errors import KubeError
-from aliquot.kube.names import GPU_PERCENT
-from aliquot.kube.planstatus import Outcome
 from aliquot.lib.log import Logger, set_up_log
-from aliquot.model.errors import AliquotError
-from aliquot.model.ids import GpuUuid
-from aliquot.node.allocator import ShareAllocator
-from aliquot.node.allotments import Allotments
-from aliquot.node.calls import KubeletCalls
-from aliquot.node.check import AllocationCheck
-from aliquot.node.checkpoint import PodKey
-from aliquot.node.driver import follow, open_driver
+from aliquot.node.allocation.lifecycle import Allocations
+from aliquot.node.driver import follow, lock_gpus, open_driver
 from aliquot.node.events import Events
 from aliquot.node.health import HealthWatch
-from aliquot.node.holders import STOCK, Holders, tell_taken
-from aliquot.node.kubelet import PodResources
-from aliquot.node.leaving import Leaving
+from aliquot.node.holders import Holders
 from aliquot.node.machine import Machine, NodeOffer
-from aliquot.node.outcomes import Outcomes
-from aliquot.node.peers import started
 from aliquot.node.plugin import DevicePlugin
-from aliquot.node.pods import NodePod, NodePods
+from aliquot.node.pods import NodePods
 from aliquot.node.provisioner import TenantProvisioner
-from aliquot.node.recovery import Recovering
 from aliquot.node.settings import NodeSettings
+from aliquot.node.spans import KubeletCalls
 from aliquot.node.status import NodePublisher, NodeStatus
 from aliquot.node.tasks import Tasks, every
 from aliquot.node.telling.wiring import Display, arbiter_status
 from aliquot.node.volume.following import NodeDriver
-from aliquot.node.volume.names import SUBSTITUTED
 from aliquot.tracing.spans import Spans, tracing
 
 _LOG: Final = Logger("node")
@@ -61,43 +45,30 @@ class Agent:
         node, runtime = settings.name, Path(settings.runtime_dir)
         self.settings = settings
         self.events = events = Events(api, node)
-        self.pods = NodePods(api, node, self._on_gone)
-        self.resources = PodResources(settings.pod_resources)
-        self.allotments = Allotments(settings.checkpoint, node)
+        self.pods = NodePods(api, node, lambda pod: self.allocations.pod_gone(pod.key))
         self.offer = NodeOffer(machine, coexist=settings.gpus == "coexist")
         self.provisioner = TenantProvisioner(node, self.offer, settings.tenants, runtime, driver)
-        dialects = foreign(aliyun_unit=settings.aliyun_unit)
-        self.outcomes = Outcomes(api, events, started=lambda owner: started(self.pods.get(owner.uid), dialects))
         self.calls = KubeletCalls(node, spans)
-        holdings = (self.pods, self.resources, self.allotments, self.provisioner)
-        self.recovering = Recovering(settings, *holdings, events, self.outcomes.tell)
-        self.leaving = Leaving(Path(settings.cdi_dir), self.allotments, self.provisioner, self.resources, self.pods)
-        self.check = AllocationCheck(
-            settings, api, *holdings, events, self._release, self.recovering, self.outcomes.tell
-        )
-        allocator = ShareAllocator(
-            settings, self.provisioner, self.pods, self.allotments, self.resources, self._on_outcome, self.calls
-        )
+        self._tasks = Tasks()
+        self.allocations = Allocations(settings, api, self.pods, self.provisioner, events, self._tasks.once, self.calls)
         self.plugin = DevicePlugin(
-            settings.device_plugins, GPU_PERCENT, allocator,
+            settings.device_plugins, self.allocations,
             on_listed=lambda: self._tasks.once("listed", self.status.describe()),
         )  # fmt: skip
         self.status = NodeStatus(
-            settings, self.provisioner, self.allotments, self.plugin, HealthWatch(machine), api, events
+            settings, self.provisioner, self.allocations.records, self.plugin, HealthWatch(machine), api, events
         )
-        stock = PodResources(settings.pod_resources, STOCK)
-        self.holders = Holders(api, stock, self.pods, settings.holder_namespace, self.offer)
+        self.holders = Holders.of(settings, api, self.pods, self.offer)
         self.display = Display(settings, self.provisioner, self.pods, events, self.calls.collectors)
         self.steps: tuple[tuple[str, Callable[[], Awaitable[str]]], ...] = (
             ("driver", self._lock_gpus),
             ("pods", self._follow_pods),
             ("tenants", self._open_tenants),
-            ("recovery", self.recovering.run),
+            ("recovery", self.allocations.recover),
             ("device-plugin", self._serve_plugin),
             ("node", self._publish),
             ("display", self._open_display),
         )
-        self._tasks = Tasks()
         self._opened = contextlib.AsyncExitStack()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -121,19 +92,14 @@ class Agent:
         await self._tasks.end()  # first, or one of them would advertise again
         await self.status.publisher.withdraw()
         await self._opened.aclose()
-        await self.resources.close()
+        await self.allocations.resources.close()
         _LOG.info("ended", node=self.settings.name)
 
     # -- the steps, in the order in which they are made ------------------------------------------------------------
 
     async def _lock_gpus(self) -> str:
         machine, driver = self.offer.machine, self.provisioner.driver
-        gpu_lock = GpuLock(driver.source.library(SUBSTITUTED[1]).file, machine.gpus)
-        self._opened.callback(gpu_lock.close)
-        for silent in machine.silent:
-            _LOG.warning("gpu-silent", why=silent)
-        for uuid, why in machine.left_out.items():
-            _LOG.info("gpu-left-out", gpu=uuid, why=why)
+        self._opened.callback(lock_gpus(machine, driver).close)
         first = machine.gpus[0]
         links = {link for row in machine.topology.links for link in row if link != "X"}
         wired = f" ({', '.join(sorted(links))})" if links else ""
@@ -151,7 +117,7 @@ class Agent:
 
     async def _open_tenants(self) -> str:
         self.settings.tenants.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._tasks.last("outcomes", self.outcomes.run())
+        self._tasks.last("outcomes", self.allocations.outcomes.run())
         if self.calls.starts is not None:
             runtime = Path(self.settings.runtime_dir)
             first_grants = self.calls.starts.follow(lambda: arbiter_status(runtime), self.pods.lives)
@@ -162,47 +128,26 @@ class Agent:
         if self.offer.held is not None:
             await self.holders.refresh()
         await self.status.check_offer()
+        # What an agent that was killed left on offer: kubelet would start pods without devices until it has them.
+        await self.status.publisher.withdraw()
         self._tasks.last("device-plugin", self.plugin.run())
-        return f"{GPU_PERCENT}, {self.settings.ids_per_gpu} ids a GPU"
+        return f"{self.plugin.resource}, {self.settings.ids_per_gpu} ids a GPU"
 
     async def _publish(self) -> str:
         period_s = self.settings.health_period_s
         self._tasks.last("status", every(period_s, self.status.check))
-        self._tasks.last("init", every(period_s, self.leaving.release_init))
+        self._tasks.last("init", every(period_s, self.allocations.release_init))
         self._tasks.last("health", self.status.watch_health())
-        self._tasks.last("driver", follow(self.provisioner, self.allotments, self.status.resend, period_s))
+        self._tasks.last("driver", follow(self.provisioner, self.allocations.records, self.status.resend, period_s))
         if self.offer.held is not None:
-            self._tasks.last("holders", self.holders.run(self._on_holders))
-        self._tasks.last("check", every(self.settings.allocation_check_period_s, self.check.reconcile))
-        try:
-            await self.status.describe()
-        except KubeError as error:
-            return f"not yet: {error}"
-        return "labels and inventory; the memory as soon as kubelet has the devices"
+            self._tasks.last("holders", self.holders.run(self.status.resend, self.provisioner.tenants, self.events))
+        self._tasks.last("check", every(self.settings.allocation_check_period_s, self.allocations.reconcile))
+        return await self.status.publish()
 
     async def _open_display(self) -> str:
         for name, task in self.display.tasks:
             self._tasks.last(name, task())
         return await self.display.open(self._opened)
-
-    # -- what the parts report to one another ----------------------------------------------------------------------
-
-    async def _on_holders(self, lost: frozenset[GpuUuid]) -> None:
-        await self.status.resend()
-        await tell_taken(self.provisioner.tenants.values(), lost, self.events)
-
-    def _on_gone(self, pod: NodePod) -> None:
-        """Release the tenants, names and files of a pod that has ended or was deleted."""
-        self.check.forget(pod.key)
-        self.outcomes.forget(pod.key)
-        self._release(pod.key)
-
-    def _release(self, owner: PodKey) -> None:
-        self._tasks.once(f"gone-{owner.uid}", self.leaving.clear(owner))
-
-    async def _on_outcome(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
-        self.check.note(owner, container, outcome, why)
-        await self.outcomes.tell(owner, container, outcome, why)
 
 
 def serve(settings: NodeSettings) -> None:
@@ -225,7 +170,7 @@ async def _serve(settings: NodeSettings) -> None:
         async with Api.connect(settings.kubeconfig) as api:
             try:
                 machine, driver = await asyncio.to_thread(open_driver, settings)
-            except AliquotError:
+            except BaseException:
                 await NodePublisher.of(settings, api).withdraw()
                 raise
             await Agent(settings, api, machine, driver, spans).run(stop)

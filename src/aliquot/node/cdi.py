@@ -18,7 +18,7 @@ import msgspec
 
 from aliquot.lib.files import UNFINISHED, write_whole
 from aliquot.model.errors import AliquotError
-from aliquot.node.kubelet import CDI_KIND
+from aliquot.node.allocation.kubelet import CDI_KIND
 
 CDI_VERSION: Final = "0.6.0"
 _PREFIX: Final = "aliquot.dev-gpu_"

@@ -10,14 +10,15 @@ from typing import Final
 
 from aliquot.driver.discovery import NoDriver
 from aliquot.driver.emulation import driver_version
+from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.native import HOOK, native_part
 from aliquot.lib.log import Logger
-from aliquot.node.allotments import Allotments
+from aliquot.node.allocation.checkpoint import Allotments
 from aliquot.node.machine import WAY_OUT, Machine, emulated_machine, real_machine
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 from aliquot.node.volume.following import NodeDriver
-from aliquot.node.volume.names import wanted
+from aliquot.node.volume.names import SUBSTITUTED, wanted
 from aliquot.node.volume.source import (
     DRIVER_CONTAINER,
     DriverSource,
@@ -44,7 +45,20 @@ def open_driver(settings: NodeSettings) -> tuple[Machine, NodeDriver]:
     volume = DriverVolume(settings.driver_volume, native_part(HOOK))
     machine, driver = _emulated(settings, volume) if settings.emulate else _real(settings, volume)
     extra = tuple(word.strip() for word in settings.extra_devices.split(",") if word.strip())
+    for silent in machine.silent:
+        _LOG.warning("gpu-silent", why=silent)
+    for uuid, why in machine.left_out.items():
+        _LOG.info("gpu-left-out", gpu=uuid, why=why)
     return replace(machine, extra=extra, host=Path(settings.host_root)), driver
+
+
+def lock_gpus(machine: Machine, driver: NodeDriver) -> GpuLock:
+    """The lock by which no other program of Aliquot shares these GPUs.
+
+    Raises:
+        AliquotError: another one does.
+    """
+    return GpuLock(driver.source.library(SUBSTITUTED[1]).file, machine.gpus)
 
 
 async def follow(

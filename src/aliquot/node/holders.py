@@ -20,12 +20,12 @@ from aliquot.kube.names import HOLDS, VGPU
 from aliquot.kube.resources import PODS
 from aliquot.lib.log import Logger, Repeats
 from aliquot.model.ids import GpuUuid
+from aliquot.node.allocation.kubelet import Held, PodResources
 from aliquot.node.events import Events
-from aliquot.node.identity import Held
-from aliquot.node.kubelet import PodResources
 from aliquot.node.machine import NodeOffer
 from aliquot.node.pods import NodePod
 from aliquot.node.provisioner import ProvisionedTenant
+from aliquot.node.settings import NodeSettings
 
 _LOG: Final = Logger("node")
 STOCK: Final = GPU
@@ -83,15 +83,22 @@ class Holders:
         self._offer = offer
         self._repeats = Repeats()
 
+    @classmethod
+    def of(cls, settings: NodeSettings, api: Api, pods: Iterable[NodePod], offer: NodeOffer) -> Holders:
+        """The holder pods of the node with these settings, by its kubelet."""
+        return cls(api, PodResources(settings.pod_resources, STOCK), pods, settings.holder_namespace, offer)
+
     @property
     def held(self) -> frozenset[GpuUuid]:
         """The GPUs that holder pods have, as the node offers them."""
         return self._offer.held or frozenset()
 
-    async def run(self, on_change: Callable[[frozenset[GpuUuid]], Awaitable[None]]) -> None:
+    async def run(
+        self, on_change: Callable[[], Awaitable[None]], tenants: Mapping[str, ProvisionedTenant], events: Events
+    ) -> None:
         """Refresh every second, and more often while a holder pod has not been told its GPU; until cancelled.
 
-        `on_change` is called with the GPUs that are no longer held, after each change.
+        `on_change` is called after each change; the pods of `tenants` on GPUs that were lost get an event.
         """
         loop, due_s = asyncio.get_running_loop(), 0.0
         try:
@@ -102,7 +109,8 @@ class Holders:
                 due_s = loop.time() + PERIOD_S
                 gained, lost = await self.refresh()
                 if gained or lost:
-                    await on_change(lost)
+                    await on_change()
+                    await tell_taken(tenants.values(), lost, events)
         finally:
             await self._account.close()
 

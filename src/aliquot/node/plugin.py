@@ -16,9 +16,10 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from aliquot.kube.names import GPU_PERCENT
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
-from aliquot.node.allocator import ShareAllocator
+from aliquot.node.allocation.lifecycle import Allocations
 from aliquot.node.devices import HEALTHY, UNHEALTHY, DeviceId
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.kubelet_api import deviceplugin_pb2_grpc as rpc
@@ -32,22 +33,21 @@ ASK_BYTES: Final = 16 << 20
 
 
 class DevicePlugin(rpc.DevicePluginServicer):
-    """One resource's plugin in kubelet's folder. `run` serves until cancelled."""
+    """The plugin in kubelet's folder. `run` serves until cancelled."""
 
     def __init__(
         self,
         folder: Path,
-        resource: str,
-        allocator: ShareAllocator,
+        allocations: Allocations,
         *,
         on_listed: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_listed` is called when kubelet has the devices for the first time since the plugin was registered."""
-        self.resource = resource
+        self.resource = GPU_PERCENT
         self.registrations = 0
         self._folder = folder
-        self._allocator = allocator
-        self._endpoint = resource.replace("/", "-") + ".sock"
+        self._allocations = allocations
+        self._endpoint = self.resource.replace("/", "-") + ".sock"
         self._on_listed = on_listed
         self._listed = False
         self._changed = asyncio.Condition()
@@ -145,7 +145,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         serving, told = self._serving, -1
         while serving == self._serving:
             told = self._version
-            yield pb.ListAndWatchResponse(devices=[_device(device) for device in self._allocator.devices()])
+            yield pb.ListAndWatchResponse(devices=[_device(device) for device in self._allocations.devices()])
             if not self._listed and serving == self._serving:
                 self._listed = True
                 if self.registered:
@@ -157,7 +157,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         """The ids of the GPU that the plan names, where it is known."""
         answers = [
             pb.ContainerPreferredAllocationResponse(
-                deviceIDs=self._allocator.prefer(
+                deviceIDs=self._allocations.prefer(
                     one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size
                 )
             )
@@ -169,7 +169,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         """A CDI device name and nothing else: the container is not known yet."""
 
         async def one(ids: Sequence[str]) -> Any:
-            device = pb.CDIDevice(name=await self._allocator.allocate(ids))
+            device = pb.CDIDevice(name=await self._allocations.allocate(ids))
             return pb.ContainerAllocateResponse(cdi_devices=[device])
 
         async def all_of_them() -> Any:
@@ -183,7 +183,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         """The container of these ids is about to be created; an error keeps it waiting, with our sentence."""
 
         async def prepare() -> Any:
-            await self._allocator.before_start(tuple(request.devices_ids))
+            await self._allocations.prepare(tuple(request.devices_ids))
             return pb.PreStartContainerResponse()
 
         return await _or_refuse(context, prepare())

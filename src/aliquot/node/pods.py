@@ -13,7 +13,7 @@ from aliquot.kube.names import GPU_PERCENT
 from aliquot.kube.objects import Container, Meta, PodSpec, PodStatus, Wire
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import Resource
-from aliquot.node.checkpoint import PodKey
+from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.tenancy.removal import Answer
 
 

@@ -23,8 +23,8 @@ from aliquot.kube.kernels import KernelLengths, write_kernels
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.errors import AliquotError
 from aliquot.model.requests import GpuRequest
+from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.cdi import Edits, Mount
-from aliquot.node.checkpoint import PodKey
 from aliquot.node.machine import Machine, NodeOffer
 from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.volume import Generation

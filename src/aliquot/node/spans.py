@@ -1,4 +1,6 @@
-"""The spans of a container's start on its node: Allocate, PreStartContainer, and until it has the GPU.
+"""How long a container's start takes on its node: kubelet's calls as a histogram, and spans where tracing is on.
+
+The spans are Allocate, PreStartContainer, and the time until the container has the GPU.
 
 Kubelet names no pod in Allocate, so its times are kept by the name that was answered until PreStartContainer identifies
 the container. When a container was granted the GPU for the first time is read from the arbiter's status, which has the
@@ -9,19 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from prometheus_client import Histogram
+from prometheus_client.registry import Collector
 
 from aliquot.arbiter.records import Status
 from aliquot.kube.names import PLAN, TRACEPARENT
 from aliquot.kube.objects import Meta
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.lib.bounded import Bounded
-from aliquot.node.identity import Claim
+from aliquot.node.allocation.kubelet import Claim
 from aliquot.tracing.context import TraceContext, read_traceparent
 from aliquot.tracing.spans import Spans
 
+BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 LOOK_S: Final = 0.5
 KEPT: Final = 1000
 """The maximum number of remembered containers; beyond it the oldest are forgotten and lose their spans."""
@@ -111,3 +117,35 @@ class ContainerSpans:
             "k8s.node.name": self._node,
             "aliquot.gpu.uuids": [str(piece.gpu) for piece in share.slices] if share is not None else [],
         }
+
+
+class KubeletCalls:
+    """Measures the two calls that start a container; one that prepares it has its trace as an exemplar."""
+
+    def __init__(self, node: str, spans: Spans | None = None) -> None:
+        self.seconds = Histogram(
+            "aliquot_node_kubelet_call_seconds",
+            "Time to answer a call of kubelet's.",
+            ["node", "call"],
+            buckets=BUCKETS_S,
+            registry=None,
+        )
+        self.collectors: Sequence[Collector] = (
+            (self.seconds,) if spans is None else (self.seconds, spans.backlog.dropped)
+        )
+        self.starts = ContainerSpans(node, spans) if spans is not None else None
+        self._node = node
+
+    def allocated(self, name: str, seconds: float) -> None:
+        """Allocate has just been answered with this name."""
+        self.seconds.labels(self._node, "Allocate").observe(seconds)
+        if self.starts is not None:
+            self.starts.allocated(name, seconds)
+
+    def prepared(self, starts: Iterable[Start], seconds: float, why: str) -> None:
+        """PreStartContainer has just been answered, for these containers; `why` it was refused, or empty."""
+        exemplar = None
+        if self.starts is not None:
+            for start in starts:
+                exemplar = self.starts.prepared(start, seconds, why) or exemplar
+        self.seconds.labels(self._node, "PreStartContainer").observe(seconds, exemplar)

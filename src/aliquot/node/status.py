@@ -31,8 +31,7 @@ from aliquot.kube.resources import NODES
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
-from aliquot.node.allotments import Allotments
-from aliquot.node.checkpoint import CheckpointError
+from aliquot.node.allocation.checkpoint import Allotments, CheckpointError
 from aliquot.node.events import Events
 from aliquot.node.health import Health, HealthWatch
 from aliquot.node.machine import Machine
@@ -230,6 +229,14 @@ class NodeStatus:
         await self._plugin.send_devices()  # first, because a hanging API server could delay the rest
         with contextlib.suppress(KubeError):
             await self.describe()
+
+    async def publish(self) -> str:
+        """`describe` for the first time; returns what the log says of it."""
+        try:
+            await self.describe()
+        except KubeError as error:
+            return f"not yet: {error}"
+        return "labels and inventory; the memory as soon as kubelet has the devices"
 
     async def describe(self) -> None:
         """Publish labels, inventory and resources.

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from kubelet_stand_in import KubeletStandIn
@@ -20,15 +20,15 @@ from aliquot.driver import emulation
 from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.names import GPU_PERCENT, PLAN, PREFIX
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
+from aliquot.kube.planstatus import Outcome
+from aliquot.kube.resources import PODS
 from aliquot.model.requests import Slice
-from aliquot.node.allocator import ShareAllocator
-from aliquot.node.allotments import Allotments
-from aliquot.node.checkpoint import PodKey
+from aliquot.node.allocation.checkpoint import PodKey
+from aliquot.node.allocation.lifecycle import Allocations
 from aliquot.node.driver import emulated_driver
-from aliquot.node.kubelet import PodResources
 from aliquot.node.machine import NodeOffer, emulated_machine
 from aliquot.node.plugin import DevicePlugin
-from aliquot.node.pods import NodePod
+from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 from aliquot.node.volume.volume import DriverVolume
@@ -64,6 +64,40 @@ class FakePods:
         return "used" if self.lives(uid) else "gone" if self.synced else "silent"
 
 
+class Answers:
+    """Stands for the API server and the agent's events; `deleted` are the pods that were."""
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+        self.reasons: list[str] = []
+        self.reasons_of_pods: list[str] = []
+        self.annotations: dict[str, str] = {}
+
+    async def patch(self, resource: object, name: str, body: dict[str, Any], *, namespace: str) -> None:
+        assert resource is PODS
+        self.annotations |= body["metadata"]["annotations"]
+
+    async def delete(self, resource: object, name: str, *, namespace: str, uid: str) -> None:
+        assert resource is PODS
+        self.deleted.append(f"{namespace}/{name} {uid}")
+
+    async def about_pod(self, *facts: str) -> None:
+        self.reasons.append(facts[3])
+        self.reasons_of_pods.append(facts[3])
+
+    async def about_node(self, *facts: str) -> None:
+        self.reasons.append(facts[0])
+
+
+class Ticking:
+    """A clock that the test sets."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
 class Room:
     """Everything of a node agent but the API server; `close` ends it."""
 
@@ -72,6 +106,9 @@ class Room:
         self.folder = Path(tempfile.mkdtemp(prefix="aq-"))
         self.kubelet = KubeletStandIn(self.folder / "kubelet")
         self.pods = FakePods()
+        self.answers = Answers()
+        self.clock = Ticking()
+        self._background: list[asyncio.Task[None]] = []
         self.told: list[tuple[str, str, str, str]] = []
         self.settings = NodeSettings(
             node_name=NODE, runtime_dir=str(self.folder), state_dir=str(self.folder / "state"),
@@ -91,18 +128,29 @@ class Room:
         self.plugin = self.do(self._open())
         self._run = asyncio.run_coroutine_threadsafe(self.plugin.run(), self._loop)
 
+    def agent_allocations(self, settings: NodeSettings, provisioner: TenantProvisioner) -> Allocations:
+        """The allocations of an agent that starts; its outcomes are in `told`."""
+        api: Any = self.answers
+        background = lambda _, work: self._background.append(asyncio.get_running_loop().create_task(work))  # noqa: E731
+        made = Allocations(
+            settings, api, cast("NodePods", self.pods), provisioner, api, background, clock=cast("Any", self.clock)
+        )
+        report = made.report
+
+        async def noted(owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
+            self.told.append((str(owner), container, outcome, why))
+            await report(owner, container, outcome, why)
+
+        made.report = noted  # type: ignore[method-assign]
+        return made
+
     async def _open(self) -> DevicePlugin:
-        self.allotments = Allotments(self.settings.checkpoint, NODE)
-        self.resources = PodResources(self.settings.pod_resources)
-        self.allocator = ShareAllocator(
-            self.settings, self.provisioner, self.pods, self.allotments, self.resources, self._outcome  # type: ignore[arg-type]
-        )  # fmt: skip
+        self.allocations = self.agent_allocations(self.settings, self.provisioner)
         self.provisioner.offer.withheld = ""
         self.listed = 0
         return DevicePlugin(
             self.settings.device_plugins,
-            GPU_PERCENT,
-            self.allocator,
+            self.allocations,
             on_listed=self._listed,
         )
 
@@ -116,9 +164,6 @@ class Room:
         while self.listed < times and time.monotonic() < until_s:
             time.sleep(0.01)
         return self.listed == times
-
-    async def _outcome(self, owner: PodKey, container: str, outcome: str, why: str) -> None:
-        self.told.append((str(owner), container, outcome, why))
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Runs something in the agent's loop and returns its result."""
@@ -186,7 +231,7 @@ class Room:
         """Ends everything."""
         self._run.cancel()
         self.do(asyncio.sleep(0.4))
-        self.do(self.resources.close())
+        self.do(self.allocations.resources.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -14,7 +14,7 @@ from aliquot.kube.names import GPU_PERCENT
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
-from aliquot.node.checkpoint import PodKey, read_checkpoint
+from aliquot.node.allocation.checkpoint import PodKey, read_checkpoint
 from aliquot.node.machine import NodeOffer
 from aliquot.node.provisioner import TenantProvisioner
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,88 +15,31 @@ from aliquot.kube.names import GPU_PERCENT, PLAN, PLAN_STATUS
 from aliquot.kube.objects import OwnerReference, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.kube.planstatus import read_missing
-from aliquot.kube.resources import PODS
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
-from aliquot.node.check import WAITS_S, AllocationCheck
-from aliquot.node.checkpoint import Allotment, Content, PodKey, write_checkpoint
-from aliquot.node.kubelet import CHECKPOINT
-from aliquot.node.leaving import Leaving
+from aliquot.node.allocation.checkpoint import Allotment, Content, PodKey, write_checkpoint
+from aliquot.node.allocation.kubelet import CHECKPOINT
+from aliquot.node.allocation.replacement import WAITS_S
 from aliquot.node.machine import NodeOffer
-from aliquot.node.outcomes import Outcomes
-from aliquot.node.pods import NodePod, NodePods
+from aliquot.node.pods import NodePod
 from aliquot.node.provisioner import TenantProvisioner
-from aliquot.node.recovery import Recovering
 from aliquot.status.workloads import SHARE_MISSING
-
-
-class Told:
-    """Stands for the API server and the agent's events; `deleted` are the pods that were."""
-
-    def __init__(self) -> None:
-        self.deleted: list[str] = []
-        self.reasons: list[str] = []
-        self.reasons_of_pods: list[str] = []
-        self.annotations: dict[str, str] = {}
-
-    async def patch(self, resource: object, name: str, body: dict[str, Any], *, namespace: str) -> None:
-        assert resource is PODS
-        self.annotations |= body["metadata"]["annotations"]
-
-    async def delete(self, resource: object, name: str, *, namespace: str, uid: str) -> None:
-        assert resource is PODS
-        self.deleted.append(f"{namespace}/{name} {uid}")
-
-    async def about_pod(self, *facts: str) -> None:
-        self.reasons.append(facts[3])
-        self.reasons_of_pods.append(facts[3])
-
-    async def about_node(self, *facts: str) -> None:
-        self.reasons.append(facts[0])
-
 
 CONTROLLER = OwnerReference(uid="controller", controller=True)
 
 
-class Ticking:
-    """A clock that the test sets."""
-
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-
 class Checked(Room):
-    """The room with its allocation check and what clears pods; `check` is one look."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers = Told()
-        parts = (cast("NodePods", self.pods), self.resources, self.allotments, self.provisioner)
-        self.leaving = Leaving(Path(self.settings.cdi_dir), self.allotments, self.provisioner, self.resources, parts[0])
-        anything = cast("Any", self.answers)
-        self.clock = Ticking()
-        self.outcomes = Outcomes(anything, anything, cast("Any", self.clock))
-        self.recovering = Recovering(self.settings, *parts, anything, self.outcomes.tell)
-        self.one = AllocationCheck(
-            self.settings, anything, *parts, anything, self._leave, self.recovering, self.outcomes.tell,
-            cast("Any", self.clock),
-        )  # fmt: skip
-        self._clears: list[asyncio.Task[None]] = []
-
-    def _leave(self, owner: PodKey) -> None:
-        self._clears.append(asyncio.get_running_loop().create_task(self.leaving.clear(owner)))
+    """The room with `check`, one reconciliation and all that it began."""
 
     def check(self) -> None:
-        """One look, and all that it began."""
+        """One reconciliation, and all that it began."""
 
-        async def look() -> None:
-            await self.one.reconcile()
-            await asyncio.gather(*self._clears)
-            await self.outcomes.step()
+        async def reconcile() -> None:
+            await self.allocations.reconcile()
+            await asyncio.gather(*self._background)
+            await self.allocations.outcomes.step()
 
-        self.do(look())
+        self.do(reconcile())
 
     def started(self, name: str) -> PodKey:
         """A pod whose container was started."""
@@ -152,14 +94,14 @@ def test_a_device_file_that_can_not_be_removed_is_tried_again(room: Checked):
     room.kubelet.end_pod("ns", "a")
     del room.pods.known["uid-a"]
 
-    room.do(room.leaving.clear(owner))
-    assert ({}, 1) == (room.tenants(), len(list(room.allotments)))
+    room.do(room.allocations.unprepare(owner))
+    assert ({}, 1) == (room.tenants(), len(list(room.allocations.records)))
     file.rmdir()
     file.write_text("{}")
     for _ in range(2):
         room.check()
 
-    assert ([], []) == (list(room.allotments), list((room.folder / "cdi").iterdir()))
+    assert ([], []) == (list(room.allocations.records), list((room.folder / "cdi").iterdir()))
 
 
 def test_a_refusal_that_came_right_costs_no_pod_its_life(room: Checked):
@@ -167,12 +109,12 @@ def test_a_refusal_that_came_right_costs_no_pod_its_life(room: Checked):
     owner = room.started("a")
     room.pods.known["uid-a"].metadata.owner_references = [CONTROLLER]
 
-    room.one.note(owner, "main", "refused", "no plan")
-    room.one.note(owner, "side", "refused", "no such GPU")
-    room.one.note(owner, "main", "provisioned", "")
+    room.allocations.replacements.note(owner, "main", "refused", "no plan")
+    room.allocations.replacements.note(owner, "side", "refused", "no such GPU")
+    room.allocations.replacements.note(owner, "main", "provisioned", "")
     room.check()
     assert ["ns/a uid-a"] == room.answers.deleted
-    room.one.note(owner, "side", "provisioned", "")
+    room.allocations.replacements.note(owner, "side", "provisioned", "")
     room.check()
 
     assert ["ns/a uid-a"] == room.answers.deleted
@@ -184,7 +126,7 @@ def test_pods_of_one_controller_are_replaced_with_growing_pauses(room: Checked):
         room.pod(name, 0, 300, 1024)
     for name in "ab":
         room.pods.known[f"uid-{name}"].metadata.owner_references = [CONTROLLER]
-        room.one.note(room.pods.known[f"uid-{name}"].key, "main", "refused", "no such GPU")
+        room.allocations.replacements.note(room.pods.known[f"uid-{name}"].key, "main", "refused", "no such GPU")
 
     began_s = []
     for second in range(0, 3600, 10):
@@ -199,7 +141,7 @@ def test_a_tenant_that_can_not_be_had_again_is_told_on_its_pod(room: Checked, mo
     """An error of the disk is one container's trouble; the agent starts."""
     room.started("a")
     plan = room.pods.known["uid-a"].metadata.annotations[PLAN]
-    assert plan == next(iter(room.allotments)).plan
+    assert plan == next(iter(room.allocations.records)).plan
     room.provisioner.remove_pod("uid-a")
 
     def full(*_: object, **__: object) -> None:
@@ -207,9 +149,9 @@ def test_a_tenant_that_can_not_be_had_again_is_told_on_its_pod(room: Checked, mo
 
     monkeypatch.setattr(room.provisioner, "provision", full)
 
-    assert room.do(room.recovering.run()).startswith("0 tenants")
+    assert room.do(room.allocations.recover()).startswith("0 tenants")
     assert ["GpuShareMissing"] == room.answers.reasons
-    room.do(room.outcomes.step())
+    room.do(room.allocations.outcomes.step())
     assert "No space left" in read_missing(room.answers.annotations[PLAN_STATUS])["main"]
 
 
@@ -218,7 +160,7 @@ def test_what_a_crash_left_amid_writing_a_device_file_is_swept(room: Checked):
     room.started("a")
     (room.folder / "cdi/aliquot.dev-gpu_ab12.json.new").write_text("{")
 
-    said = room.do(room.recovering.run())
+    said = room.do(room.allocations.recover())
 
     assert said.startswith("1 tenants, ")
     assert [".json"] == [path.suffix for path in (room.folder / "cdi").iterdir()]
@@ -239,14 +181,6 @@ def test_an_init_container_that_has_ended_takes_nothing_from_others_after_a_rest
     kept = (provisioned("a", "warm", first), provisioned("b", "main", second), provisioned("a", "main", first))
     write_checkpoint(room.settings.checkpoint, Content(NODE, kept))
     settings = replace(room.settings, kubelet_dir=str(tmp_path))
-    parts = (
-        cast("NodePods", room.pods),
-        room.resources,
-        room.allotments,
-        room.provisioner,
-        cast("Any", room.answers),
-        room.outcomes.tell,
-    )
     for pod, plan in (("a", first), ("b", second)):
         body = {
             "metadata": {"name": pod, "namespace": "ns", "uid": f"uid-{pod}", "annotations": {PLAN: write_plan(plan)}},
@@ -254,7 +188,7 @@ def test_an_init_container_that_has_ended_takes_nothing_from_others_after_a_rest
         }
         room.pods.known[f"uid-{pod}"] = msgspec.convert(body, NodePod)
 
-    said = room.do(Recovering(settings, *parts).run())
+    said = room.do(room.agent_allocations(settings, room.provisioner).recover())
 
     assert said.startswith("2 tenants, 0 differences")
     assert {"ns/a/main", "ns/b/main"} == set(room.tenants())
@@ -280,7 +214,7 @@ def forget_all(room: Checked) -> None:
     room.provisioner = TenantProvisioner(
         NODE, NodeOffer(room.machine), room.settings.tenants, room.folder, room.provisioner.driver
     )
-    room.recovering.provisioner = room.one.provisioner = room.leaving.provisioner = room.provisioner
+    room.allocations.provisioner = room.provisioner
 
 
 @pytest.mark.parametrize("lost", ["kubelet's", "both"])
@@ -294,9 +228,9 @@ def test_a_container_that_runs_keeps_its_share_when_checkpoints_are_lost(room: C
     forget_all(room)
     if lost == "both":
         room.settings.checkpoint.unlink()
-        room.do(room.allotments.start_with(()))
+        room.do(room.allocations.records.start_with(()))
 
-    room.do(room.recovering.run())
+    room.do(room.allocations.recover())
     for _ in range(3):
         room.check()
 
@@ -313,11 +247,11 @@ def test_nothing_is_swept_before_the_api_server_has_listed_the_pods(room: Checke
     before = room.tenants()
     forget_all(room)
     room.settings.checkpoint.unlink()
-    room.do(room.allotments.start_with(()))
+    room.do(room.allocations.records.start_with(()))
     room.pods.synced = False
     pods, room.pods.known = room.pods.known, {}
 
-    room.do(room.recovering.run())
+    room.do(room.allocations.recover())
     for _ in range(3):
         room.check()
     assert before == room.tenants()
@@ -334,10 +268,10 @@ def test_a_pod_deleted_by_force_leaves_when_its_processes_have_ended(room: Check
     room.pods.known.pop("uid-a")
     kubelet_forgets(room)
     processes = {"uid-a"}
-    monkeypatch.setattr("aliquot.node.leaving.pods_with_processes", lambda: processes)
+    monkeypatch.setattr("aliquot.node.allocation.lifecycle.pods_with_processes", lambda: processes)
 
-    monkeypatch.setattr("aliquot.node.leaving.WAIT_S", 0.0)
-    room.do(room.leaving.clear(owner))
+    monkeypatch.setattr("aliquot.node.allocation.lifecycle.WAIT_S", 0.0)
+    room.do(room.allocations.unprepare(owner))
     assert {"ns/a/main"} == set(room.tenants())
     processes.clear()
     for _ in range(2):
@@ -396,7 +330,7 @@ def test_no_container_misses_its_share_before_the_agent_has_recovered(room: Chec
     room.pods.known["uid-a"].metadata.owner_references = [CONTROLLER]
     forget_all(room)
     room.settings.checkpoint.unlink()
-    room.do(room.allotments.start_with(()))
+    room.do(room.allocations.records.start_with(()))
 
     for _ in range(3):
         room.check()

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.requests import Enforce, Slice
+from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.cdi import Mount
-from aliquot.node.checkpoint import PodKey
 from aliquot.node.driver import emulated_driver
 from aliquot.node.machine import Machine, NodeOffer, emulated_machine
 from aliquot.node.provisioner import ProvisionedTenant, TenantProvisioner

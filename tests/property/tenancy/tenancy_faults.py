@@ -28,8 +28,8 @@ from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, Slice
 from aliquot.node import provisioner as node_tenants
+from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.cdi import Edits
-from aliquot.node.checkpoint import PodKey
 from aliquot.node.machine import Machine as NodeMachine
 from aliquot.node.machine import NodeOffer
 from aliquot.placement.machine import NoRoom

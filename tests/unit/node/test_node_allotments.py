@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.node.allotments import Allotments
-from aliquot.node.checkpoint import Allotment, CheckpointError, read_checkpoint
+from aliquot.node.allocation.checkpoint import Allotment, Allotments, CheckpointError, read_checkpoint
 
 HELD = Allotment("ab12", ("g0-000",), "uid", "ns", "pod", "main", '{"v":1}')
 

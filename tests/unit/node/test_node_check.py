@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from aliquot.node.check import WAITS_S, Unserved, findings, missing
-from aliquot.node.identity import Held, Noted
+from aliquot.node.allocation.kubelet import Held, Noted
+from aliquot.node.allocation.replacement import WAITS_S, Unserved, findings, missing
 from aliquot.node.pods import NodePod
 
 RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "t"}}}]}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aliquot.node.checkpoint import Allotment, CheckpointError, Content, read_checkpoint, write_checkpoint
+from aliquot.node.allocation.checkpoint import Allotment, CheckpointError, Content, read_checkpoint, write_checkpoint
 
 CONTENT = Content("node-1", (Allotment("ab12", ("g0-000", "g0-001"), "uid", "ns", "pod", "main", '{"v":1}', "570-a"),))
 TEXT = st.text(max_size=12)

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.inventory import read_inventory
 from aliquot.kube.names import GPUS as GPUS_ANNOTATION
+from aliquot.node.allocation.kubelet import CHECKPOINT, Noted, noted
 from aliquot.node.cdi import DeviceNode, Edits, Mount, remove_spec, write_spec, written_names
 from aliquot.node.devices import device_ids, gpu_of, id_of, preferred
-from aliquot.node.identity import Noted
-from aliquot.node.kubelet import CHECKPOINT, noted
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.machine import Machine
 from aliquot.node.plugin import _device

@@ -13,8 +13,8 @@ from aliquot.driver.gpu import Gpu
 from aliquot.kube.errors import Forbidden
 from aliquot.kube.names import HOLDS
 from aliquot.kube.objects import Meta, PodStatus
+from aliquot.node.allocation.kubelet import Held
 from aliquot.node.holders import Holders, held_gpus
-from aliquot.node.identity import Held
 from aliquot.node.machine import Machine, NodeOffer
 from aliquot.node.pods import NodePod
 

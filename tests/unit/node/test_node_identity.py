@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aliquot.node.checkpoint import Allotment, PodKey
-from aliquot.node.identity import Claim, Disagreement, Held, Noted, UnknownOwner, identify
+from aliquot.node.allocation.checkpoint import Allotment, PodKey
+from aliquot.node.allocation.kubelet import Claim, Disagreement, Held, Noted, UnknownOwner, identify
 
 POD = PodKey("uid-1", "ns", "a")
 OTHER = PodKey("uid-2", "ns", "b")

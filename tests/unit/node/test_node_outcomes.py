@@ -7,8 +7,8 @@ from typing import Any
 
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import PLAN_STATUS
-from aliquot.node.checkpoint import PodKey
-from aliquot.node.outcomes import AGAIN_S, GOOD_NEWS_S, STATUS_BYTES, Outcomes
+from aliquot.node.allocation.checkpoint import PodKey
+from aliquot.node.allocation.outcomes import AGAIN_S, GOOD_NEWS_S, STATUS_BYTES, Outcomes
 
 POD = PodKey("uid-a", "default", "a")
 

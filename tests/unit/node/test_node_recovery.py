@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
-from aliquot.node.checkpoint import Allotment, PodKey
-from aliquot.node.identity import Held, Noted
-from aliquot.node.recovery import Known, recover, unrecorded
+from aliquot.node.allocation.checkpoint import Allotment, PodKey
+from aliquot.node.allocation.kubelet import Held, Noted
+from aliquot.node.allocation.recovery import Known, recover, unrecorded
 
 POD = PodKey("uid-1", "ns", "a")
 IDS = ("g0-000", "g0-001")

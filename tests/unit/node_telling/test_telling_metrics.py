@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from telling_scenes import UUIDS, facts, sources, tenant
 
 from aliquot.model.errors import UserError
-from aliquot.node.calls import KubeletCalls
 from aliquot.node.settings import METRIC_ALIASES
+from aliquot.node.spans import KubeletCalls
 from aliquot.node.telling.aliases import ALIASES
 from aliquot.node.telling.facts import read_report
 from aliquot.node.telling.metrics import (

@@ -15,10 +15,9 @@ from test_server import Served
 from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.kube.names import PLAN, TRACEPARENT
 from aliquot.kube.objects import Meta
-from aliquot.node.calls import KubeletCalls
-from aliquot.node.checkpoint import PodKey
-from aliquot.node.identity import Claim
-from aliquot.node.spans import Start
+from aliquot.node.allocation.checkpoint import PodKey
+from aliquot.node.allocation.kubelet import Claim
+from aliquot.node.spans import KubeletCalls, Start
 from aliquot.scheduler.extender.spans import PodSpans, traceparent
 from aliquot.status.tenants import TenantStatus
 from aliquot.tracing.backlog import TIMEOUT_S

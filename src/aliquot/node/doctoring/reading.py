@@ -26,7 +26,8 @@ from aliquot.arbiter.records import unhooked
 from aliquot.driver import modules
 from aliquot.driver.native import STANDS_FOR, NativePartMissing, native_part
 from aliquot.kube.manifest import BadYaml, read_yaml_file
-from aliquot.node.checkpoint import read_checkpoint
+from aliquot.node.allocation.checkpoint import read_checkpoint
+from aliquot.node.allocation.kubelet import offered
 from aliquot.node.doctoring.host import (
     Arbiter,
     Cgroups,
@@ -39,7 +40,6 @@ from aliquot.node.doctoring.host import (
     SocketState,
 )
 from aliquot.node.doctoring.runtime import Runtime, containerd, crio, imports_of, takes_variable
-from aliquot.node.kubelet import offered
 from aliquot.node.settings import NodeSettings
 from aliquot.node.volume.mirror import SHARED
 from aliquot.node.volume.source import DRIVER_CONTAINER, NoDriverFiles, find_source, loaded_version

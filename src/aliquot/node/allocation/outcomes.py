@@ -17,7 +17,7 @@ from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import PLAN_STATUS
 from aliquot.kube.planstatus import Outcome, written_outcome
 from aliquot.kube.resources import PODS
-from aliquot.node.checkpoint import PodKey
+from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.events import Events
 
 LOOK_S: Final = 0.5

@@ -5,38 +5,23 @@
 3. The pods' annotations, their running containers and the tenants' folders: the plan, and what no record has.
 
 Where two of them differ the earlier one counts, and the difference is reported. That a record is missing proves
-nothing, in kubelet's or in ours: what may be removed says `tenancy.removal`. `recover` is pure; `Recovering` reads all
-sources, restores what they say, and removes the rest.
+nothing, in kubelet's or in ours: what may be removed says `tenancy.removal`. Pure.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
 
 from msgspec.structs import replace
 
-from aliquot.kube.names import PLAN, PLAN_STATUS
+from aliquot.kube.names import PLAN
 from aliquot.kube.plan import BadPlan, ContainerPlan, read_plan
-from aliquot.kube.planstatus import Outcome, read_missing
-from aliquot.lib.log import Logger
-from aliquot.model.errors import AliquotError
-from aliquot.node.allotments import Allotments
-from aliquot.node.cdi import Edits, write_spec
-from aliquot.node.checkpoint import Allotment, CheckpointError, PodKey, read_checkpoint
-from aliquot.node.events import Events
-from aliquot.node.identity import Claim, Held, Noted
-from aliquot.node.kubelet import PodResources, noted
-from aliquot.node.leaving import share_kept_by, sweep
-from aliquot.node.pods import NodePods
-from aliquot.node.processes import pods_with_processes
-from aliquot.node.provisioner import TenantProvisioner
-from aliquot.node.settings import NodeSettings
-from aliquot.tenancy.removal import Answer, Removable, Source, kept_by
+from aliquot.node.allocation.checkpoint import Allotment, PodKey
+from aliquot.node.allocation.kubelet import Held, Noted
+from aliquot.node.pods import NodePod
+from aliquot.tenancy.removal import Removable, Source, kept_by
 
 
 @dataclass(frozen=True)
@@ -140,7 +125,8 @@ def _by_api(
         return allotment
     pod = pods.get(allotment.uid)
     if pod is None or pod.ended:
-        kept = share_kept_by("gone", ended=pod is not None, runs=allotment.uid in processes)
+        runs = pod is None and allotment.uid in processes  # of a pod that has ended kubelet said so itself
+        kept = kept_by(Removable.SHARE, {Source.API: "gone", Source.PROCESSES: "used" if runs else "gone"})
         if kept:
             told.append(f"{allotment.name} of {allotment.owner}, which was deleted, stays: {kept}")
         return allotment if kept else None
@@ -163,7 +149,7 @@ def unrecorded(
         for name in sorted(pod.running if not pod.ended else ()):
             key = pod.key
             made = Allotment(f"{key.uid}-{name}", (), key.uid, key.namespace, key.pod, name, pod.plan)
-            given = _container(made)
+            given = planned_container(made)
             if given is not None and (key.uid, name) not in known and furnished(key, given.uses or name):
                 found.append(made)
     return found
@@ -178,107 +164,19 @@ def _nobodys(held: Sequence[Held], standing: Iterable[Allotment], told: list[str
     ]
 
 
-_LOG: Final = Logger("node")
-
-
-@dataclass(eq=False)
-class Recovering:
-    """`run` is done once, before anything new is given; `finish` when the API server has listed the pods."""
-
-    settings: NodeSettings
-    pods: NodePods
-    resources: PodResources
-    allotments: Allotments
-    provisioner: TenantProvisioner
-    events: Events
-    report: Callable[[PodKey, str, Outcome, str], Awaitable[None]]
-    """Tells the outcome of a container."""
-
-    async def run(self) -> str:
-        """Restore every allocation; returns a short summary."""
-        content, trouble = await asyncio.to_thread(read_checkpoint, self.settings.checkpoint)
-        if trouble:
-            await self.events.about_node("CheckpointLost", trouble)
-        kept = content.allotments if content.node in ("", self.settings.name) else ()
-        try:
-            held = await self.resources.held()
-        except OSError:
-            held = []
-        entries = await asyncio.to_thread(noted, self.settings.device_plugins)
-        processes = await asyncio.to_thread(pods_with_processes)
-        found = recover(held, entries, kept, self._known() if self.pods.synced else None, processes)
-        for difference in found.differences:
-            await self._differs(difference)
-        await self.allotments.start_with(found.allotments)
-        standing = [allotment for allotment in found.allotments if not self._over(allotment, found.allotments)]
-        provisioned_again = [allotment for allotment in standing if await self._provision_again(allotment)]
-        swept = await self.finish()
-        return f"{len(provisioned_again)} tenants, {len(found.differences)} differences, {swept} left-overs removed"
-
-    async def finish(self) -> int:
-        """Restore what runs and no record has, and remove the left-overs; returns their number.
-
-        Once, when the API server has listed the node's pods: until then a folder that no record names may be that of a
-        container that runs.
-        """
-        recovered: Answer = "gone" if self.pods.synced else "silent"
-        if not self.provisioner.recovering or kept_by(Removable.LEFTOVER, {Source.TENANTS: recovered}):
-            return 0
-        for allotment in unrecorded(self.allotments, self._known().values(), self.provisioner.has_folder):
-            assert allotment.owner is not None
-            await self._differs(f"container {allotment.container} of {allotment.owner} runs, and no record has it")
-            with contextlib.suppress(CheckpointError):  # its tenant is what counts; the next agent finds it again
-                claim = Claim(allotment.name, allotment.owner, allotment.container)
-                await self.allotments.settle(claim, (), allotment.plan, "")
-            await self._provision_again(allotment)
-        return await asyncio.to_thread(sweep, Path(self.settings.cdi_dir), self.allotments, self.provisioner)
-
-    async def _differs(self, what: str) -> None:
-        _LOG.warning("difference", what=what)
-        await self.events.about_node("RecordsDiffer", what)
-
-    def _known(self) -> dict[str, Known]:
-        return {
-            pod.key.uid: Known(pod.key, pod.metadata.annotations.get(PLAN, ""), pod.ended, frozenset(pod.running()))
-            for pod in self.pods
-        }
-
-    def _over(self, allotment: Allotment, all_: Sequence[Allotment]) -> bool:
-        """Whether it belongs to an ended init container, by the pod's status or a later container's provisioning."""
-        own = _container(allotment)
-        if own is None or own.init <= 0:
-            return False
-        pod = self.pods.get(allotment.uid)
-        others = [_container(other) for other in all_ if other.uid == allotment.uid]
-        later = any(other is not None and other.starts > own.starts for other in others)
-        return later or (pod is not None and pod.status.initialized)
-
-    async def _provision_again(self, allotment: Allotment) -> bool:
-        """Whether its container has its share again; a failure is reported on its pod."""
-        owner = allotment.owner
-        if owner is None or not allotment.plan:
-            return False
-        try:
-            plan = read_plan({PLAN: allotment.plan})
-            assert plan is not None
-            had = allotment.driver
-            provisioned = await asyncio.to_thread(
-                self.provisioner.provision, owner, allotment.container, plan, driver=had, again=True
-            )
-            write_spec(Path(self.settings.cdi_dir), allotment.name, provisioned.edits + Edits(allotment.env))
-        except (AliquotError, OSError) as error:
-            _LOG.warning("not-provisioned-again", pod=str(owner), container=allotment.container, why=str(error))
-            await self.report(owner, allotment.container, "missing", str(error))
-            return False
-        pod = self.pods.get(owner.uid)
-        if pod is not None and allotment.container in read_missing(pod.metadata.annotations.get(PLAN_STATUS, "")):
-            await self.report(owner, allotment.container, "provisioned", "")
-        return True
-
-
-def _container(allotment: Allotment) -> ContainerPlan | None:
+def planned_container(allotment: Allotment) -> ContainerPlan | None:
     """What the plan in force says about the container."""
     with contextlib.suppress(BadPlan):
         plan = read_plan({PLAN: allotment.plan}) if allotment.plan else None
         return plan.containers.get(allotment.container) if plan is not None else None
     return None
+
+
+def has_ended(allotment: Allotment, allotments: Sequence[Allotment], pod: NodePod | None) -> bool:
+    """Whether it belongs to an ended init container, by the pod's status or a later container's provisioning."""
+    own = planned_container(allotment)
+    if own is None or own.init <= 0:
+        return False
+    others = [planned_container(other) for other in allotments if other.uid == allotment.uid]
+    later = any(other is not None and other.starts > own.starts for other in others)
+    return later or (pod is not None and pod.status.initialized)

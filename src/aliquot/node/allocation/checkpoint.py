@@ -7,16 +7,22 @@ one exists. A file that is damaged, or of a newer version, is set aside and repo
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from aliquot.lib.files import read_plain, write_whole
 from aliquot.model.errors import AliquotError
 
 VERSION: Final = 2
+NAME_BYTES: Final = 8
 READ: Final = (1, 2)
 """The versions that can be read: version 1 had no driver."""
 
@@ -116,3 +122,93 @@ def _aside(path: Path, why: str) -> str:
     except OSError as error:
         return f"{path} {why}, and could not be set aside ({error.strerror})"
     return f"{path} {why}; it was set aside as {kept.name}"
+
+
+class Allotments:
+    """All allotments of the node by name. A change that could not be written did not happen."""
+
+    def __init__(self, path: Path, node: str) -> None:
+        self._path = path
+        self._node = node
+        self._by_name: dict[str, Allotment] = {}
+        self._lock = asyncio.Lock()
+        self.failure = ""
+        """Why the last write failed; empty when it did not."""
+
+    def __iter__(self) -> Iterator[Allotment]:
+        return iter(list(self._by_name.values()))
+
+    def get(self, name: str) -> Allotment | None:
+        """The allotment of that name."""
+        return self._by_name.get(name)
+
+    async def start_with(self, allotments: Sequence[Allotment]) -> None:
+        """Replace everything with the result of recovery; a failed write is in `failure`, and memory is updated all the
+        same.
+
+        Containers hold these already, so an agent that started on a full disk serves them and gives nothing new.
+        """
+        self._by_name = {allotment.name: allotment for allotment in allotments}
+        with contextlib.suppress(CheckpointError):
+            await self.write()
+
+    async def give(self, ids: Sequence[str]) -> str:
+        """Return a new name, never returned before, for these ids.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        made = Allotment(secrets.token_hex(NAME_BYTES), tuple(sorted(ids)))
+        await self._change(lambda: self._by_name | {made.name: made})
+        return made.name
+
+    async def settle(
+        self,
+        name: str,
+        owner: PodKey,
+        container: str,
+        ids: Sequence[str],
+        plan: str,
+        driver: str,
+        env: tuple[str, ...] = (),
+    ) -> None:
+        """Record the owner of a name, its plan, and the driver and variables that its container gets.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        before = self._by_name.get(name) or Allotment(name, tuple(sorted(ids)))
+        after = replace(
+            before, uid=owner.uid, namespace=owner.namespace, pod=owner.pod, container=container,
+            plan=plan, driver=driver, env=env,
+        )  # fmt: skip
+        if after != self._by_name.get(name):
+            await self._change(lambda: self._by_name | {after.name: after})
+
+    async def drop(self, names: Sequence[str]) -> None:
+        """Forget names.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        if any(name in self._by_name for name in names):
+            await self._change(lambda: {n: a for n, a in self._by_name.items() if n not in names})
+
+    async def write(self) -> None:
+        """Write the current state again, to check whether that is possible.
+
+        Raises:
+            CheckpointError: it is not.
+        """
+        await self._change(lambda: self._by_name)
+
+    async def _change(self, change: Callable[[], dict[str, Allotment]]) -> None:
+        async with self._lock:
+            after = change()
+            content = Content(self._node, tuple(after.values()))
+            try:
+                await asyncio.to_thread(write_checkpoint, self._path, content)
+            except BaseException as error:
+                self.failure = str(error)
+                raise
+            self._by_name, self.failure = after, ""

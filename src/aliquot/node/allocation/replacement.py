@@ -1,38 +1,29 @@
-"""The allocation check: finds pods of the node that do not have what they requested, and acts on each.
+"""Pods of the node that do not have what they requested, and their replacement.
 
-A container that runs and is in no record, ours or kubelet's, was started while the plugin was not registered. That is
-reported at once, as the outcome of its plan. A pod that will never get its share, that has run without it for long, or
-that has waited for it for long and runs nothing meanwhile, is replaced where a controller makes a new one, and reported
-where none would. Replacements of one controller's pods come with growing pauses. Leftovers of a pod, from a failed
-removal or of a pod that ended while the agent recovered, are found here and removed again. `findings` and `missing` are
-pure.
+A container that runs and is in no record, ours or kubelet's, was started while the plugin was not registered. A pod
+that will never get its share, that has run without it for long, or that has waited for it for long and runs nothing
+meanwhile, is replaced where a controller makes a new one, and reported where none would. Replacements of one
+controller's pods come with growing pauses. `findings` and `missing` are pure.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.clock import Clock
 from aliquot.kube.errors import KubeError
 from aliquot.kube.planstatus import Outcome
 from aliquot.kube.resources import PODS
 from aliquot.lib.backoff import doubled_s
 from aliquot.lib.bounded import Bounded
-from aliquot.node.allotments import Allotments
-from aliquot.node.checkpoint import CheckpointError, PodKey
+from aliquot.node.allocation.checkpoint import PodKey
+from aliquot.node.allocation.kubelet import Held, Noted
 from aliquot.node.events import Events
-from aliquot.node.identity import Held, Noted
-from aliquot.node.kubelet import PodResources, noted
-from aliquot.node.leaving import remove_specs
 from aliquot.node.pods import NodePod, NodePods
-from aliquot.node.provisioner import TenantProvisioner
-from aliquot.node.recovery import Recovering
 from aliquot.node.settings import NodeSettings
 from aliquot.tenancy.removal import Answer, Removable, Source, kept_by
 
@@ -117,91 +108,64 @@ def missing(
                 yield key, name
 
 
-@dataclass(eq=False)
-class AllocationCheck:
-    """The check of one node; `leave` starts the release of an ended pod, `report` tells the outcome of a container."""
+class Replacements:
+    """The containers of one node without their share, and the replacement of their pods."""
 
-    settings: NodeSettings
-    api: Api
-    pods: NodePods
-    resources: PodResources
-    allotments: Allotments
-    provisioner: TenantProvisioner
-    events: Events
-    leave: Callable[[PodKey], None]
-    recovering: Recovering
-    report: Callable[[PodKey, str, Outcome, str], Awaitable[None]]
-    clock: Clock = field(default_factory=RealClock)
-    _unserved: dict[tuple[str, str], Unserved] = field(default_factory=dict)
-    """By pod uid and container."""
-    _replaced: Bounded[str, tuple[int, float]] = field(default_factory=lambda: Bounded(MAX_CONTROLLERS))
-    """How often pods of a controller (uid) were replaced in a row, and when the last one was."""
-    _missing: set[str] = field(default_factory=set)
-    _over: set[str] = field(default_factory=set)
+    def __init__(self, settings: NodeSettings, api: Api, pods: NodePods, events: Events, clock: Clock) -> None:
+        self._settings = settings
+        self._api = api
+        self._pods = pods
+        self._events = events
+        self._clock = clock
+        self._unserved: dict[tuple[str, str], Unserved] = {}
+        self._replaced: Bounded[str, tuple[int, float]] = Bounded(MAX_CONTROLLERS)
 
     def note(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
         """Record the outcome of a container: it stands until the container is provisioned or its pod has ended."""
         before = self._unserved.pop((owner.uid, container), None)
         if outcome != "provisioned":
             same = before is not None and before.outcome == outcome
-            since_s = before.since_s if before and same else self.clock.monotonic_s()
+            since_s = before.since_s if before and same else self._clock.monotonic_s()
             self._unserved[owner.uid, container] = Unserved(outcome, why, since_s)
 
     def forget(self, owner: PodKey) -> None:
         """Forget an ended pod."""
         self._unserved = {key: unserved for key, unserved in self._unserved.items() if key[0] != owner.uid}
 
-    async def reconcile(self) -> None:
-        """One check; skipped while kubelet does not answer."""
-        pods = list(self.pods)
-        try:
-            held = await self.resources.held()
-        except OSError:
-            return
-        entries = await asyncio.to_thread(noted, self.settings.device_plugins)
-        await self.recovering.finish()
-        if entries is not None and not self.provisioner.recovering and not self.allotments.failure:
-            await self._note_missing(pods, held, entries)
+    def keep_missing(self, containers: Collection[tuple[str, str]]) -> None:
+        """Forget those that ran without their share, but for these (pod uid, container)."""
+        notes = self._unserved.items()
+        self._unserved = {key: one for key, one in notes if one.outcome != "missing" or key in containers}
+
+    async def replace(self) -> None:
+        """Replace the pods that have to be, or report on them where no controller makes another."""
         worst: dict[str, Unserved] = {}
         for (uid, _), unserved in self._unserved.items():
             pair = (unserved, worst.get(uid, unserved))
             worst[uid] = min(pair, key=lambda one: (one.outcome != "refused", one.since_s))
-        now_s = self.clock.monotonic_s()
-        for found in findings(self.pods, worst, now_s):
-            await self._act(found, now_s)
-        await self._tidy_names(entries)
-        self._tidy_pods()
+        now_s = self._clock.monotonic_s()
+        for unserved_pod in findings(self._pods, worst, now_s):
+            await self._replace(unserved_pod, now_s)
 
-    async def _note_missing(self, pods: Iterable[NodePod], held: Iterable[Held], entries: Iterable[Noted]) -> None:
-        """Report the containers that run without their share; a container that ended is not missing one any more."""
-        ours = [(allotment.uid, allotment.container) for allotment in self.allotments if allotment.plan]
-        containers = list(missing(pods, held, entries, ours))
-        for owner, container in containers:
-            why = "kubelet gave it no device"
-            self.note(owner, container, "missing", why)
-            await self.report(owner, container, "missing", why)
-        here = {(owner.uid, container) for owner, container in containers}
-        self._unserved = {k: one for k, one in self._unserved.items() if one.outcome != "missing" or k in here}
-
-    async def _act(self, found: UnservedPod, now_s: float) -> None:
-        owner = found.owner
-        replace = found.replace and self.settings.replace_pods
+    async def _replace(self, pod: UnservedPod, now_s: float) -> None:
+        owner = pod.owner
+        replace = pod.replace and self._settings.replace_pods
         now = replace and self._may_replace(owner, now_s)
         reason = "GpuShareReplaced" if now else "GpuShareFailed"
         what = "; the pod is deleted, so that its controller makes another" if now else ""
         if replace and not now:
             what = "; the pod is replaced later, because others of its controller were replaced before it"
-        await self.events.about_pod(owner.namespace, owner.pod, owner.uid, reason, found.why + what, "Warning")
+        await self._events.about_pod(owner.namespace, owner.pod, owner.uid, reason, pod.why + what, "Warning")
         if now:
             with contextlib.suppress(KubeError):
-                await self.api.delete(PODS, owner.pod, namespace=owner.namespace, uid=owner.uid)
+                await self._api.delete(PODS, owner.pod, namespace=owner.namespace, uid=owner.uid)
 
     def _may_replace(self, owner: PodKey, now_s: float) -> bool:
         """Whether a pod may be replaced now; all that one check finds of a controller are replaced together.
 
         A controller of which none was replaced for twice the longest pause starts anew.
         """
-        pod = self.pods.get(owner.uid)
+        pod = self._pods.get(owner.uid)
         controller = next((o.uid for o in pod.metadata.owner_references if o.controller), "") if pod else ""
         times, last_s = self._replaced.get(controller, (0, now_s))
         passed_s = now_s - last_s
@@ -210,22 +174,3 @@ class AllocationCheck:
         if not times or passed_s:
             self._replaced[controller] = (times + 1 if passed_s < 2 * AGAIN_MAX_S else 1, now_s)
         return True
-
-    async def _tidy_names(self, entries: Sequence[Noted] | None) -> None:
-        """Forget names without a container that kubelet did not have in two checks in a row."""
-        known = {name for entry in entries or () for name in entry.names}
-        said: Answer = "silent" if entries is None else "gone"
-        free = not kept_by(Removable.NAME, {Source.KUBELET: said})
-        missing = {a.name for a in self.allotments if free and not a.uid and a.name not in known}
-        gone, self._missing = sorted(missing & self._missing), missing
-        with contextlib.suppress(CheckpointError):  # tried again at the next check
-            await self.allotments.drop(remove_specs(Path(self.settings.cdi_dir), gone))
-
-    def _tidy_pods(self) -> None:
-        """Release pods that are gone and held something in two checks in a row: most found once are being released."""
-        owners = {allotment.uid: allotment.owner for allotment in self.allotments if allotment.owner is not None}
-        owners |= {tenant.owner.uid: tenant.owner for tenant in list(self.provisioner.tenants.values())}
-        over = {uid for uid in owners if self.pods.says(uid) == "gone"}
-        for uid in sorted(over & self._over):
-            self.leave(owners[uid])
-        self._over = over
