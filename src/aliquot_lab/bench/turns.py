@@ -27,8 +27,8 @@ from aliquot_lab.bench.fig6 import RequestedShare, Tenant
 from aliquot_lab.bench.figures import percentile
 from aliquot_lab.bench.progress import read_totals
 from aliquot_lab.bench.scene import ClientFailed, Program, Scene, scene
-from aliquot_lab.sim.turns.measures import TenantRun, judge_mix
 from aliquot_lab.sim.turns.mixes import BY_NAME, Mix
+from aliquot_lab.sim.turns.study import TenantRun, judge_mix
 
 SECONDS: Final = 40.0
 STEP_S: Final = 0.05

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from aliquot.cli.entry import INTERRUPTED
 from aliquot.cli.lazy import WholeSentences
 from aliquot.cli.options import Amount, out_option, output_option
 from aliquot.model.errors import AliquotError, UserError
+from aliquot.tokens import Turns
 from aliquot_lab.cli.papers import paper
-from aliquot_lab.cli.sim_import import import_jobs
-from aliquot_lab.cli.sim_turns import turns
+from aliquot_lab.sim.seeds import seed_list
 
+KINDS = ("pai", "philly", "helios", "sacct", "kueue", "prometheus", "csv")
+LEAST_S = 16
 _FILE = click.Path(path_type=Path)
 _TIME = Amount(1e9)
 
@@ -26,9 +29,7 @@ def sim() -> None:
     """Try placement policies on a trace, and ways of taking turns on programs, in virtual time."""
 
 
-sim.add_command(import_jobs)
 sim.add_command(paper)
-sim.add_command(turns)
 
 
 @sim.command()
@@ -57,7 +58,7 @@ def openb(
     columns, and summary.json. With --expected, exits 1 at any difference.
     """
     from aliquot_lab.cli.sim_run import nothing_finished
-    from aliquot_lab.sim.openb import batch, results, summary
+    from aliquot_lab.sim.openb import batch, results
     from aliquot_lab.sim.policies import parsed
     from aliquot_lab.sim.seeds import seed_list
 
@@ -66,14 +67,14 @@ def openb(
     done = batch.run_batch(todo, jobs)
     if not done.results:
         return nothing_finished(out)
-    facts = summary.write_batch(out, done, len(todo))
-    groups = summary.grouped(done.results.values())
+    facts = batch.write_batch(out, done, len(todo))
+    groups = batch.grouped(done.results.values())
     seconds = {key: sum(run.seconds for run in runs) / len(runs) for key, runs in groups.items()}
     verdict = results.compare([run.columns for run in done.results.values()], published) if published else None
     if verdict:
         facts["compared"] = {"runs": verdict.compared, "without_row": verdict.without_row,
                              "differing": verdict.differing, "first": verdict.first}  # fmt: skip
-    click.echo(json.dumps(facts) if output == "json" else summary.table(facts, seconds))
+    click.echo(json.dumps(facts) if output == "json" else batch.table(facts, seconds))
     if not done.complete:
         click.echo(f"aliquot: interrupted; {out} has {len(done.results)} of {len(todo)} runs", err=True)
         return INTERRUPTED
@@ -165,3 +166,125 @@ def compare(first: Path, second: Path, output: str) -> None:
 
     facts = sidebyside.compare(first, second)
     click.echo(json.dumps(facts) if output == "json" else sidebyside.table(facts))
+
+
+@sim.command("import")
+@click.argument("files", type=_FILE, nargs=-1, required=True)
+@click.option("--from", "kind", type=click.Choice(KINDS), required=True, help="Where the files come from.")
+@click.option(
+    "-o", "--output", "out", type=_FILE, required=True, metavar="TRACE", help="The trace to write (.csv, .csv.gz)."
+)
+@click.option("--zone", default="UTC", show_default=True, metavar="NAME", help="Time zone of times without one.")
+@click.option("--cpu-jobs", is_flag=True, help="Keep jobs without a GPU.")
+@click.option("--models", is_flag=True, help="Keep the GPU models; the cluster has to name them in the same way.")
+@click.option("--shards-per-gpu", "shards", type=click.IntRange(1, 10_000), metavar="N",
+              help="How many gres/shard of Slurm make a GPU; left out, so are jobs with shards alone.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print what was kept and dropped as JSON.")
+def import_jobs(
+    files: tuple[Path, ...], kind: str, out: Path, zone: str, cpu_jobs: bool, models: bool, shards: int | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Read FILE as another system wrote it, and write its jobs as a trace.
+
+    \b
+    sacct       sacct -a -P -X -S 2026-01-01 -o JobID,User,Submit,Eligible,
+                Start,End,ElapsedRaw,State,NNodes,AllocTRES,ReqTRES;
+                or sacct -a -X --json
+    kueue       kubectl get workloads -A -o json (or yaml)
+    prometheus  /api/v1/query_range of kube_pod_container_resource_requests,
+                kube_pod_status_phase, DCGM_FI_DEV_GPU_UTIL; one file each
+    philly      cluster_job_log
+    helios      cluster_log.csv
+    pai         pai_task_table.csv, with pai_job_table.csv and
+                pai_instance_table.csv where they are at hand; or the trace
+                for its simulator, pai_job_duration_estimate_100K.csv
+    csv         a table with a header line and usual names of columns
+
+    A job arrives when it was submitted or, if later, could first have run. Jobs on several machines become a line for
+    each machine. Jobs that were still running, or never ran, are left out; how many is said at the end.
+    """
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    from aliquot_lab.sim.imports.importing import import_trace
+    from aliquot_lab.sim.imports.tables import Wanted
+    from aliquot_lab.sim.parallel import shown_progress
+
+    try:
+        times_of = ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UserError(f"--zone {zone}: is no time zone; allowed are names such as UTC and Europe/Berlin") from None
+    if shards and kind not in ("sacct", "csv"):
+        raise UserError(f"--shards-per-gpu {shards}: only sacct and csv have gres/shard, --from is {kind}")
+    if out.is_dir():
+        raise UserError(f"-o {out}: is a folder; name a file")
+
+    def warn(text: str) -> None:
+        click.echo(f"aliquot: {text}", err=True)
+
+    how = Wanted(times_of, cpu_jobs, shards)
+    with shown_progress("jobs read", None) as tell:
+        facts = import_trace(kind, files, out, how=how, models=models, warn=warn, tell=tell)
+    text = facts.pop("text")
+    click.echo(json.dumps(facts) if as_json else f"{text}\ntrace: {out}")
+
+
+def chosen(names: Sequence[str], groups: dict[str, Sequence[Any]], default: str) -> list[Any]:
+    """The mixes of these names, of the default group where there is none.
+
+    Raises:
+        UserError: a name that is neither a mix nor a group.
+    """
+    known = {mix.name: mix for group in groups.values() for mix in group}
+    found: dict[str, Any] = {}
+    for name in names or (default,):
+        if name in groups:
+            found.update({mix.name: mix for mix in groups[name]})
+        elif name in known:
+            found[name] = known[name]
+        else:
+            raise UserError(f"--mix {name!r} is not known; there are {', '.join([*groups, *known])}")
+    return list(found.values())
+
+
+@sim.command()
+@click.option("--mix", "names", multiple=True, metavar="NAME", help="A mix, or all, or misbehaviours. [default: all]")
+@click.option("--turns", "ways", type=click.Choice([way.value for way in Turns]), multiple=True,
+              help="Only these ways of taking turns; may be given again. [default: each]")  # fmt: skip
+@click.option("--seed", default="1", show_default=True, metavar="A..B", help="Seeds: 1, 1..5 or 1,3.")
+@click.option(
+    "--seconds", type=Amount(100_000, least=LEAST_S), default=60, show_default=True, help="Time of each, 16 at least."
+)
+@click.option("--list", "listing", is_flag=True, help="Describe the mixes.")
+@output_option
+def turns(names: tuple[str, ...], ways: tuple[str, ...], seed: str, seconds: float, listing: bool, output: str) -> None:
+    """What programs that share a GPU get, by turn policy: in virtual time, with the arbiter's own policies.
+
+    Each row is a mix of programs under one policy. The share in every window of 10 s is compared with a fluid: requests
+    first, the rest levelled up to the limits, for exactly the time in which each wanted the GPU.
+
+    \b
+    P95, WORST  distance from the fluid, as a part of the window: 95 of 100
+                windows, and the worst
+    A %         windows in which every program got its request for the time it
+                wanted the GPU, within 0.02: the promise
+    C %         of the windows in which a program wanted the GPU throughout,
+                those with its request, within 0.02
+    USED        GPU time used, as a part of what the fluid uses
+    GAIN        points of the GPU that the program with pauses or bad manners
+                got beyond the fluid, below 0 it lost; the columns before are
+                those of its neighbours then
+    WAKE ms     from waking to the first kernel, median and 99 of 100
+    CHANGES     grants a second
+
+    A hand-over takes 0.3 ms, a program may have 2 ms queued, and keeps an idle turn for 2 ms while no tenant waits.
+    """
+    from aliquot_lab.sim.turns.mixes import MISBEHAVIOURS, MIXES
+    from aliquot_lab.sim.turns.study import study, table
+
+    groups: dict[str, Sequence[Any]] = {"all": MIXES, "misbehaviours": MISBEHAVIOURS}
+    if listing:
+        for mix in (*MIXES, *MISBEHAVIOURS):
+            click.echo(f"{mix.name:<14} {mix.about}")
+        return
+    cases = study(chosen(names, groups, "all"), [Turns(way) for way in ways] or list(Turns), seed_list(seed), seconds)
+    click.echo(json.dumps({"seconds": seconds, "cases": cases}) if output == "json" else table(cases))

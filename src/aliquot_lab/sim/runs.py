@@ -21,7 +21,7 @@ from aliquot_lab.sim.openb.trace import read_pods, workload_name
 from aliquot_lab.sim.parallel import part_done
 from aliquot_lab.sim.policies import made
 from aliquot_lab.sim.tables import opened
-from aliquot_lab.sim.workloads import specs
+from aliquot_lab.sim.workloads.generated import generated, is_spec
 from aliquot_lab.sim.workloads.table import read_jobs, unread_columns
 from aliquot_lab.sim.workloads.trace import Draws, TableTask, TraceReplay, drawn, replayed
 
@@ -75,13 +75,13 @@ def workload(scenario: Scenario, seed: int) -> Workload:
 
 def _jobs(scenario: Scenario, seed: int) -> Workload:
     path = Path(scenario.trace)
-    generated = specs.is_spec(scenario.trace)
-    if generated or not is_openb(path):
+    named = is_spec(scenario.trace)
+    if named or not is_openb(path):
         if scenario.services or scenario.replay != TraceReplay():
             raise UserError(f"trace {path}: {OF_OPENB} need a trace with the columns num_gpu and gpu_milli")
-        if generated and scenario.draws:
+        if named and scenario.draws:
             raise UserError(f"trace {path}: --load draws from a table of jobs; a generator has rate= instead")
-        found = specs.generated(scenario.trace, seed) if generated else read_jobs_once(path, workload_name(path))
+        found = generated(scenario.trace, seed) if named else read_jobs_once(path, workload_name(path))
         if scenario.draws is None:
             return found
         return drawn([TableTask(job) for job in found.jobs], found.name, _gpus(scenario), seed, scenario.draws)
@@ -113,7 +113,7 @@ def is_openb(path: Path) -> bool:
 def warnings(scenario: Scenario) -> list[str]:
     """What a person should know about the trace before the runs begin."""
     path = Path(scenario.trace)
-    if specs.is_spec(scenario.trace) or is_openb(path):
+    if is_spec(scenario.trace) or is_openb(path):
         return []
     unread = unread_columns(path)
     return [f"{path}: columns that are not read: {', '.join(unread)}"] if unread else []

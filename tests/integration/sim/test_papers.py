@@ -13,7 +13,7 @@ import pytest
 from aliquot_lab.sim.clusters import ranked, read_cluster
 from aliquot_lab.sim.openb.results import FILES, Published, RunKey, sc_policy
 from aliquot_lab.sim.papers import gaia, kubeshare
-from aliquot_lab.sim.papers.interference import Interference
+from aliquot_lab.sim.papers.kubeshare import Interference
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PAGE = (REPOSITORY / "docs" / "papers.md").read_text().replace("\n", " ")

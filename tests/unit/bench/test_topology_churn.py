@@ -7,8 +7,7 @@ from statistics import fmean
 import pytest
 from matrices import machine
 
-from aliquot_lab.bench.best_effort import best_effort, pair_score
-from aliquot_lab.bench.churn import POLICIES, compare, serve, workload
+from aliquot_lab.bench.churn import POLICIES, best_effort, compare, pair_score, serve, workload
 
 DGX = machine("dgx1v_8xv100_sxm2")
 NOT_UNIFORM = [

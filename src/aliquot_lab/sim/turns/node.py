@@ -126,6 +126,12 @@ class SimulatedNode:
                 tenant.phases[-1][1] = self.end_ns
         return self
 
+    def share(self, tenant: str, from_s: float, to_s: float) -> float:
+        """The part of a GPU that a tenant's kernels took between two of the samples."""
+        ran = self.tenants[tenant].ran
+        first, last = (round(at_s * SECOND) // STEP_NS for at_s in (from_s, to_s))
+        return (ran[last] - ran[first]) / ((last - first) * STEP_NS)
+
     def _join(self, member: Member, rng: Random) -> None:
         tenant = self.tenants[member.name] = SimulatedTenant(member)
         self._add(member)

@@ -1,19 +1,131 @@
-"""Mixes under policies: one case for each, and the table of all."""
+"""Mixes under policies: what each tenant got, what the fluid would have given it, and whether the promise was kept.
+
+By the kernels that ran and the time each program wanted the GPU by its own record, never by the arbiter's records.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from aliquot.lib.arrays import FloatArray
 from aliquot.tokens import SECOND, Share, TokenConfig, Turns, token_policy
+from aliquot.tokens.fluid import WHOLE, rates
+from aliquot.tokens.kept import SLACK_MILLI, WHOLE_WINDOW
 
-from .measures import TenantRun, judge_mix
 from .mixes import Mix
 from .node import STEP_NS, MachineSpeeds, SimulatedNode
 
 WARM_S: Final = 5.0
+SLACK: Final = SLACK_MILLI / 1000
+
+
+@dataclass(frozen=True)
+class TenantRun:
+    """One tenant: its share, its busy phases, and the time that its kernels had run for at every step."""
+
+    share: Share
+    gpus: tuple[str, ...]
+    phases: Sequence[tuple[float, float]]
+    """Begin and end, in seconds."""
+    ran_s: Sequence[float]
+
+
+def wanted(phases: Sequence[tuple[float, float]], at_s: FloatArray) -> FloatArray:
+    """For how long the GPU has been wanted, at each time."""
+    if not phases:
+        return np.zeros(len(at_s))
+    edges = np.array(phases, float)
+    sums = np.concatenate([[0.0], np.cumsum(edges[:, 1] - edges[:, 0])])
+    passed: FloatArray = np.interp(at_s, edges.reshape(-1), np.repeat(sums, 2)[1:-1], left=0.0, right=float(sums[-1]))
+    return passed
+
+
+def fluid(tenants: Mapping[str, TenantRun], at_s: FloatArray) -> dict[str, FloatArray]:
+    """What the fluid has given each by each time, in seconds."""
+    names = list(tenants)
+    edges = [edge for seen in tenants.values() for phase in seen.phases for edge in phase]
+    cuts = np.unique(np.concatenate([np.array(edges, float), at_s]))
+    on = np.zeros((len(names), len(cuts) - 1), bool)
+    for row, name in enumerate(names):
+        for begin, end in tenants[name].phases:
+            on[row, np.searchsorted(cuts, begin) : np.searchsorted(cuts, end)] = True
+    rate = np.zeros(on.shape)
+    for busy in {tuple(column) for column in on.T}:
+        rows = [row for row, wants in enumerate(busy) if wants]
+        chosen = [tenants[names[row]] for row in rows]
+        here = np.all(on.T == np.array(busy), axis=1)
+        for row, of_row in zip(rows, rates([s.share for s in chosen], [s.gpus for s in chosen]), strict=True):
+            rate[row, here] = of_row / WHOLE
+    spans = np.diff(cuts)
+    return {
+        name: np.interp(at_s, cuts, np.concatenate([[0.0], np.cumsum(rate[row] * spans)]))
+        for row, name in enumerate(names)
+    }
+
+
+def judge_mix(
+    mix: Mix, tenants: Mapping[str, TenantRun], step_s: float, *, window_s: float, warm_s: float
+) -> dict[str, Any]:
+    """The same of a mix: the one that misbehaves is excused, and what it gained is in points of the GPU."""
+    found = judge(tenants, step_s, window_s=window_s, warm_s=warm_s, excused=mix.suspect)
+    if not mix.clocked:  # what it wants depends on what it gets, so no fluid can be computed from outside
+        found |= dict.fromkeys(("error_p95", "error_worst", "promise_a", "promise_c", "used_of_fluid"))
+    gain = next((round(100 * (t["got"] - t["fluid"]), 2) for t in found["tenants"] if t["name"] == mix.suspect), None)
+    return {"mix": mix.name, **found, "gain_points": gain}
+
+
+def judge(
+    tenants: Mapping[str, TenantRun], step_s: float, *, window_s: float, warm_s: float, excused: str = ""
+) -> dict[str, Any]:
+    """Every window of `window_s`, one a step, after `warm_s`: the errors, the promises, and what was used.
+
+    The tenant that is excused gets what it makes of its turns: its windows are not judged.
+
+    Raises:
+        ValueError: there is no whole window.
+    """
+    steps = min(len(seen.ran_s) for seen in tenants.values())
+    at_s: FloatArray = np.arange(steps, dtype=np.float64) * step_s
+    first, width = round(warm_s / step_s), round(window_s / step_s)
+    if steps <= first + width:
+        raise ValueError(f"{steps * step_s:.1f} s hold no window of {window_s:g} s after {warm_s:g} s")
+
+    def windows(sums: FloatArray) -> FloatArray:
+        return (sums[first + width :] - sums[first:-width]) / window_s
+
+    given = fluid(tenants, at_s)
+    errors: list[FloatArray] = []
+    kept, busy_kept, told = [], [], []
+    whole_s = float(at_s[-1] - at_s[first])
+    for name, seen in tenants.items():
+        ran = np.array(seen.ran_s[:steps], float)
+        wants = windows(wanted(seen.phases, at_s))
+        got, request = windows(ran), seen.share.request_milli / 1000
+        if name != excused:
+            errors.append(np.abs(got - windows(given[name])))
+            kept.append((got >= request * wants - SLACK)[wants > 0])
+            busy_kept.append((got >= request - SLACK)[wants >= WHOLE_WINDOW])
+        told.append({
+            "name": name, "request": request, "limit": seen.share.limit_milli / 1000,
+            "got": round(float((ran[-1] - ran[first]) / whole_s), 4),
+            "fluid": round(float((given[name][-1] - given[name][first]) / whole_s), 4),
+            "over_limit": round(float(np.max(got)) - seen.share.limit_milli / 1000, 4),
+        })  # fmt: skip
+    every, of_all, of_busy = np.concatenate(errors), np.concatenate(kept), np.concatenate(busy_kept)
+    due = sum(float(series[-1] - series[first]) for series in given.values()) / whole_s
+    used = sum(float(seen.ran_s[steps - 1] - seen.ran_s[first]) for seen in tenants.values()) / whole_s
+    return {
+        "tenants": told,
+        "error_p95": round(float(np.percentile(every, 95)), 4),
+        "error_worst": round(float(every.max()), 4),
+        "promise_a": round(float(of_all.mean()), 4) if len(of_all) else None,
+        "promise_c": round(float(of_busy.mean()), 4) if len(of_busy) else None,
+        "used_of_fluid": round(used / due, 4) if due else None,
+    }
 
 
 def play(
