@@ -74,6 +74,17 @@ extern HIDDEN void *(*aliquot_true_dlvsym)(void *, const char *, const char *);
 #define REAL(symbol, ...) REAL_AT(SYM_##symbol, __VA_ARGS__)
 #define COUNT(what) atomic_fetch_add_explicit(&aliquot_counters.what, 1, memory_order_relaxed)
 
+/* Invariants, in builds for tests (-DALIQUOT_CHECKS=2). Level 1 costs a few loads at each change, level 2 walks a whole table.
+ * A breach is one line on stderr and the end of the program; 0, a release, has none of it. */
+#ifndef ALIQUOT_CHECKS
+#define ALIQUOT_CHECKS 0
+#endif
+#define CHECK(level, valid)                                                                                            \
+    do {                                                                                                               \
+        if (ALIQUOT_CHECKS >= (level) && !(valid))                                                                     \
+            say_broken(#valid, __func__);                                                                              \
+    } while (0)
+
 /* conf.c: reads the tenant's record once; returns the mode. */
 int conf_load(void);
 /* conf_path.c: where that record is. */
@@ -95,6 +106,8 @@ void say_crowded(unsigned most);
 /* Likewise: the system refuses the hook a thread, or a handler of its own. */
 enum refused { REFUSED_THREAD, REFUSED_FORK, REFUSED_EXIT, REFUSED_KEY };
 void say_refused(enum refused what, int fault);
+/* Ends the program: an invariant does not hold. */
+void say_broken(const char *valid, const char *where);
 
 /* From here to the end of the block this thread is not cancelled: it would take a lock along, or what it has charged. */
 #define UNCANCELLED() __attribute__((cleanup(cancel_as_before), unused)) const int cancel_before = cancel_not_now()

@@ -41,3 +41,11 @@ void say_refused(enum refused what, int fault)
         dprintf(STDERR_FILENO, "aliquot: cannot %s in process %d (%s): %s\n", words[what].tried, getpid(),
                 strerror_r(fault, reason, sizeof reason), words[what].without);
 }
+
+#if ALIQUOT_CHECKS
+void say_broken(const char *valid, const char *where)
+{
+    dprintf(STDERR_FILENO, "aliquot: %s does not hold at the end of %s\n", valid, where);
+    __builtin_trap();
+}
+#endif

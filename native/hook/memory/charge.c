@@ -3,23 +3,7 @@
 
 #define PENDING_PATIENCE_NS 5000000000ull
 
-static _Atomic int some_freed;
-
-void reclaim_later(void)
-{
-    atomic_store_explicit(&some_freed, 1, memory_order_relaxed);
-}
-
-bool reclaim_is_due(void)
-{
-    return atomic_load_explicit(&some_freed, memory_order_relaxed);
-}
-
-void reclaim_begins(void)
-{
-    atomic_store(&some_freed, 0);
-}
-
+_Atomic int memory_freed;
 __thread uint64_t charge_owner __attribute__((tls_model("initial-exec")));
 
 bool charge_undecided(struct slot **slot)

@@ -126,10 +126,12 @@ void graph_freed(CUdeviceptr ptr);
 /* graph.c: the driver has destroyed a graph whose name has been taken out. */
 void graph_dropped(const struct ledger_entry *name);
 bool shared_reclaim(void); /* share.c; true: some memory is kept by descriptors alone */
-/* charge.c: something was freed, the next completion point looks; is it to look; it does. */
-void reclaim_later(void);
-bool reclaim_is_due(void);
-void reclaim_begins(void);
+/* Something was freed: the next completion point looks. */
+extern HIDDEN _Atomic int memory_freed;
+static inline void reclaim_later(void)
+{
+    atomic_store_explicit(&memory_freed, 1, memory_order_relaxed);
+}
 /* reclaim.c */
 uint64_t reclaim(struct slot *slot);
 void reclaim_now(void); /* as at a completion point, if anything was freed */

@@ -19,6 +19,12 @@
 #define MESSAGE_BURST_NS 400000000ull /* 1000 messages */
 #define MESSAGE_WAIT_NS 1000000000ull /* nothing sleeps for longer */
 
+/* With link.lock held: no more is unused than is leased. */
+static bool lease_is_valid(const struct slot *slot)
+{
+    return slot->memory.unused <= slot->memory.leased;
+}
+
 enum outcome { GRANTED, OVER, CONTENDED, UNANSWERED };
 
 static _Atomic uint64_t messages_due_ns; /* when all messages counted so far are paid for, at one each MESSAGE_NS */
@@ -97,6 +103,7 @@ bool memory_reserve(struct slot *slot, uint64_t bytes, enum memory_how how)
         slot->memory.unused -= bytes;
         slot->memory.reserved_ns = start;
     }
+    CHECK(1, lease_is_valid(slot));
     pthread_mutex_unlock(&slot->link.lock);
     return fits;
 }
@@ -130,6 +137,7 @@ void memory_release(struct slot *slot, uint64_t bytes)
     slot->memory.unused += bytes;
     if (slot->memory.unused > 2 * SLAB_BYTES && now_ns() - slot->memory.released_ns > RELEASE_EVERY_NS)
         give_back(slot, SLAB_BYTES, 0);
+    CHECK(1, lease_is_valid(slot));
     pthread_mutex_unlock(&slot->link.lock);
 }
 
@@ -160,6 +168,7 @@ void memory_tick(struct slot *slot, const aliquot_page *page)
             give_back(slot, 0, 0);
         else if (slot->memory.unused > 2 * SLAB_BYTES && now - slot->memory.released_ns > RELEASE_EVERY_NS)
             give_back(slot, SLAB_BYTES, 0);
+        CHECK(1, lease_is_valid(slot));
         pthread_mutex_unlock(&slot->link.lock);
     }
     if (alone)
@@ -235,6 +244,7 @@ bool memory_share(struct slot *slot, uint64_t object, uint64_t bytes, int fd, bo
     if (message.a)
         ledger_page(LEDGER_OBJECT, object, message.a);
     *over = message.b;
+    CHECK(1, lease_is_valid(slot));
     pthread_mutex_unlock(&slot->link.lock);
     count_messages(2); /* and UNSHARE, which may come at a completion point */
     memory_pace();
@@ -278,6 +288,7 @@ void memory_restore(struct slot *slot)
                             .a = slot->memory.leased,
                             .b = slot->memory.leased};
     link_ask(&ask, ALIQUOT_MSG_LEASE, NULL);
+    CHECK(1, lease_is_valid(slot));
 }
 
 uint64_t memory_held(struct slot *slot)

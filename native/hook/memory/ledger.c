@@ -75,6 +75,21 @@ static void removed(struct ledger_entry *entry)
     used--;
 }
 
+/* Every entry is found where its key leads, and is counted. With the lock held. */
+static bool ledger_is_valid(void)
+{
+    uint64_t entries = 0, counted = 0;
+    for (uint64_t i = 0; i < capacity; i++)
+        if (table[i].kind) {
+            entries++;
+            if (table[i].kind >= LEDGER_KINDS || find(table[i].kind, table[i].key) != &table[i])
+                return false;
+        }
+    for (unsigned kind = 0; kind < LEDGER_KINDS; kind++)
+        counted += counts[kind];
+    return entries == used && counted == used && used * 2 <= capacity;
+}
+
 static bool room(void)
 {
     return used * 2 < capacity || grow();
@@ -104,6 +119,7 @@ bool ledger_put(struct ledger_entry entry, struct ledger_entry *stale)
         *old = entry;
     else if (good)
         place(&entry);
+    CHECK(2, ledger_is_valid());
     pthread_mutex_unlock(&lock);
     return good;
 }
@@ -117,6 +133,7 @@ bool ledger_join(struct ledger_entry entry)
         old->refs++;
     else if (made && room())
         place(&entry);
+    CHECK(2, ledger_is_valid());
     pthread_mutex_unlock(&lock);
     return made;
 }
@@ -139,6 +156,7 @@ bool ledger_take(uint32_t kind, uint64_t key, struct ledger_entry *out)
         *out = *entry;
         removed(entry);
     }
+    CHECK(2, ledger_is_valid());
     pthread_mutex_unlock(&lock);
     return entry != NULL;
 }
@@ -150,6 +168,7 @@ bool ledger_take_of(uint32_t kind, uint64_t key, uint64_t other)
     bool its = entry && entry->other == other;
     if (its)
         removed(entry);
+    CHECK(2, ledger_is_valid());
     pthread_mutex_unlock(&lock);
     return its;
 }
@@ -176,6 +195,7 @@ unsigned ledger_take_owned(uint64_t owner, struct ledger_entry *out, unsigned ro
         out[count++] = table[i];
         removed(&table[i]); /* and look again: a later entry may have moved here */
     }
+    CHECK(2, ledger_is_valid());
     pthread_mutex_unlock(&lock);
     return count;
 }
@@ -203,6 +223,7 @@ enum ledger_answer ledger_change(uint32_t kind, uint64_t key, int refs, uint64_t
             answer = LEDGER_GONE;
         }
     }
+    CHECK(2, ledger_is_valid());
     pthread_mutex_unlock(&lock);
     return answer;
 }

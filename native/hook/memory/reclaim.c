@@ -24,13 +24,13 @@ uint64_t reclaim(struct slot *slot)
 /* At a completion point. */
 void reclaim_at_completion(void)
 {
-    if (!reclaim_is_due() || capture_running())
+    if (!atomic_load_explicit(&memory_freed, memory_order_relaxed) || capture_running())
         return;
     uint64_t now = now_ns(), due = atomic_load(&next_refresh_ns);
     if (now < due || !atomic_compare_exchange_strong(&next_refresh_ns, &due, now + REFRESH_NS))
         return;
     UNCANCELLED();
-    reclaim_begins();
+    atomic_store(&memory_freed, 0);
     int mode = quietly(CAPTURE_MODE_RELAXED);
     pools_settle(NULL, false);
     bool more = later_reclaim(NULL) | graphs_reclaim(NULL);
@@ -45,7 +45,7 @@ void reclaim_at_completion(void)
 
 void reclaim_now(void)
 {
-    if (!reclaim_is_due())
+    if (!atomic_load(&memory_freed))
         return;
     atomic_store(&next_refresh_ns, 0);
     atomic_store(&next_shared_ns, 0);

@@ -200,6 +200,12 @@ static bool fits(const struct gate_entry *entry, uint64_t now)
     return !bound || (entry->backlog.used < CHECKPOINTS && left(entry, now) <= (room > lead ? room : lead));
 }
 
+/* The ring holds no more than it has places, and what was last reached beside it. */
+static bool backlog_is_valid(const struct backlog *backlog)
+{
+    return backlog->used <= CHECKPOINTS && backlog->first < CHECKPOINT_PLACES;
+}
+
 /* A checkpoint behind what was launched; within an own call. False: the next launch has to wait. When all places are
  * taken, because the bound is lifted, the latest moves. */
 bool backlog_add(struct gate_entry *entry, uint64_t now)
@@ -226,6 +232,7 @@ bool backlog_add(struct gate_entry *entry, uint64_t now)
     checkpoint_watch(entry);
     entry->backlog.began_ns = now;
     entry->backlog.used += !full;
+    CHECK(1, backlog_is_valid(&entry->backlog));
     return fits(entry, now) || now < entry->record->lifted_until_ns;
 }
 

@@ -26,6 +26,19 @@ static struct used_stream *find(struct gpu_context *context, const void *stream)
     return used && used->stream ? used : NULL;
 }
 
+/* Every stream is found where it leads, once, and is counted; there is room. With the driver_lock held. */
+static bool streams_are_valid(const struct gpu_context *context)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < context->room; i++)
+        if (context->streams[i].stream) {
+            count++;
+            if (place_of(context, context->streams[i].stream) != i)
+                return false;
+        }
+    return count == context->count && count * 2 <= context->room;
+}
+
 static bool grow(struct gpu_context *context)
 {
     struct used_stream *old = context->streams;
@@ -55,6 +68,7 @@ static void drop(struct gpu_context *context, struct used_stream *used)
         context->streams[next].stream = NULL;
         context->streams[place_of(context, moved.stream)] = moved;
     }
+    CHECK(2, streams_are_valid(context));
     context->looked = 0;
     atomic_fetch_add(&context->slot->work.stream_epoch, 1);
 }
@@ -66,6 +80,7 @@ void note_stream(struct gpu_context *context, uint64_t life, void *stream)
         context->streams[place_of(context, stream)] = (struct used_stream){stream, NULL};
         context->count++;
     }
+    CHECK(2, streams_are_valid(context));
     pthread_mutex_unlock(&context->slot->work.driver_lock);
 }
 

@@ -1,5 +1,7 @@
 """Two stressed tenants, hook and emulated driver built with a sanitizer: no race, no bad access, nothing left charged.
 
+The hook checks its invariants at each change in these builds.
+
 The builds lie in build/sanitize-thread and build/sanitize-address; `make test-sanitizers` runs this file.
 """
 
@@ -29,7 +31,8 @@ def built(kind: str) -> Path:
     if not shutil.which("cmake"):
         pytest.skip("no cmake")
     folder = ROOT / "build" / f"sanitize-{kind}"
-    configure = ["cmake", "-S", ROOT, "-B", folder, f"-DALIQUOT_SANITIZE={kind}", "-DALIQUOT_TEST_PROGRAMS=ON"]
+    options = [f"-DALIQUOT_SANITIZE={kind}", "-DALIQUOT_TEST_PROGRAMS=ON", "-DALIQUOT_CHECKS=2"]
+    configure = ["cmake", "-S", ROOT, "-B", folder, *options]
     if subprocess.run(configure, capture_output=True, check=False).returncode:
         pytest.skip(f"this compiler has no -fsanitize={kind}")
     subprocess.run(["cmake", "--build", folder, "-j2"], check=True, capture_output=True)

@@ -34,16 +34,17 @@ class Entry(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory):
-    """ledger.c alone, as a library."""
+    """ledger.c and what it stands on, as a library that checks its invariants at each change."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
     target = tmp_path_factory.mktemp("ledger") / "ledger.so"
-    includes = [f"-I{NATIVE / part}" for part in ("include", "hook")]
-    subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", "-w", *includes, "-o", target, NATIVE / "hook/memory/ledger.c"],
-        check=True,
-    )
+    options = ["-O1", "-shared", "-fPIC", "-w", "-DALIQUOT_CHECKS=2", f"-I{NATIVE}/include", f"-I{NATIVE}/hook"]
+    sources = [
+        NATIVE / "hook/memory/ledger.c",
+        *(NATIVE / "hook/base" / f"{part}.c" for part in ("say", "conf", "conf_path")),
+    ]
+    subprocess.run([compiler, *options, "-o", target, *sources, "-ldl", "-lpthread"], check=True)
     library = ctypes.CDLL(str(target))
     library.ledger_put.argtypes = [Entry, ctypes.POINTER(Entry)]
     library.ledger_put.restype = ctypes.c_bool
