@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from aliquot.model.errors import UserError
 from aliquot.model.selectors import parse_selector, selects
 
 if TYPE_CHECKING:
     from aliquot.arbiter.records import Status
-    from aliquot.standalone.wire import Reply
+    from aliquot.standalone.wire import Call
+
+
+A = TypeVar("A")
 
 
 class UnreadableFile(UserError):
@@ -34,7 +37,7 @@ def read_text(file: str) -> str:
         raise UnreadableFile(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
-def ask_engine(verb: str, **fields: Any) -> Reply:
+def ask_engine(call: Call[A]) -> A:
     """One call to the engine that is up, and its answer.
 
     Raises:
@@ -43,9 +46,8 @@ def ask_engine(verb: str, **fields: Any) -> Reply:
     """
     from aliquot.standalone.client import ask
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.wire import Call
 
-    return ask(RuntimeDir(runtime_dir()), Call(verb, **fields))
+    return ask(RuntimeDir(runtime_dir()), call)
 
 
 def arbiter_status() -> Status | None:
@@ -63,7 +65,9 @@ def arbiter_status() -> Status | None:
 def selected(selector: str, namespace: str) -> list[str]:
     """The SharePods with these labels in a namespace, or in all where it is empty, by full name."""
     terms, inside = parse_selector(selector), f"{namespace}/" if namespace else ""
-    pods = ask_engine("pods").pods or []
+    from aliquot.standalone.wire import PodsCall
+
+    pods = ask_engine(PodsCall()).pods
     return [pod.name for pod in pods if selects(terms, pod.labels) and pod.name.startswith(inside)]
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 if TYPE_CHECKING:
-    from aliquot.standalone.wire import Reply
+    from aliquot.standalone.wire import Call
 
+A = TypeVar("A")
 _INSTALL: Final = {
     "bash": 'eval "$(aliquot completion bash)" in ~/.bashrc',
     "zsh": 'eval "$(aliquot completion zsh)" in ~/.zshrc, after compinit',
@@ -38,7 +39,7 @@ def resource_words(ctx: click.Context, param: click.Parameter, incomplete: str) 
     """After `get`: the kinds, then the names of what is of that kind."""
     from aliquot.cli.kinds import kind_names, read_words
     from aliquot.model.errors import AliquotError
-    from aliquot.standalone.wire import Reply
+    from aliquot.standalone.wire import GpusCall, TenantsCall
 
     words = ctx.params.get(param.name or "") or ()
     if not words:
@@ -49,26 +50,31 @@ def resource_words(ctx: click.Context, param: click.Parameter, incomplete: str) 
         return []
     if kinds == ["sharepods"]:
         return sharepod_names(ctx, param, incomplete)
-    reply = _reply(kinds[0]) if kinds in (["tenants"], ["gpus"]) else Reply()
-    names = [*(tenant["name"] for tenant in reply.tenants or []), *(str(gpu.index) for gpu in reply.gpus or [])]
+    names: list[str] = []
+    if kinds == ["tenants"] and (tenants := _answer(TenantsCall())) is not None:
+        names = [tenant.name for tenant in tenants.tenants]
+    elif kinds == ["gpus"] and (gpus := _answer(GpusCall())) is not None:
+        names = [str(gpu.index) for gpu in gpus.gpus]
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def _reply(verb: str) -> Reply:
-    """The engine's answer, an empty one where no engine answers: completion must not print errors."""
+def _answer(call: Call[A]) -> A | None:
+    """The engine's answer, None where no engine answers: completion must not print errors."""
     from aliquot.cli.calling import ask_engine
     from aliquot.model.errors import AliquotError
-    from aliquot.standalone.wire import Reply
 
     try:
-        return ask_engine(verb)
+        return ask_engine(call)
     except (AliquotError, OSError):
-        return Reply()
+        return None
 
 
 def sharepod_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The SharePods of the engine that is up, by full name and, in the namespace `default`, by name alone."""
-    pods = _reply("pods").pods or []
+    from aliquot.standalone.wire import PodsCall
+
+    answer = _answer(PodsCall())
+    pods = [] if answer is None else answer.pods
     names = {name: pod.phase for pod in pods for name in (pod.name, pod.name.removeprefix("default/"))}
     return [CompletionItem(name, help=phase) for name, phase in sorted(names.items()) if name.startswith(incomplete)]
 

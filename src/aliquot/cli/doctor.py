@@ -182,10 +182,11 @@ def _engine() -> list[Finding]:
     from aliquot.model.errors import AliquotError
     from aliquot.standalone.client import NoEngine
     from aliquot.standalone.paths import HISTORY_FILES, RuntimeDir, RuntimeDirError, runtime_dir, state_dir
+    from aliquot.standalone.wire import InfoCall
 
     runtime = RuntimeDir(runtime_dir())
     try:
-        facts = ask_engine("info").facts
+        facts = ask_engine(InfoCall())
     except NoEngine:
         runtime_finding = []
         try:
@@ -199,7 +200,6 @@ def _engine() -> list[Finding]:
         return [*runtime_finding, *found, *_history([state_dir() / name for name in HISTORY_FILES])]
     except AliquotError as error:
         return [Finding("engine", "fault", str(error), f"look into {runtime.engine_log}; end it and start again")]
-    assert facts is not None
     machine = f"emulating {facts.emulate}" if facts.emulate else "on this machine's GPUs"
     up = f"up at {runtime.root}, {machine}, {facts.tenants} tenants, pid {facts.pid}"
     kept = [Path(facts.history)] if facts.history else []

@@ -24,14 +24,14 @@ def down(timeout_s: float) -> None:
     """End the engine that is up with everything it runs, and wait until it has ended."""
     from aliquot.standalone.client import NoEngine
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
+    from aliquot.standalone.wire import InfoCall, PodsCall, TenantsCall
 
     runtime = RuntimeDir(runtime_dir())
     try:
-        facts = ask_engine("info").facts
-        assert facts is not None
+        facts = ask_engine(InfoCall())
         engine = os.pidfd_open(facts.pid)
-        pods = [short_name(pod.name) for pod in ask_engine("pods").pods or [] if pod.phase == "Running"]
-        tenants = [tenant["name"] for tenant in ask_engine("tenants").tenants or []]
+        pods = [short_name(pod.name) for pod in ask_engine(PodsCall()).pods if pod.phase == "Running"]
+        tenants = [tenant.name for tenant in ask_engine(TenantsCall()).tenants]
     except (NoEngine, ProcessLookupError):
         click.echo(f"no engine is up at {runtime.root}; there is nothing to end")
         return

@@ -28,17 +28,14 @@ def exec(
     It has the container's environment and folder, sees the same GPU, and what it uses is charged to the same share. It
     is ended with the container.
     """
-    from aliquot.standalone.client import EngineConnection, EngineRefused
+    from aliquot.standalone.client import EngineConnection
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
     from aliquot.standalone.runner import original_environment, run_command
-    from aliquot.standalone.wire import Call
+    from aliquot.standalone.wire import ExecCall
 
     command = command[1:] if command[0] == "--" else command
     with EngineConnection(RuntimeDir(runtime_dir())) as connection:
-        call = Call("exec", name=full_name(name, namespace), text=name, container=container)
-        place = connection.ask(call).lease
-        if place is None:
-            raise EngineRefused(f'the engine gives no place for "{name}"; it is older than this command', 1)
+        place = connection.ask(ExecCall(full_name(name, namespace), name, container))
         env = place.env or original_environment()
         if place.env and "TERM" in os.environ:
             env = env | {"TERM": os.environ["TERM"]}

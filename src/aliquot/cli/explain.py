@@ -84,10 +84,10 @@ def _of_file(file: str) -> list[tuple[str, GpuRequest]]:
 
 def _asked(name: str, requests: list[tuple[str, GpuRequest]] | None) -> list[ExplanationFacts]:
     """The answer of the running engine."""
-    calls: list[dict[str, Any]] = [{"name": name}]
-    if requests is not None:
-        calls = [{"name": who, "request": one} for who, one in requests]
-    return [one for call in calls for one in ask_engine("explain", **call).explanations or []]
+    from aliquot.standalone.wire import ExplainCall
+
+    calls = [ExplainCall(name)] if requests is None else [ExplainCall(who, one) for who, one in requests]
+    return [one for call in calls for one in ask_engine(call).explanations]
 
 
 def _imagined(

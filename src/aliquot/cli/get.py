@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -19,13 +19,13 @@ from aliquot.cli.tables import Table, aligned, gpu_table, pod_table, tenant_tabl
 from aliquot.lib.misspelt import hint
 from aliquot.model.errors import UserError
 from aliquot.model.selectors import Term, parse_selector, selects
-
-if TYPE_CHECKING:
-    from aliquot.standalone.wire import PodFacts
+from aliquot.standalone.wire import GpuFacts, GpusCall, HoursCall, PodFacts, PodsCall, TenantFacts, TenantsCall
 
 WATCH_EVERY_S: Final = 0.3
 FORMS: Final = ("text", "wide", "json", "yaml", "name", CSV)
 _CHANGING: Final = {"age_s", "events"}
+Fact = PodFacts | TenantFacts | GpuFacts
+"""One line of a list."""
 
 
 @dataclass(frozen=True)
@@ -104,39 +104,32 @@ def _tell_lost(namespace: str) -> None:
     """Name on stderr the SharePods that a killed engine had: they are in no list, and nothing else tells of them."""
     from aliquot.standalone.roster import told
 
-    lost = ask_engine("pods").lost
+    lost = ask_engine(PodsCall()).lost
     mine = {name: phase for name, phase in lost.items() if name.startswith(f"{namespace}/" if namespace else "")}
     if mine:
         click.echo(f"aliquot: {told(mine)}", err=True)
 
 
 def _print_hours(view: HoursView) -> None:
-    import msgspec
-
-    from aliquot.status import Hours
-
-    view.print(msgspec.convert(ask_engine(HOURS, text=view.since).hours, Hours))
+    view.print(ask_engine(HoursCall(view.since)).hours)
 
 
-def _facts(query: Query, kind: str) -> list[Any]:
+def _facts(query: Query, kind: str) -> list[Fact]:
     """Everything of a kind that has the namespace and the labels."""
-    reply = ask_engine("pods" if kind == "sharepods" else kind)
-    facts: list[Any] = [*(reply.pods or []), *(reply.tenants or []), *(reply.gpus or [])]
-    if kind == "sharepods":
-        facts = [
-            pod
-            for pod in facts
-            if pod.name.startswith(f"{query.namespace}/" if query.namespace else "")
-            and selects(query.selector, pod.labels)
-        ]
-    return facts
+    if kind == "tenants":
+        return [*ask_engine(TenantsCall()).tenants]
+    if kind == "gpus":
+        return [*ask_engine(GpusCall()).gpus]
+    inside = f"{query.namespace}/" if query.namespace else ""
+    pods = ask_engine(PodsCall()).pods
+    return [pod for pod in pods if pod.name.startswith(inside) and selects(query.selector, pod.labels)]
 
 
-def _named(query: Query, kind: str, facts: list[Any]) -> list[Any]:
+def _named(query: Query, kind: str, facts: list[Fact]) -> list[Fact]:
     """Those that are named, in that order; all where none is."""
     if not query.names:
         return facts
-    known = {name: fact for fact in facts for name in _names(kind, fact)}
+    known = {name: fact for fact in facts for name in _names(fact)}
     return [known[name] for name in _wanted(query, kind) if name in known]
 
 
@@ -144,10 +137,10 @@ def _wanted(query: Query, kind: str) -> list[str]:
     return [full_name(name, query.namespace) if kind == "sharepods" else name for name in query.names]
 
 
-def _missing(query: Query, kind: str, facts: list[Any]) -> UserError | None:
+def _missing(query: Query, kind: str, facts: list[Fact]) -> UserError | None:
     """The error of the first name that does not exist."""
-    known = {name for fact in facts for name in _names(kind, fact)}
-    there = [_names(kind, fact)[0] for fact in facts]
+    known = {name for fact in facts for name in _names(fact)}
+    there = [_names(fact)[0] for fact in facts]
     for name, written in zip(_wanted(query, kind), query.names, strict=True):
         if name not in known:
             near = hint(name, there, prefix=f"{query.namespace or 'default'}/")
@@ -155,22 +148,21 @@ def _missing(query: Query, kind: str, facts: list[Any]) -> UserError | None:
     return None
 
 
-def _names(kind: str, fact: Any) -> list[str]:
+def _names(fact: Fact) -> list[str]:
     """What a person may call it."""
-    if kind == "gpus":
+    if isinstance(fact, GpuFacts):
         return [str(fact.index), fact.uuid]
-    name = fact["name"] if kind == "tenants" else fact.name
-    return [name, short_name(name)] if kind == "tenants" else [name]
+    return [fact.name, short_name(fact.name)] if isinstance(fact, TenantFacts) else [fact.name]
 
 
-def _print(query: Query, found: dict[str, list[Any]]) -> None:
+def _print(query: Query, found: dict[str, list[Fact]]) -> None:
     form = query.form.word
     every = [fact for kind in found for fact in found[kind]]
     if (text := _picked(query, every)) is not None:
         click.echo(text, nl=False)
         return
     if form == "yaml" and every and list(found) == ["sharepods"]:
-        click.echo("---\n".join(_text(form, _applicable(pod)) for pod in every), nl=False)
+        click.echo("---\n".join(_text(form, _applicable(pod)) for pod in every if isinstance(pod, PodFacts)), nl=False)
         return
     if form in ("json", "yaml"):
         told = every[0] if _one(query) else every if len(found) == 1 else found
@@ -186,24 +178,26 @@ def _print(query: Query, found: dict[str, list[Any]]) -> None:
         if not facts and kind != "gpus":
             click.echo(f"no {kind}{f' in namespace {query.namespace}' if query.namespace else ''}", err=True)
         else:
-            for line in list(aligned(_table(query, kind, facts)))[0 if query.headers else 1 :]:
+            for line in list(aligned(_table(query, facts)))[0 if query.headers else 1 :]:
                 click.echo(line)
 
 
-def _table(query: Query, kind: str, facts: list[Any]) -> Table:
+def _table(query: Query, facts: list[Fact]) -> Table:
     wide = query.form.word == "wide"
-    if kind == "sharepods":
-        reasons = query.watched or any(pod.message for pod in facts)
-        return pod_table(facts, wide=wide, namespaces=query.everywhere, reasons=reasons)
-    return tenant_table(facts, wide=wide) if kind == "tenants" else gpu_table(facts, wide=wide)
+    if pods := [fact for fact in facts if isinstance(fact, PodFacts)]:
+        reasons = query.watched or any(pod.message for pod in pods)
+        return pod_table(pods, wide=wide, namespaces=query.everywhere, reasons=reasons)
+    if tenants := [fact for fact in facts if isinstance(fact, TenantFacts)]:
+        return tenant_table(tenants, wide=wide)
+    return gpu_table([fact for fact in facts if isinstance(fact, GpuFacts)], wide=wide)
 
 
-def _name(kind: str, fact: Any) -> str:
-    name = _names(kind, fact)[0]
+def _name(kind: str, fact: Fact) -> str:
+    name = _names(fact)[0]
     return f"{kind.removesuffix('s')}/{short_name(name)}"
 
 
-def _picked(query: Query, facts: list[Any]) -> str | None:
+def _picked(query: Query, facts: list[Fact]) -> str | None:
     import msgspec
 
     plain = msgspec.to_builtins(facts)
@@ -234,7 +228,7 @@ def _watch(query: Query) -> None:
     from aliquot.standalone.client import NoEngine
 
     kind = query.kinds[0]
-    shown: dict[str, Any] = {}
+    shown: dict[str, Fact] = {}
     put = _Lines(query, kind)
     while True:
         try:
@@ -246,25 +240,25 @@ def _watch(query: Query) -> None:
             return
         if not put.begun and (missing := _missing(query, kind, every)) is not None:
             raise missing
-        facts = {_names(kind, fact)[0]: fact for fact in _named(query, kind, every)}
+        facts = {_names(fact)[0]: fact for fact in _named(query, kind, every)}
         new = [fact for name, fact in facts.items() if name not in shown or _visible(fact) != _visible(shown[name])]
-        put([*new, *(_deleted(kind, shown[name]) for name in shown.keys() - facts.keys())])
+        put([*new, *(_deleted(shown[name]) for name in shown.keys() - facts.keys())])
         shown = facts
         put.begun = True
         time.sleep(WATCH_EVERY_S)
 
 
-def _visible(fact: Any) -> Any:
+def _visible(fact: Fact) -> Any:
     import msgspec
 
     plain = msgspec.to_builtins(fact)
     return {key: value for key, value in plain.items() if key not in _CHANGING}
 
 
-def _deleted(kind: str, fact: Any) -> Any:
+def _deleted(fact: Fact) -> Fact:
     import msgspec
 
-    return msgspec.structs.replace(fact, phase="Deleted", containers=[]) if kind == "sharepods" else fact
+    return msgspec.structs.replace(fact, phase="Deleted", containers=[]) if isinstance(fact, PodFacts) else fact
 
 
 class _Lines:
@@ -275,7 +269,7 @@ class _Lines:
         self._query, self._kind = query, kind
         self._widths: list[int] = []
 
-    def __call__(self, facts: list[Any]) -> None:
+    def __call__(self, facts: list[Fact]) -> None:
         """Things, as they are now."""
         import msgspec
 
@@ -285,13 +279,13 @@ class _Lines:
         if columns is not None:
             self._rows(columns.table(msgspec.to_builtins(facts)))
         elif form in ("text", "wide"):
-            self._rows(_table(self._query, self._kind, facts))
+            self._rows(_table(self._query, facts))
         else:
             for fact in facts:
                 self._alone(form, fact)
         sys.stdout.flush()
 
-    def _alone(self, form: str, fact: Any) -> None:
+    def _alone(self, form: str, fact: Fact) -> None:
         import msgspec
 
         if form == "name":
@@ -299,7 +293,7 @@ class _Lines:
         elif form == "json":
             click.echo(_text(form, fact, indent=None))
         elif form == "yaml":
-            told = _applicable(fact) if self._kind == "sharepods" else fact
+            told = _applicable(fact) if isinstance(fact, PodFacts) else fact
             click.echo(f"---\n{_text(form, told)}", nl=False)
         elif self._query.form.template is not None:
             click.echo(self._query.form.template.filled(msgspec.to_builtins(fact)), nl=False)

@@ -15,7 +15,7 @@ from aliquot.cli.options import Span
 from aliquot.model.errors import AliquotError, UserError
 
 if TYPE_CHECKING:
-    from aliquot.standalone.wire import Call
+    from aliquot.standalone.wire import LogsCall
 
 
 @click.command()
@@ -33,7 +33,7 @@ def logs(
     selector: str, namespace: str, prefix: bool,
 ) -> None:  # fmt: skip
     """Show the output of SharePods."""
-    from aliquot.standalone.wire import Call, LogCut
+    from aliquot.standalone.wire import LogCut, LogsCall
 
     if bool(names) == bool(selector):
         raise UserError("name SharePods, or choose them with -l: aliquot logs NAME")
@@ -43,7 +43,7 @@ def logs(
     if not wanted:
         raise UserError(f'no sharepod has the labels "{selector}"; list them: aliquot get sharepods -o wide')
     cut = LogCut(None if tail == -1 else tail, since, previous)
-    calls = [Call("logs", name=name, container=container, follow=follow, cut=cut) for name in wanted]
+    calls = [LogsCall(name, container, follow, cut) for name in wanted]
     marked = prefix or len(calls) > 1
     try:
         if follow and len(calls) > 1:
@@ -77,24 +77,24 @@ class _Marked:
             self("\n")
 
 
-def _show(call: Call, put: Callable[..., None]) -> None:
+def _show(call: LogsCall, put: Callable[..., None]) -> None:
     from aliquot.standalone.client import EngineConnection
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
 
     with EngineConnection(RuntimeDir(runtime_dir())) as connection:
-        for reply in connection.replies(call):
-            for piece in reply.lines or []:
+        for reply in connection.answers(call):
+            for piece in reply.lines:
                 put(piece, nl=False)
             sys.stdout.flush()
     if isinstance(put, _Marked):
         put.end()
 
 
-def _together(calls: Sequence[Call]) -> None:
+def _together(calls: Sequence[LogsCall]) -> None:
     """Follow several at once, each in a thread; the first error is raised when all have ended."""
     errors: list[AliquotError] = []
 
-    def show(call: Call) -> None:
+    def show(call: LogsCall) -> None:
         try:
             _show(call, _Marked(f"[{short_name(call.name)}] "))
         except AliquotError as error:

@@ -39,6 +39,7 @@ def apply(paths: tuple[str, ...], files: tuple[str, ...], restart: bool) -> None
     would be lost, unless --restart is given. Its logs and events are kept.
     """
     from aliquot.standalone.documents import read_documents
+    from aliquot.standalone.wire import ApplyCall
 
     if not (given := [*files, *paths]):
         raise UserError("apply needs a file: aliquot apply -f FILE; - is stdin")
@@ -46,7 +47,7 @@ def apply(paths: tuple[str, ...], files: tuple[str, ...], restart: bool) -> None
     for file, text in texts:
         read_documents(text, file)  # the user's mistakes need no engine to be found
     for _, text in texts:
-        for line in ask_engine("apply", text=text, restart=restart).lines or []:
+        for line in ask_engine(ApplyCall(text, restart)).lines:
             click.echo(line)
 
 
@@ -56,7 +57,9 @@ def apply(paths: tuple[str, ...], files: tuple[str, ...], restart: bool) -> None
 @output_option
 def describe(name: str, namespace: str, output: str) -> None:
     """Show details of one SharePod."""
-    pod = (ask_engine("pods", name=full_name(name, namespace)).pods or [])[0]
+    from aliquot.standalone.wire import PodsCall
+
+    pod = ask_engine(PodsCall(full_name(name, namespace))).pods[0]
     show(output, msgspec.to_builtins(pod), lambda: _description(pod))
 
 
@@ -79,10 +82,10 @@ def _description(pod: PodFacts) -> Iterator[str]:
         yield f"{label + ':':<12}{value}"
     yield "Containers:"
     for c in pod.containers:
-        last = "" if c["exit_status"] is None else f", last ended with {c['exit_status']}"
-        pid = f", pid {c['pid']}" if c["pid"] else ""
-        reason = f" ({c['reason']})" if c["reason"] else ""
-        yield f"  {c['name']}: {c['state']}{reason}{pid}, {c['restarts']} restarts{last}"
+        last = "" if c.exit_status is None else f", last ended with {c.exit_status}"
+        pid = f", pid {c.pid}" if c.pid else ""
+        reason = f" ({c.reason})" if c.reason else ""
+        yield f"  {c.name}: {c.state}{reason}{pid}, {c.restarts} restarts{last}"
     yield "Events:"
     for event in pod.events:
         yield f"  {event}"
@@ -121,8 +124,10 @@ def delete(
         ended = _of_files(files)
     else:
         ended = selected(selector, "" if everywhere else namespace or "default")
+    from aliquot.standalone.wire import DeleteCall
+
     for each in ended:
-        for line in ask_engine("delete", name=each).lines or []:
+        for line in ask_engine(DeleteCall(each)).lines:
             click.echo(line)
     if not ended:
         click.echo("no sharepods to delete" + ("" if everywhere else f" in namespace {namespace or 'default'}"))

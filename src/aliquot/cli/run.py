@@ -87,7 +87,7 @@ def run(
     from aliquot.standalone.client import lease
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
     from aliquot.standalone.runner import TIMED_OUT, original_environment, run_command
-    from aliquot.standalone.wire import Call
+    from aliquot.standalone.wire import LeaseCall
 
     request, cpu_bind = _request(wanted), wanted["cpu_bind"] or 0
     who = tenant_name(name if name is not None else f"run-{os.getpid()}")
@@ -99,7 +99,7 @@ def run(
         parse_spec(emulate)  # refused here, before an engine is started for it
     if cpu_bind:
         nearest_cores(cpu_bind)  # likewise
-    call = Call("lease", name=who, request=request, cpu_bind=cpu_bind, pid=os.getpid(), wait=wait)
+    call = LeaseCall(who, request, cpu_bind, wait)
     connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate, waits=_waits)
     try:
         if not request.gpu and "CUDA_VISIBLE_DEVICES" not in chosen:

@@ -7,14 +7,14 @@ import shlex
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from aliquot.cli.calling import short_name
 from aliquot.model.ages import format_age
 from aliquot.model.quantities import format_mib, format_milli
 
 if TYPE_CHECKING:
-    from aliquot.standalone.wire import GpuFacts, PodFacts
+    from aliquot.standalone.wire import GpuFacts, PodFacts, TenantFacts
 
 Table = list[list[str]]
 UNBOUNDED: Final = 10_000
@@ -76,8 +76,8 @@ def _pod_row(pod: PodFacts, *, wide: bool, namespaces: bool) -> list[str]:
         format_age(pod.age_s),
     ]
     if wide:
-        pids = [str(c["pid"]) for c in pod.containers if c["pid"]]
-        commands = "; ".join(shlex.join(c.get("command", [])) for c in pod.containers)
+        pids = [str(c.pid) for c in pod.containers if c.pid]
+        commands = "; ".join(shlex.join(c.command) for c in pod.containers)
         labels = ",".join(f"{key}={value}" for key, value in pod.labels.items())
         row += [",".join(pod.gpu_uuids) or "-", ",".join(pids) or "-", _cut(commands, 60) or "-", labels or "-"]
     return row
@@ -88,16 +88,19 @@ def memory_of(pod: PodFacts) -> str:
     return format_mib(pod.memory_mib) if pod.gpus else pod.requested_memory or "-"
 
 
-def tenant_table(tenants: Sequence[dict[str, Any]], *, wide: bool = False) -> Table:
+def tenant_table(tenants: Sequence[TenantFacts], *, wide: bool = False) -> Table:
     """Tenants, one a row, with the numbers of their GPUs and what they hold of all of them."""
     head = ["TENANT", "GPU", "REQUEST", "LIMIT", "MEMORY", "INJECTION"]
     table = [[*head, *(["ENFORCED", "UUID"] if wide else [])]]
     for tenant in tenants:
-        pieces = tenant["slices"]
-        sums = [sum(piece[key] for piece in pieces) for key in ("request_milli", "limit_milli", "memory_mib")]
-        shares = [format_milli(sums[0]), format_milli(sums[1]), format_mib(sums[2])]
-        row = [tenant["name"], ",".join(map(str, tenant["gpus"])) or "-", *shares, tenant["injection"] or "-"]
-        table.append([*row, *([tenant["enforce"], ",".join(piece["gpu"] for piece in pieces)] if wide else [])])
+        pieces = tenant.slices
+        shares = [
+            format_milli(sum(piece.request_milli for piece in pieces)),
+            format_milli(sum(piece.limit_milli for piece in pieces)),
+            format_mib(sum(piece.memory_mib for piece in pieces)),
+        ]
+        row = [tenant.name, ",".join(map(str, tenant.gpus)) or "-", *shares, tenant.injection or "-"]
+        table.append([*row, *([tenant.enforce, ",".join(piece.gpu for piece in pieces)] if wide else [])])
     return table
 
 
@@ -113,9 +116,8 @@ def gpu_table(gpus: Sequence[GpuFacts], *, wide: bool = False) -> Table:
         numa = "-" if gpu.numa is None else str(gpu.numa)
         table.append([*row, *([numa, gpu.cores or "-", gpu.driver or "-"] if wide else [])])
         for tenant in gpu.tenants:
-            size = format_mib(tenant["memory_mib"])
-            share = format_milli(tenant["request_milli"])
-            row = ["", f"  {tenant['name']}", f"  {share}", f"  {size}", "", "", ""]
+            size, share = format_mib(tenant.memory_mib), format_milli(tenant.request_milli)
+            row = ["", f"  {tenant.name}", f"  {share}", f"  {size}", "", "", ""]
             table.append([*row, *([""] * len(more))])
     return table
 

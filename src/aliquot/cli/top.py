@@ -31,13 +31,13 @@ def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
     from aliquot.arbiter.client import ArbiterClient
     from aliquot.cli.top_text import render
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
+    from aliquot.standalone.wire import InfoCall, RunningCall
 
     runtime = RuntimeDir(runtime_dir())
-    facts = ask_engine("info").facts
-    assert facts is not None
+    facts = ask_engine(InfoCall())
     with ArbiterClient(runtime.root) as arbiter:
         if output == "json":
-            click.echo(as_json(facts, arbiter.status(), _waiting(), ask_engine("running").processes or {}))
+            click.echo(as_json(facts, arbiter.status(), _waiting(), ask_engine(RunningCall()).processes))
         elif once or not on_screen():
             click.echo(render(facts, arbiter.status(), _waiting(), columns()))
         elif plain or not takes_keys():
@@ -79,8 +79,10 @@ def _refresh(draw: Any, interval_s: float) -> None:
 
 def _waiting() -> dict[str, str]:
     """Why each SharePod and run waits that has no place, by name, in order."""
-    pods = ask_engine("pods").pods or []
-    runs = ask_engine("running").queue or []
+    from aliquot.standalone.wire import PodsCall, RunningCall
+
+    pods = ask_engine(PodsCall()).pods
+    runs = ask_engine(RunningCall()).queue
     return {pod.name: pod.message for pod in pods if pod.phase == "Pending"} | {run.name: run.reason for run in runs}
 
 

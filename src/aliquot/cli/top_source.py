@@ -13,7 +13,7 @@ from aliquot.driver.sensors import SensorReader
 from aliquot.standalone.client import ask
 from aliquot.standalone.measured import measured_gpus, workloads_of
 from aliquot.standalone.paths import RuntimeDir
-from aliquot.standalone.wire import Call, QueuedRun
+from aliquot.standalone.wire import EndCall, InfoCall, PodsCall, PromisedCall, QueuedRun, RunningCall
 from aliquot.status import Workload
 from aliquot.status.promise import PromiseHistory
 
@@ -41,7 +41,7 @@ class EngineSource:
         Raises:
             AliquotError: it does not exist, or the engine is gone.
         """
-        return "; ".join(ask(self._runtime, Call("end", name=name)).lines or [])
+        return "; ".join(ask(self._runtime, EndCall(name)).lines)
 
     def __call__(self) -> Look:
         """Everything now.
@@ -49,20 +49,19 @@ class EngineSource:
         Raises:
             NoEngine: the engine is gone.
         """
-        facts = ask(self._runtime, Call("info")).facts
-        assert facts is not None
-        promised = ask(self._runtime, Call("promised")).promised or []
-        pods = ask(self._runtime, Call("pods")).pods or []
-        running = ask(self._runtime, Call("running"))
+        facts = ask(self._runtime, InfoCall())
+        promised = ask(self._runtime, PromisedCall()).gpus
+        pods = ask(self._runtime, PodsCall()).pods
+        running = ask(self._runtime, RunningCall())
         if self._sensors is None:
             self._sensors = self._reader(emulated=bool(facts.emulate))
         node = socket.gethostname()
         gpus = measured_gpus(promised, self._status(), self._promises.kept_percent)
         title = f"{node} (emulates {facts.emulate})" if facts.emulate else node
-        queued = [_queued(run) for run in running.queue or []]
+        queued = [_queued(run) for run in running.queue]
         return Look(
             title, self._promises.window_s, gpus, [*queued, *workloads_of(gpus, pods, {})],
-            processes=running.processes or {}, sensors=in_words(self._sensors.now),
+            processes=running.processes, sensors=in_words(self._sensors.now),
         )  # fmt: skip
 
     def _reader(self, *, emulated: bool) -> SensorReader:

@@ -88,17 +88,17 @@ def _this_machine() -> tuple[str, Topology, tuple[str, ...], dict[int, int]]:
     """The GPUs of the engine that is up, with what its tenants hold; the driver's where none is up."""
     from aliquot.driver.discovery import NoDriver, find_driver, gpu_topology, list_gpus
     from aliquot.standalone.client import NoEngine
+    from aliquot.standalone.wire import InfoCall, TenantsCall
 
     taken: dict[int, int] = {}
     try:
-        up = ask_engine("info").facts
-        assert up is not None
+        up = ask_engine(InfoCall())
         gpus, source = up.gpus, f"{up.emulate} (emulated, engine up)" if up.emulate else "this machine (engine up)"
         index = {gpu.uuid: gpu.index for gpu in gpus}
-        for tenant in ask_engine("tenants").tenants or []:
-            for piece in tenant["slices"]:
-                at = index[piece["gpu"]]
-                taken[at] = taken.get(at, 0) + piece["request_milli"]
+        for tenant in ask_engine(TenantsCall()).tenants:
+            for piece in tenant.slices:
+                at = index[piece.gpu]
+                taken[at] = taken.get(at, 0) + piece.request_milli
     except NoEngine:
         try:
             gpus, source = list_gpus(find_driver().libnvml), "this machine"

@@ -150,8 +150,6 @@ def _dashboard(
     engine: Engine, pods: Pods, server: EngineServer, port: int | None, history: Path | None
 ) -> Iterator[str]:
     """The pages while the engine is up, and GPU-hours for its server; gives the pages' address."""
-    import msgspec
-
     from aliquot.standalone.status_source import EngineSource
     from aliquot.status.history import hours_range
     from aliquot.web.app import everyone
@@ -161,7 +159,7 @@ def _dashboard(
 
     recorder = LongHistory(history, Limits(max_bytes=MAX_HISTORY_BYTES) if history else None)
     source = EngineSource(engine, pods, recorder).start()
-    server.hours = lambda since: msgspec.to_builtins(source.past.hours(hours_range(since)))
+    server.hours = lambda since: source.past.hours(hours_range(since))
     wanted, tries = (DASHBOARD_PORT, PORTS_TRIED) if port is None else (port, 1)
     try:
         with WebServer(everyone(source), port=wanted, tries=tries) as pages:

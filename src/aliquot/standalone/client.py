@@ -13,15 +13,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar, cast
 
 import msgspec
 
 from aliquot.lib.package import of_another_version
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.standalone.paths import RuntimeDir, state_dir
-from aliquot.standalone.wire import COMMAND_ENDED, WIRE, Call, Reply, RunLease, encode_call
+from aliquot.standalone.wire import (
+    COMMAND_ENDED,
+    WIRE,
+    Call,
+    InfoCall,
+    LeaseCall,
+    LeftBehind,
+    Refusal,
+    RunLease,
+    Waiting,
+    decode_answer,
+    encode_call,
+)  # fmt: skip
 
+A = TypeVar("A")
 START_TIMEOUT_S: Final = 30.0
 ATTEMPTS: Final = 5
 _PEER: Final = struct.Struct("3i")
@@ -78,7 +91,8 @@ class EngineConnection:
             self._socket.shutdown(socket.SHUT_WR)
             self._lost.wait(SILENCE_S)
         line, whole, _ = self._last.partition(b"\n")
-        return msgspec.json.decode(line, type=Reply).left_behind if whole else 0
+        answer = decode_answer(line) if whole else None
+        return answer.processes if isinstance(answer, LeftBehind) else 0
 
     def wait_until_lost(self) -> None:
         """Return when the engine closes the connection."""
@@ -87,8 +101,8 @@ class EngineConnection:
                 self._last += data
         self._lost.set()
 
-    def ask(self, call: Call) -> Reply:
-        """One reply to one call.
+    def ask(self, call: Call[A]) -> A:
+        """One answer to one call.
 
         Raises:
             EngineRefused: the engine said no.
@@ -100,19 +114,19 @@ class EngineConnection:
             raise NoEngine("the engine went away") from None
         if not select.select([self._socket], [], [], SILENCE_S)[0]:
             sys.stderr.write(f"aliquot: the engine at {self._root} has not answered for {SILENCE_S:g} s; waiting\n")
-        return self.next_reply()
+        return self.next_answer(call)
 
-    def replies(self, call: Call) -> Iterator[Reply]:
-        """Every reply until the engine closes the connection."""
+    def answers(self, call: Call[A]) -> Iterator[A]:
+        """Every answer until the engine closes the connection."""
         yield self.ask(call)
         while True:
             try:
-                yield self.next_reply()
+                yield self.next_answer(call)
             except NoEngine:
                 return
 
-    def next_reply(self) -> Reply:
-        """The next line of an answer that has several.
+    def next_answer(self, call: Call[A]) -> A:
+        """The next answer to a call that has several.
 
         Raises:
             EngineRefused: the engine said no.
@@ -128,24 +142,24 @@ class EngineConnection:
         if other := of_another_version(f"the engine at {self._root}", line, WIRE, pid):
             raise EngineRefused(other, 1)
         try:
-            reply = msgspec.json.decode(line, type=Reply)
+            answer = decode_answer(line)
         except msgspec.MsgspecError as error:
             raise EngineRefused(
                 f"the engine at {self._root} gave an answer that is not understood: {error}", 1
             ) from None
-        if reply.error:
-            raise EngineRefused(reply.error, reply.code)
-        return reply
+        if isinstance(answer, Refusal):
+            raise EngineRefused(answer.error, answer.code)
+        return cast(A, answer)  # of this protocol, as its number says
 
 
-def ask(runtime: RuntimeDir, call: Call) -> Reply:
+def ask(runtime: RuntimeDir, call: Call[A]) -> A:
     """One call on a connection of its own."""
     with EngineConnection(runtime) as connection:
         return connection.ask(call)
 
 
 def lease(
-    runtime: RuntimeDir, call: Call, *, emulate: str | None, waits: Callable[[str], None] = lambda reason: None
+    runtime: RuntimeDir, call: LeaseCall, *, emulate: str | None, waits: Callable[[str], None] = lambda reason: None
 ) -> tuple[EngineConnection, RunLease]:
     """A place for a run: from the engine that is up, else from one started for it, which ends with its last run.
 
@@ -163,7 +177,7 @@ def lease(
             continue
         try:
             _require_same_machine(runtime, emulate)
-            reply = connection.ask(call)
+            answer = connection.ask(call)
         except NoEngine:  # it was just ending with its last run: start a new one
             connection.close()
             time.sleep(0.05 * attempt)
@@ -171,25 +185,27 @@ def lease(
         except BaseException:
             connection.close()
             raise
-        return connection, _granted(connection, reply, waits)
+        return connection, _granted(connection, call, answer, waits)
     raise NoEngine(f"the engine at {runtime.root} keeps going away; see {runtime.engine_log}")
 
 
-def _granted(connection: EngineConnection, reply: Reply, waits: Callable[[str], None]) -> RunLease:
+def _granted(
+    connection: EngineConnection, call: LeaseCall, answer: RunLease | Waiting, waits: Callable[[str], None]
+) -> RunLease:
     """The place, once the engine has stopped answering with reasons to wait."""
     try:
-        while reply.lease is None:
-            waits(reply.text)
-            reply = connection.next_reply()
-        return reply.lease
+        while isinstance(answer, Waiting):
+            waits(answer.reason)
+            answer = connection.next_answer(call)
+        return answer
     except BaseException:
         connection.close()
         raise
 
 
 def _require_same_machine(runtime: RuntimeDir, emulate: str | None) -> None:
-    facts = ask(runtime, Call("info")).facts
-    if facts is None or not emulate or facts.emulate == emulate:
+    facts = ask(runtime, InfoCall())
+    if not emulate or facts.emulate == emulate:
         return
     up = f"emulates {facts.emulate}" if facts.emulate else "drives this machine's own GPUs"
     raise UserError(f"the engine at {runtime.root} {up}, not {emulate}; leave --emulate out, or end that engine first")
@@ -218,10 +234,10 @@ def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:
     if not line:
         process.wait()
         raise EngineRefused(f"the engine did not start (status {process.returncode}); see {runtime.engine_log}", 1)
-    reply = msgspec.json.decode(line, type=Reply)
-    if reply.error:
+    answer = decode_answer(line)
+    if isinstance(answer, Refusal):
         process.wait()
-        raise EngineRefused(reply.error, reply.code)
+        raise EngineRefused(answer.error, answer.code)
 
 
 def _engine_environment() -> dict[str, str]:

@@ -21,6 +21,7 @@ from aliquot.standalone.logs import ContainerLog
 from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.tenant import start_program
 from aliquot.standalone.tools import with_tools
+from aliquot.standalone.wire import ContainerStage
 
 BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
@@ -75,7 +76,7 @@ class ContainerRun:
         return dict(self._env)
 
     @property
-    def state(self) -> str:
+    def state(self) -> ContainerStage:
         """Running, Waiting (for its next start) or Terminated."""
         if self.done:
             return "Terminated"

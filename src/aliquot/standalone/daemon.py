@@ -15,25 +15,23 @@ import time
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from aliquot.model.errors import AliquotError
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.lock import EngineLock
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.server import EngineServer
-from aliquot.standalone.wire import Reply
+from aliquot.standalone.wire import AnyAnswer, Ready, Refusal, encode_answer
 
 FIRST_CALLER_S: Final = 20.0
 REST_EVERY_S: Final = 5.0
 PREDECESSOR_S: Final = 15.0
 
 
-def _say(reply: Reply) -> bool:
+def _say(answer: AnyAnswer) -> bool:
     """Answer the run that started this engine; returns whether it is still there."""
     try:
-        os.write(1, msgspec.json.encode(reply) + b"\n")
+        os.write(1, encode_answer(answer))
     except BrokenPipeError:
         return False
     finally:
@@ -56,12 +54,12 @@ def main() -> int:
     try:
         with EngineLock(runtime, wait_s=PREDECESSOR_S) as lock:
             if lock is None:  # another run was faster; its engine serves us too
-                _say(Reply())
+                _say(Ready())
                 return 0
             with Engine.start(options.emulate, runtime_dir=runtime.root, state_dir=options.state_dir) as engine:
                 _serve(engine, lock)
     except AliquotError as error:
-        _say(Reply(error=str(error), code=error.exit_code))
+        _say(Refusal(str(error), error.exit_code))
         return error.exit_code
     return 0
 
@@ -70,7 +68,7 @@ def _serve(engine: Engine, lock: EngineLock) -> None:
     idle = threading.Event()
     server = EngineServer(engine, Pods(engine), on_idle=idle.set)
     try:
-        if not _say(Reply()) and server.close_if_idle():
+        if not _say(Ready()) and server.close_if_idle():
             return
         first_s = time.monotonic() + FIRST_CALLER_S
         while True:

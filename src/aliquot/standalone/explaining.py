@@ -24,7 +24,7 @@ from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits
 from aliquot.placement.saved import BadLedger, load
 from aliquot.placement.sentences import never
-from aliquot.standalone.wire import Call, ExplanationFacts, GpuFacts
+from aliquot.standalone.wire import ExplainCall, ExplanationFacts, Explanations, GpuFacts, GpuTenant
 
 if TYPE_CHECKING:
     from aliquot.arbiter.records import Status
@@ -45,10 +45,7 @@ def gpu_facts(ledger: MachineLedger, gpus: Sequence[Gpu]) -> list[GpuFacts]:
             "exclusion": ",".join(sorted({r.labels.exclusion for r in residents} - {""})),
             "gpuID": ",".join(sorted({r.gpu_id for r in residents} - {""})),
         }
-        tenants = [
-            {"name": share.tenant, "request_milli": share.request_milli, "memory_mib": share.memory_mib}
-            for share in held.shares
-        ]
+        tenants = [GpuTenant(share.tenant, share.request_milli, share.memory_mib) for share in held.shares]
         facts = GpuFacts(
             gpu.index, gpu.uuid, gpu.model, gpu.memory_mib, held.free_milli, held.free_mib, tenants,
             {kind: text for kind, text in labels.items() if text}, gpu.links, gpu.numa, core_list(gpu.near_cores),
@@ -64,7 +61,7 @@ def promised_gpus(engine: Engine) -> list[status.Gpu]:
     return [msgspec.structs.replace(gpu, emulated=True) for gpu in gpus] if engine.emulated else gpus
 
 
-def explanations(engine: Engine, pods: Pods, call: Call) -> list[ExplanationFacts]:
+def explanations(engine: Engine, pods: Pods, call: ExplainCall) -> Explanations:
     """What a call asks to explain: a request, a SharePod or a tenant by name, or all SharePods that wait.
 
     Raises:
@@ -73,10 +70,10 @@ def explanations(engine: Engine, pods: Pods, call: Call) -> list[ExplanationFact
     status = engine.measure()
     request = call.request
     if request is not None:
-        return [engine.look(lambda ledger: explained(ledger, call.name or "the request", request))]
+        return Explanations([engine.look(lambda ledger: explained(ledger, call.name or "the request", request))])
     names = [call.name] if call.name else [pod.name for pod in pods.facts() if pod.phase == "Pending"]
     found = [_by_name(engine, pods, name) for name in names]
-    return [_with_wakes(each, status) if status is not None else each for each in found]
+    return Explanations([_with_wakes(each, status) if status is not None else each for each in found])
 
 
 def explained(ledger: MachineLedger, name: str, request: GpuRequest) -> ExplanationFacts:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -29,7 +28,7 @@ from aliquot.standalone.documents import read_documents
 from aliquot.standalone.engine import Engine, EngineTenant
 from aliquot.standalone.logs import ALL, ContainerLog
 from aliquot.standalone.roster import Roster
-from aliquot.standalone.wire import LogCut, PodFacts, RunLease
+from aliquot.standalone.wire import ContainerFacts, LogCut, PodFacts, RunLease
 
 EVENTS_KEPT = 50
 log = Logger("standalone")
@@ -392,13 +391,6 @@ class Pods:
         )
 
     @staticmethod
-    def _describe_container(run: ContainerRun) -> dict[str, Any]:
-        return {
-            "name": run.spec.name,
-            "state": run.state,
-            "reason": run.reason,
-            "pid": run.pid,
-            "exit_status": run.exit_status,
-            "restarts": run.restarts,
-            "command": [*run.spec.command, *run.spec.args],
-        }
+    def _describe_container(run: ContainerRun) -> ContainerFacts:
+        command = [*run.spec.command, *run.spec.args]
+        return ContainerFacts(run.spec.name, run.state, run.reason, run.pid, run.exit_status, run.restarts, command)

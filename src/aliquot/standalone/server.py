@@ -10,21 +10,54 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import GpuUuid, TenantName, tenant_name
-from aliquot.model.requests import GpuRequest
 from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, EngineTenant
 from aliquot.standalone.explaining import explanations, gpu_facts, promised_gpus
-from aliquot.standalone.logs import ALL
 from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.queueing import RunQueue
-from aliquot.standalone.wire import COMMAND_ENDED, Call, EngineFacts, Reply, RunLease, decode_call, encode_reply
+from aliquot.standalone.wire import (
+    COMMAND_ENDED,
+    AnyAnswer,
+    AnyCall,
+    ApplyCall,
+    DeleteCall,
+    EndCall,
+    EngineFacts,
+    ExecCall,
+    ExplainCall,
+    GpuList,
+    GpusCall,
+    HoursCall,
+    HourSums,
+    InfoCall,
+    LeaseCall,
+    LeftBehind,
+    Lines,
+    LogsCall,
+    PodList,
+    PodsCall,
+    PromisedCall,
+    PromisedGpus,
+    Refusal,
+    RunLease,
+    Running,
+    RunningCall,
+    TenantFacts,
+    TenantList,
+    TenantsCall,
+    TenantSlice,
+    Waiting,
+    decode_call,
+    encode_answer,
+)  # fmt: skip
+from aliquot.status import Hours
 
 LINE_BYTES: Final = 4 << 20
 OUT_OF_DESCRIPTORS_S: Final = 0.1
@@ -48,7 +81,7 @@ class EngineServer:
         self._engine = engine
         self._pods = pods
         self._on_idle = on_idle
-        self.hours: Callable[[str], dict[str, Any]] | None = None
+        self.hours: Callable[[str], Hours] | None = None
         """GPU-hours of a time to look back; None where nothing is recorded."""
         self._history = history
         self._queue = RunQueue(engine, pods)
@@ -99,59 +132,58 @@ class EngineServer:
                 return
             try:
                 call = decode_call(line)
-                if call.verb == "lease":
+                if isinstance(call, LeaseCall):
                     self._hold(connection, call)
                     return
-                if call.verb == "exec":
-                    _send(connection, Reply(lease=self._place(call)))
+                if isinstance(call, ExecCall):
+                    _send(connection, self._place(call))
                     _wait_for_end(connection)  # the caller hangs up, or finds that the engine has
                     return
-                for reply in self._answers(call, connection):
-                    _send(connection, reply)
+                for answer in self._answers(call, connection):
+                    _send(connection, answer)
             except (msgspec.MsgspecError, RecursionError) as error:
-                _send(connection, Reply(error=f"the call is not understood: {error}", code=1))
+                _send(connection, Refusal(f"the call is not understood: {error}"))
             except AliquotError as error:
-                _send(connection, Reply(error=str(error), code=error.exit_code))
+                _send(connection, Refusal(str(error), error.exit_code))
             except OSError as error:  # a file that cannot be written; a caller who hung up does not read this either
-                _send(connection, Reply(error=in_words(error), code=1))
+                _send(connection, Refusal(in_words(error)))
             except Exception as error:
                 _LOG.exception("a defect ended a call", of=line[:200].decode(errors="replace"))
-                _send(connection, Reply(error=f"a defect of the engine, see its log: {error!r}", code=1))
+                _send(connection, Refusal(f"a defect of the engine, see its log: {error!r}"))
 
-    def _answers(self, call: Call, connection: socket.socket) -> Iterator[Reply]:
-        match call.verb:
-            case "info":
-                yield Reply(facts=self._facts())
-            case "apply":
-                yield Reply(lines=self._pods.apply(call.text, restart=call.restart))
-            case "pods":
-                yield Reply(pods=self._pods.facts(call.name), lost=self._pods.lost)
-            case "gpus":
-                yield Reply(gpus=self._engine.look(lambda ledger: gpu_facts(ledger, self._engine.gpus)))
-            case "promised":
-                yield Reply(promised=promised_gpus(self._engine))
-            case "explain":
-                yield Reply(explanations=explanations(self._engine, self._pods, call))
-            case "tenants":
+    def _answers(self, call: AnyCall, connection: socket.socket) -> Iterator[AnyAnswer]:
+        match call:
+            case InfoCall():
+                yield self._facts()
+            case ApplyCall():
+                yield Lines(self._pods.apply(call.text, restart=call.restart))
+            case PodsCall():
+                yield PodList(self._pods.facts(call.name), self._pods.lost)
+            case GpusCall():
+                yield GpuList(self._engine.look(lambda ledger: gpu_facts(ledger, self._engine.gpus)))
+            case PromisedCall():
+                yield PromisedGpus(promised_gpus(self._engine))
+            case ExplainCall():
+                yield explanations(self._engine, self._pods, call)
+            case TenantsCall():
                 index = {gpu.uuid: gpu.index for gpu in self._engine.gpus}
-                yield Reply(tenants=[tenant_facts(tenant, index) for tenant in self._engine.tenants.values()])
-            case "running":
+                yield TenantList([tenant_facts(tenant, index) for tenant in self._engine.tenants.values()])
+            case RunningCall():
                 folders = {name: tenant.folder.directory for name, tenant in self._engine.tenants.items()}
-                yield Reply(processes=named_processes(folders), queue=self._queue.waiting())
-            case "hours":
-                yield Reply(hours=self._hours(call.text))
-            case "end":
-                yield Reply(lines=[self._end(call.name)])
-            case "delete":
-                yield Reply(lines=[self._pods.delete(call.name)])
-            case "logs":
-                cut = call.cut or ALL
-                for lines in self._pods.logs(call.name, call.container, follow=call.follow, cut=cut):
+                yield Running(named_processes(folders), self._queue.waiting())
+            case HoursCall():
+                yield HourSums(self._hours(call.since))
+            case EndCall():
+                yield Lines([self._end(call.name)])
+            case DeleteCall():
+                yield Lines([self._pods.delete(call.name)])
+            case LogsCall():
+                for lines in self._pods.logs(call.name, call.container, follow=call.follow, cut=call.cut):
                     if not lines and _hung_up(connection):
                         return
-                    yield Reply(lines=lines)
-            case _:
-                yield Reply(error=f'the engine knows no "{call.verb}"; it is older or newer than this command')
+                    yield Lines(lines)
+            case LeaseCall() | ExecCall():
+                raise AssertionError("these keep their connection")
 
     def _facts(self) -> EngineFacts:
         engine = self._engine
@@ -160,7 +192,7 @@ class EngineServer:
             len(engine.tenants), engine.ledger.policy, str(self._history or ""),
         )  # fmt: skip
 
-    def _hold(self, connection: socket.socket, call: Call) -> None:
+    def _hold(self, connection: socket.socket, call: LeaseCall) -> None:
         """Make the caller a tenant until it closes its connection."""
         with self._lock:
             if self._closed:
@@ -168,14 +200,12 @@ class EngineServer:
             self._leases += 1
         try:
             name = tenant_name(call.name)
-            if call.request is None:
-                raise AliquotError("the call has no request; this command is older or newer than the engine")
-            tenant = self._admit(name, connection, call, call.request)
+            tenant = self._admit(name, connection, call)
             if tenant is None:
                 return
             ended, found = False, list[int]()
             try:
-                _send(connection, Reply(lease=tenant.lease()))
+                _send(connection, tenant.lease())
                 ended = _wait_for_end(connection)
             finally:
                 # A shell's background job outlives its shell, but for its use of the GPU, which the next tenant gets;
@@ -184,7 +214,7 @@ class EngineServer:
                     found = end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S, on_gpu=True)
                 self._engine.release(tenant, grace_s=ORPHAN_GRACE_S, keep=ended)
             if ended:
-                _send(connection, Reply(left_behind=len(found)))
+                _send(connection, LeftBehind(len(found)))
         finally:
             with self._lock:
                 self._leases -= 1
@@ -192,10 +222,9 @@ class EngineServer:
             if idle:
                 self._on_idle()
 
-    def _admit(
-        self, name: TenantName, connection: socket.socket, call: Call, request: GpuRequest
-    ) -> EngineTenant | None:
+    def _admit(self, name: TenantName, connection: socket.socket, call: LeaseCall) -> EngineTenant | None:
         """The caller as a tenant; None if it closed its connection while it waited for room."""
+        request = call.request
         if request.memory is not None:
             self._engine.check_possible(request)
         if not call.wait:
@@ -205,10 +234,10 @@ class EngineServer:
             request,
             cpu_bind=call.cpu_bind,
             gone=lambda: self._closed or _hung_up(connection),
-            say=lambda reason: _send(connection, Reply(text=reason)),
+            say=lambda reason: _send(connection, Waiting(reason)),
         )
 
-    def _hours(self, since: str) -> dict[str, Any]:
+    def _hours(self, since: str) -> Hours:
         if self.hours is None:
             raise AliquotError(
                 "this engine records no GPU-hours, as it serves no dashboard; start one with: aliquot up"
@@ -223,27 +252,25 @@ class EngineServer:
         end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S)
         return f"run/{name} ended"
 
-    def _place(self, call: Call) -> RunLease:
-        """The place of a SharePod's container, or of a run whose name is `text`."""
-        tenant = self._engine.tenants.get(TenantName(call.text))
+    def _place(self, call: ExecCall) -> RunLease:
+        """The place of a SharePod's container, or of a run."""
+        tenant = self._engine.tenants.get(TenantName(call.run))
         if tenant is not None and self._pods.request_of(call.name) is None:
             return tenant.lease()
         return self._pods.place_of(call.name, call.container)
 
 
-def tenant_facts(tenant: EngineTenant, index: Mapping[GpuUuid, int]) -> dict[str, Any]:
+def tenant_facts(tenant: EngineTenant, index: Mapping[GpuUuid, int]) -> TenantFacts:
     """A tenant as `get tenants` shows it; `index` has the number of each GPU by its UUID."""
-    return {
-        "name": tenant.name,
-        "injection": tenant.folder.injection(),
-        "enforce": tenant.enforce,
-        "gpus": [index[piece.gpu] for piece in tenant.plan.slices],
-        "slices": [msgspec.structs.asdict(piece) for piece in tenant.plan.slices],
-    }
+    slices = tenant.plan.slices
+    return TenantFacts(
+        tenant.name, tenant.folder.injection(), tenant.enforce, [index[piece.gpu] for piece in slices],
+        [TenantSlice(piece.gpu, piece.request_milli, piece.limit_milli, piece.memory_mib) for piece in slices],
+    )  # fmt: skip
 
 
-def _send(connection: socket.socket, reply: Reply) -> None:
-    connection.sendall(encode_reply(reply))
+def _send(connection: socket.socket, answer: AnyAnswer) -> None:
+    connection.sendall(encode_answer(answer))
 
 
 def _wait_for_end(connection: socket.socket) -> bool:

@@ -4,124 +4,55 @@ One connection, one call. The call `lease` keeps its connection: a place lasts a
 that holds it, so a runner that dies in whatever way leaves nothing behind. A runner whose command has ended says so,
 and gets the number of processes that still used the GPU and were ended. A lease with `wait` is answered by lines that
 say why it waits, until there is room. The call `exec` keeps its connection too, so that its command ends with the
-engine.
+engine. A call is one struct for each verb, whose parameter is what the engine answers; a refusal may come instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from aliquot import status
 from aliquot.driver.gpu import Gpu
 from aliquot.lib.package import version
+from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Enforce, GpuRequest
 from aliquot.model.sharepod import SharePodManifest
 from aliquot.status.workloads import PENDING, ContainerState, pod_state
 
-WIRE: Final = 2
-"""Raised when a change to calls or replies would be misunderstood. New fields have defaults instead."""
+WIRE: Final = 3
+"""Raised when a change to calls or answers would be misunderstood. New fields have defaults instead."""
 COMMAND_ENDED: Final = b"ended\n"
+_STAGES: Final[Mapping[str, Literal["waiting", "running", "terminated"]]] = {
+    "Waiting": "waiting",
+    "Running": "running",
+    "Terminated": "terminated",
+}
+A = TypeVar("A", covariant=True)
 
 
-class LogCut(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The part of a log that is wanted: its last lines, what is not older than that, the run before the last start."""
-
-    tail: int | None = None
-    since_s: float | None = None
-    previous: bool = False
+ContainerStage = Literal["Waiting", "Running", "Terminated"]
 
 
-class Call(msgspec.Struct, omit_defaults=True):
-    """One line to the engine; which fields matter depends on `verb`."""
-
-    verb: str
-    name: str = ""
-    text: str = ""
-    request: GpuRequest | None = None
-    cpu_bind: int = 0
-    follow: bool = False
-    restart: bool = False
-    container: str = ""
-    pid: int = 0
-    wait: bool = False
-    cut: LogCut | None = None
+class Answer(msgspec.Struct, tag_field="kind", omit_defaults=True):
+    """What the engine says to a call."""
 
 
-def encode_reply(reply: Reply) -> bytes:
-    """The line for a reply."""
-    reply.wire, reply.version = WIRE, version()
-    return msgspec.json.encode(reply) + b"\n"
+class Refusal(Answer, tag="refusal"):
+    """`error` is a sentence for a person and `code` the exit status that goes with it."""
+
+    error: str
+    code: int = 1
 
 
-def encode_call(call: Call) -> bytes:
-    """The line for a call."""
-    return msgspec.json.encode(call, enc_hook=_fraction_text) + b"\n"
+class Ready(Answer, tag="ready"):
+    """The engine that was started answers from now on."""
 
 
-def decode_call(line: bytes) -> Call:
-    """The call of a line.
-
-    Raises:
-        msgspec.MsgspecError: the line is not a call.
-    """
-    return msgspec.json.decode(line, type=Call, dec_hook=_fraction)
-
-
-def _fraction_text(value: object) -> str:
-    """A part of a GPU's memory, exactly: the one kind of value that msgspec does not know."""
-    assert isinstance(value, Fraction)
-    return str(value)
-
-
-def _fraction(kind: type, text: str) -> Fraction:
-    try:
-        return Fraction(text)
-    except (ValueError, TypeError, ZeroDivisionError):
-        raise ValueError(f"{text!r:.40} is not a fraction") from None
-
-
-class RunLease(msgspec.Struct):
-    """A tenant's place, as its runner needs it; for `exec` with the container's environment and folder."""
-
-    name: str
-    directory: str
-    socket: str
-    libcuda: str
-    libnvml: str
-    visible_devices: str
-    enforce: Enforce = "all"
-    variables: dict[str, str] = {}
-    container: str = ""
-    env: dict[str, str] = {}
-    cwd: str = ""
-
-
-class GpuFacts(Device, frozen=True):
-    """One GPU as `get gpus` shows it: what is promised of it, to whom, and how near the others are."""
-
-    free_milli: int
-    free_mib: int
-    tenants: list[dict[str, Any]]
-    labels: dict[str, str]
-    links: list[str]
-    numa: int | None
-    cores: str
-    driver: str = ""
-
-
-class ExplanationFacts(msgspec.Struct):
-    """The explanation of one request: lines for people, fields for programs."""
-
-    name: str
-    fits: bool
-    lines: list[str]
-    facts: dict[str, Any] = {}
-
-
-class EngineFacts(msgspec.Struct):
+class EngineFacts(Answer, tag="engine"):
     """Facts about the running engine."""
 
     pid: int
@@ -133,6 +64,79 @@ class EngineFacts(msgspec.Struct):
     policy: str = ""
     history: str = ""
     """The file of the dashboard's history; empty where it is in memory."""
+
+
+class TenantSlice(msgspec.Struct, frozen=True):
+    """A part of one GPU, as `get tenants` shows it."""
+
+    gpu: GpuUuid
+    request_milli: int
+    limit_milli: int
+    memory_mib: int
+
+
+class TenantFacts(msgspec.Struct, frozen=True):
+    """A tenant as `get tenants` shows it; `gpus` are the numbers of its GPUs."""
+
+    name: str
+    injection: str
+    enforce: Enforce
+    gpus: list[int]
+    slices: list[TenantSlice]
+
+
+class TenantList(Answer, tag="tenants"):
+    """Every tenant."""
+
+    tenants: list[TenantFacts]
+
+
+class GpuTenant(msgspec.Struct, frozen=True):
+    """A tenant's part of a GPU, as `get gpus` shows it."""
+
+    name: str
+    request_milli: int
+    memory_mib: int
+
+
+class GpuFacts(Device, frozen=True):
+    """One GPU as `get gpus` shows it: what is promised of it, to whom, and how near the others are."""
+
+    free_milli: int
+    free_mib: int
+    tenants: list[GpuTenant]
+    labels: dict[str, str]
+    links: list[str]
+    numa: int | None
+    cores: str
+    driver: str = ""
+
+
+class GpuList(Answer, tag="gpus"):
+    """Every GPU, by index."""
+
+    gpus: list[GpuFacts]
+
+
+class PromisedGpus(Answer, tag="promised"):
+    """Every GPU in the records of the read model, nothing of it measured."""
+
+    gpus: list[status.Gpu]
+
+
+class ExplanationFacts(msgspec.Struct):
+    """The explanation of one request: lines for people, fields for programs."""
+
+    name: str
+    fits: bool
+    lines: list[str]
+    facts: dict[str, Any] = {}
+
+
+class Explanations(Answer, tag="explanations"):
+    """One for each request that was to be explained."""
+
+    explanations: list[ExplanationFacts]
 
 
 class RunProcess(msgspec.Struct, frozen=True):
@@ -150,6 +154,25 @@ class QueuedRun(msgspec.Struct, frozen=True):
     limit_milli: int
     reason: str
     age_s: float
+
+
+class Running(Answer, tag="running"):
+    """The processes of each tenant, and the runs that wait."""
+
+    processes: dict[str, list[RunProcess]]
+    queue: list[QueuedRun]
+
+
+class ContainerFacts(msgspec.Struct, frozen=True):
+    """One container of a SharePod; `exit_status` is that of its last run, None before one has ended."""
+
+    name: str
+    state: ContainerStage
+    reason: str
+    pid: int | None
+    exit_status: int | None
+    restarts: int
+    command: list[str] = []
 
 
 class PodFacts(msgspec.Struct):
@@ -171,7 +194,7 @@ class PodFacts(msgspec.Struct):
     message: str = ""
     reason: str = ""
     requested_memory: str = ""
-    containers: list[dict[str, Any]] = []
+    containers: list[ContainerFacts] = []
     events: list[str] = []
     enforce: Enforce = "all"
     wake_us: int = 0
@@ -181,31 +204,210 @@ class PodFacts(msgspec.Struct):
     @property
     def state(self) -> str:
         """What `get` and the pages call it: Pending, Running, Completed, Error or kubelet's word for trouble."""
-        containers = [ContainerState(c["state"].lower(), c["reason"], c["exit_status"] or 0) for c in self.containers]
+        containers = [ContainerState(_STAGES[c.state], c.reason, c.exit_status or 0) for c in self.containers]
         return self.phase if self.phase == PENDING else pod_state(self.phase, containers)
 
 
-class Reply(msgspec.Struct, omit_defaults=True):
-    """One line back. `error` is a sentence for a person and `code` the exit status that goes with it."""
+class PodList(Answer, tag="pods"):
+    """SharePods; `lost` are those of an engine that was killed, with the phases they were in."""
 
-    wire: int = 0
-    version: str = ""
-    error: str = ""
-    code: int = 1
-    lease: RunLease | None = None
-    facts: EngineFacts | None = None
-    pods: list[PodFacts] | None = None
-    tenants: list[dict[str, Any]] | None = None
-    lines: list[str] | None = None
-    text: str = ""
-    explanations: list[ExplanationFacts] | None = None
-    gpus: list[GpuFacts] | None = None
-    promised: list[status.Gpu] | None = None
-    processes: dict[str, list[RunProcess]] | None = None
-    queue: list[QueuedRun] | None = None
-    hours: dict[str, Any] | None = None
-    left_behind: int = 0
-    """Processes that a run's command left on its GPU, and that were ended."""
-
+    pods: list[PodFacts]
     lost: dict[str, str] = {}
-    """SharePods of an engine that was killed, with the phases they were in."""
+
+
+class HourSums(Answer, tag="hours"):
+    """GPU-hours of a time to look back."""
+
+    hours: status.Hours
+
+
+class Lines(Answer, tag="lines"):
+    """What was done, or a piece of a log."""
+
+    lines: list[str]
+
+
+class RunLease(Answer, tag="lease"):
+    """A tenant's place, as its runner needs it; for `exec` with the container's environment and folder."""
+
+    name: str
+    directory: str
+    socket: str
+    libcuda: str
+    libnvml: str
+    visible_devices: str
+    enforce: Enforce = "all"
+    variables: dict[str, str] = {}
+    container: str = ""
+    env: dict[str, str] = {}
+    cwd: str = ""
+
+
+class Waiting(Answer, tag="waiting"):
+    """Why a lease is not given yet."""
+
+    reason: str
+
+
+class LeftBehind(Answer, tag="left-behind"):
+    """How many processes a run's command left on its GPU, which were ended."""
+
+    processes: int
+
+
+AnyAnswer = (
+    Refusal | Ready | EngineFacts | TenantList | GpuList | PromisedGpus | Explanations | Running | PodList | HourSums
+    | Lines | RunLease | Waiting | LeftBehind
+)  # fmt: skip
+
+
+class Call(msgspec.Struct, Generic[A], tag_field="verb", omit_defaults=True, frozen=True):
+    """One line to the engine, which answers with an `A`."""
+
+
+class InfoCall(Call[EngineFacts], tag="info", frozen=True):
+    """Facts about the engine."""
+
+
+class ApplyCall(Call[Lines], tag="apply", frozen=True):
+    """Create the SharePods of a text; with `restart` those that differ from it are started anew."""
+
+    text: str
+    restart: bool = False
+
+
+class PodsCall(Call[PodList], tag="pods", frozen=True):
+    """One SharePod by its full name, or all."""
+
+    name: str = ""
+
+
+class GpusCall(Call[GpuList], tag="gpus", frozen=True):
+    """Every GPU with its tenants."""
+
+
+class PromisedCall(Call[PromisedGpus], tag="promised", frozen=True):
+    """Every GPU as its ledger promises it."""
+
+
+class ExplainCall(Call[Explanations], tag="explain", frozen=True):
+    """Explain a request, a SharePod or tenant by its name, or all SharePods that wait."""
+
+    name: str = ""
+    request: GpuRequest | None = None
+
+
+class TenantsCall(Call[TenantList], tag="tenants", frozen=True):
+    """Every tenant."""
+
+
+class RunningCall(Call[Running], tag="running", frozen=True):
+    """Processes, and runs that wait."""
+
+
+class HoursCall(Call[HourSums], tag="hours", frozen=True):
+    """GPU-hours; `since` says how far to look back, as 7d."""
+
+    since: str = ""
+
+
+class EndCall(Call[Lines], tag="end", frozen=True):
+    """End a SharePod or a run, by the name that `top` shows."""
+
+    name: str
+
+
+class DeleteCall(Call[Lines], tag="delete", frozen=True):
+    """Delete a SharePod by its full name."""
+
+    name: str
+
+
+class LogCut(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The part of a log that is wanted: its last lines, what is not older than that, the run before the last start."""
+
+    tail: int | None = None
+    since_s: float | None = None
+    previous: bool = False
+
+
+class LogsCall(Call[Lines], tag="logs", frozen=True):
+    """What a container printed, in pieces; the first container where none is named."""
+
+    name: str
+    container: str = ""
+    follow: bool = False
+    cut: LogCut = LogCut()
+
+
+class LeaseCall(Call[RunLease | Waiting], tag="lease", frozen=True):
+    """A place for a run, as long as the connection lasts; with `wait` also one that there is no room for yet."""
+
+    name: str
+    request: GpuRequest
+    cpu_bind: int = 0
+    wait: bool = False
+
+
+class ExecCall(Call[RunLease], tag="exec", frozen=True):
+    """The place of a SharePod's container, or of the run that is called `run`."""
+
+    name: str
+    run: str
+    container: str = ""
+
+
+AnyCall = (
+    InfoCall | ApplyCall | PodsCall | GpusCall | PromisedCall | ExplainCall | TenantsCall | RunningCall | HoursCall
+    | EndCall | DeleteCall | LogsCall | LeaseCall | ExecCall
+)  # fmt: skip
+
+
+class _Line(msgspec.Struct):
+    """An answer with the protocol and version of the program that gives it."""
+
+    answer: AnyAnswer
+    wire: int = WIRE
+    version: str = ""
+
+
+def encode_answer(answer: AnyAnswer) -> bytes:
+    """The line for an answer."""
+    return msgspec.json.encode(_Line(answer, version=version())) + b"\n"
+
+
+def decode_answer(line: bytes) -> AnyAnswer:
+    """The answer of a line.
+
+    Raises:
+        msgspec.MsgspecError: the line is not an answer.
+    """
+    return msgspec.json.decode(line, type=_Line).answer
+
+
+def encode_call(call: Call[Any]) -> bytes:
+    """The line for a call."""
+    return msgspec.json.encode(call, enc_hook=_fraction_text) + b"\n"
+
+
+def decode_call(line: bytes) -> AnyCall:
+    """The call of a line.
+
+    Raises:
+        msgspec.MsgspecError: the line is not a call.
+    """
+    call: AnyCall = msgspec.json.decode(line, type=AnyCall, dec_hook=_fraction)
+    return call
+
+
+def _fraction_text(value: object) -> str:
+    """A part of a GPU's memory, exactly: the one kind of value that msgspec does not know."""
+    assert isinstance(value, Fraction)
+    return str(value)
+
+
+def _fraction(kind: type, text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except (ValueError, TypeError, ZeroDivisionError):
+        raise ValueError(f"{text!r:.40} is not a fraction") from None

@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.model.errors import AliquotError
 from aliquot.standalone.client import EngineConnection
 from aliquot.standalone.paths import RuntimeDir
-from aliquot.standalone.wire import Call, Reply
+from aliquot.standalone.wire import Call, GpusCall, InfoCall, PodsCall, TenantsCall
 from aliquot_lab.bench.scene import SPIN_PTX
 
 from .conftest import Aliquot, sharepod
@@ -34,6 +35,8 @@ SETTLED_S = 60.0
 """Everything holds again within this time after a fault; 12 s of it are the engine's patience with a silent arbiter."""
 ANSWER_S = 30.0
 END_S = 40.0
+
+A = TypeVar("A")
 
 
 class Broken(AssertionError):
@@ -146,11 +149,11 @@ class Machine:
 
     # -- what is asked -----------------------------------------------------------------------------------------------
 
-    def ask(self, verb: str) -> Reply:
+    def ask(self, call: Call[A]) -> A:
         """One call to the engine."""
         with EngineConnection(RuntimeDir(self.disk.folder)) as connection:
             connection._socket.settimeout(ANSWER_S)
-            return connection.ask(Call(verb))
+            return connection.ask(call)
 
     def processes(self) -> dict[int, int]:
         """Every process of this machine and its parent."""
@@ -159,14 +162,13 @@ class Machine:
 
     def targets(self) -> dict[str, int]:
         """What can be stopped and killed now."""
-        facts = self.ask("info").facts
-        assert facts is not None
+        facts = self.ask(InfoCall())
         found = {"engine": facts.pid, "arbiter": facts.arbiter_pid}
-        for pod in self.ask("pods").pods or ():
+        for pod in self.ask(PodsCall()).pods:
             for container in pod.containers:
-                if container["pid"]:
-                    found[f"{pod.name}"] = container["pid"]
-                    found |= {f"{pod.name}'s child {i}": pid for i, pid in enumerate(children(container["pid"]))}
+                if container.pid:
+                    found[f"{pod.name}"] = container.pid
+                    found |= {f"{pod.name}'s child {i}": pid for i, pid in enumerate(children(container.pid))}
         for run in self.runs.values():
             found |= {f"runner {run.name}": run.process.pid, f"command {run.name}": run.command}
         return {name: pid for name, pid in found.items() if pid}
@@ -252,9 +254,9 @@ def settle(machine: Machine) -> float:
 
 def check(machine: Machine, before: dict[str, bytes]) -> None:
     """PlainLedger agree, programs run or say why not, memory is charged as it is held, and no process is left over."""
-    gpus, tenants = machine.ask("gpus").gpus or [], machine.ask("tenants").tenants or []
-    booked = {(gpu.uuid, t["name"]): (t["request_milli"], t["memory_mib"]) for gpu in gpus for t in gpu.tenants}
-    listed = {(s["gpu"], t["name"]): (s["request_milli"], s["memory_mib"]) for t in tenants for s in t["slices"]}
+    gpus, tenants = machine.ask(GpusCall()).gpus, machine.ask(TenantsCall()).tenants
+    booked = {(gpu.uuid, t.name): (t.request_milli, t.memory_mib) for gpu in gpus for t in gpu.tenants}
+    listed = {(s.gpu, t.name): (s.request_milli, s.memory_mib) for t in tenants for s in t.slices}
     assert booked == listed
     for gpu in gpus:
         milli = sum(part for (uuid, _), (part, _) in booked.items() if uuid == gpu.uuid)
@@ -274,14 +276,14 @@ def check(machine: Machine, before: dict[str, bytes]) -> None:
 def check_programs(machine: Machine, tenants: set[str], before: dict[str, bytes]) -> None:
     """Every SharePod and run has its share and goes on, or its reason not to."""
     expected, computing = {run.name for run in machine.runs.values()}, set(machine.runs)
-    pods = {pod.name: pod for pod in machine.ask("pods").pods or ()}
+    pods = {pod.name: pod for pod in machine.ask(PodsCall()).pods}
     assert {f"default/{name}" for name in ("train", "family", "plain", "waits")} == pods.keys()
     for name, pod in pods.items():
         if pod.phase == "Running":
             expected.add(name)
             (container,) = pod.containers
-            assert pod.reason == "CrashLoopBackOff" or (container["pid"] and alive(container["pid"])), pod
-            if container["pid"] and name in ("default/train", "default/family"):
+            assert pod.reason == "CrashLoopBackOff" or (container.pid and alive(container.pid)), pod
+            if container.pid and name in ("default/train", "default/family"):
                 computing.add(name.removeprefix("default/"))
         else:
             assert pod.phase == "Pending" and pod.message, pod
@@ -295,7 +297,7 @@ def check_programs(machine: Machine, tenants: set[str], before: dict[str, bytes]
 def no_child(machine: Machine, name: str, pods: dict) -> bool:
     """Whether a shell goes on without the program that a fault took from it."""
     pod = pods.get(f"default/{name}")
-    return name == "family" and pod is not None and not worker_of(pod.containers[0]["pid"] or 0)
+    return name == "family" and pod is not None and not worker_of(pod.containers[0].pid or 0)
 
 
 def worker_of(pid: int) -> list[int]:

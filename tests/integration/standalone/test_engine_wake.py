@@ -14,7 +14,7 @@ from aliquot.placement.machine import NoRoom
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.explaining import explanations
 from aliquot.standalone.pods import Pods
-from aliquot.standalone.wire import Call
+from aliquot.standalone.wire import ExplainCall
 from aliquot.status.tenants import TenantStatus
 from aliquot_lab.bench.progress import read_totals
 from aliquot_lab.bench.scene import native_client
@@ -107,7 +107,7 @@ def test_a_promise_that_a_neighbour_breaks_later_is_shown_with_its_name(scene: S
     eventually(lambda: not scene.seen("server").wake.kept, "its kernels are measured")
 
     assert "not kept: training runs kernels of" in scene.seen("server").wake.text
-    (explained,) = explanations(scene.engine, Pods(scene.engine), Call("explain", name="server"))
+    (explained,) = explanations(scene.engine, Pods(scene.engine), ExplainCall("server")).explanations
     assert "not kept: training runs kernels of" in explained.lines[-1]
     assert explained.lines[-1].startswith("  server wakes: 5 ms promised")
 

@@ -16,7 +16,7 @@ from aliquot.node.provisioner import TenantProvisioner
 from aliquot.standalone.client import EngineRefused, ask
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import WIRE as ENGINE_WIRE
-from aliquot.standalone.wire import Call
+from aliquot.standalone.wire import InfoCall
 
 RECORDED = Path(__file__).parents[2] / "data" / "answers_of_bd8c2f9"
 RECORD = TenantRecord("a", "/x", [TenantGpu("GPU-00000000-0000-0000-0000-000000000001", 300, 600, 1)])
@@ -93,7 +93,7 @@ def test_what_is_no_answer_is_an_error_of_one_sentence(answering, tmp_path, line
     with pytest.raises(ArbiterError, match=r"^the arbiter|^an answer"):
         ArbiterClient(tmp_path).status()
     with pytest.raises(EngineRefused, match=r"^the engine|^an answer"):
-        ask(RuntimeDir(tmp_path), Call("info"))
+        ask(RuntimeDir(tmp_path), InfoCall())
 
 
 @pytest.mark.parametrize(("facts", "age"), [({}, "older"), ({"wire": 9, "version": "9.0"}, "newer")])
@@ -102,4 +102,4 @@ def test_an_engine_of_another_protocol_is_named_with_the_remedy(answering, tmp_p
     answering("engine.sock", recorded("engine_info", **facts))
 
     with pytest.raises(EngineRefused, match=rf"{age} than this program \(.*protocol {ENGINE_WIRE}\); restart it: kill"):
-        ask(RuntimeDir(tmp_path), Call("info"))
+        ask(RuntimeDir(tmp_path), InfoCall())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,17 +11,18 @@ from click.testing import CliRunner
 
 from aliquot.cli import get as command
 from aliquot.cli.tables import tenant_table
+from aliquot.model.ids import GpuUuid
 from aliquot.standalone.client import NoEngine
-from aliquot.standalone.wire import PodFacts, Reply
+from aliquot.standalone.wire import PodFacts, PodList, PodsCall, TenantFacts, TenantList, TenantsCall, TenantSlice
 
 
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine with two SharePods and two tenants."""
     pods = [PodFacts(f"default/{name}", "Running", [0], ["GPU-0"], 300, 600, 2048, 0, 5.0) for name in "ab"]
-    tenants: list[dict[str, Any]] = [{"name": pod.name, "slices": []} for pod in pods]
-    replies = {"pods": Reply(pods=pods), "tenants": Reply(tenants=tenants)}
-    monkeypatch.setattr(command, "ask_engine", lambda verb, **_: replies[verb])
+    tenants = [TenantFacts(pod.name, "mount", "all", [], []) for pod in pods]
+    answers = {PodsCall: PodList(pods), TenantsCall: TenantList(tenants)}
+    monkeypatch.setattr(command, "ask_engine", lambda call: answers[type(call)])
 
 
 def printed(*words: str) -> str:
@@ -97,8 +97,8 @@ def test_tables_without_headers(form: str):
 def test_a_tenant_is_one_row_with_the_numbers_of_its_gpus(wide: bool):
     """A tenant on several GPUs is listed once, by the GPUs' numbers; their UUIDs are in the wide list."""
     uuids = [f"GPU-{n}8f7e6d5c-0000-0000-0000-000000000000" for n in range(2)]
-    pieces = [{"gpu": uuid, "request_milli": 1000, "limit_milli": 1000, "memory_mib": 1024} for uuid in uuids]
-    tenant = {"name": "lab/big", "gpus": [3, 5], "slices": pieces, "injection": "", "enforce": "all"}
+    pieces = [TenantSlice(GpuUuid(uuid), 1000, 1000, 1024) for uuid in uuids]
+    tenant = TenantFacts("lab/big", "", "all", [3, 5], pieces)
     (head, row) = tenant_table([tenant], wide=wide)
 
     assert ["lab/big", "3,5", "2.00", "2.00", "2.0 GiB"] == row[:5]
@@ -111,9 +111,9 @@ def test_a_watch_begins_with_one_table(monkeypatch: pytest.MonkeyPatch):
         PodFacts(f"default/{name}", "Running", [0], ["GPU-0"], 300, 600, 2048, 0, 5.0) for name in ("a", "a-long-name")
     )
     changed = msgspec.structs.replace(short, phase="Failed")
-    replies = iter([Reply(pods=[short, long]), Reply(pods=[changed, long])])
+    replies = iter([PodList([short, long]), PodList([changed, long])])
 
-    def ask(verb: str, **_: Any) -> Reply:
+    def ask(call: PodsCall) -> PodList:
         found = next(replies, None)
         if found is None:
             raise NoEngine("none")

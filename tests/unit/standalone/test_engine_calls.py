@@ -9,7 +9,7 @@ import pytest
 
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, Labels
-from aliquot.standalone.wire import Call, decode_call, encode_call
+from aliquot.standalone.wire import LeaseCall, decode_call, encode_call
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,9 @@ from aliquot.standalone.wire import Call, decode_call, encode_call
 )
 def test_a_request_arrives_as_it_was_sent(request_: GpuRequest):
     """Every field of a request is the same on both sides of the engine's socket."""
-    arrived = decode_call(encode_call(Call("lease", request=request_, cpu_bind=2)))
+    arrived = decode_call(encode_call(LeaseCall("a", request_, cpu_bind=2)))
 
+    assert isinstance(arrived, LeaseCall)
     assert (request_, 2) == (arrived.request, arrived.cpu_bind)
 
 
@@ -32,4 +33,13 @@ def test_a_request_arrives_as_it_was_sent(request_: GpuRequest):
 def test_a_part_that_is_not_a_fraction_is_refused(memory: bytes):
     """A call with a malformed part of memory is not understood."""
     with pytest.raises(msgspec.MsgspecError):
-        decode_call(b'{"verb":"lease","request":{"request_milli":300,"memory":%s}}' % memory)
+        decode_call(b'{"verb":"lease","name":"a","request":{"request_milli":300,"memory":%s}}' % memory)
+
+
+@pytest.mark.parametrize(
+    "line", [b"{}", b'{"verb":"status"}', b'{"verb":"lease","name":"a"}', b'{"verb":"delete"}', b'{"verb":"logs"}']
+)
+def test_a_call_without_what_its_verb_needs_is_refused(line: bytes):
+    """Each verb has fields of its own; a call that lacks one, or whose verb does not exist, is not understood."""
+    with pytest.raises(msgspec.MsgspecError):
+        decode_call(line)

@@ -10,7 +10,7 @@ import pytest
 
 from aliquot.standalone import client
 from aliquot.standalone.paths import RuntimeDir
-from aliquot.standalone.wire import Call, Reply, encode_reply
+from aliquot.standalone.wire import InfoCall, Ready, encode_answer
 
 
 def test_an_engine_that_does_not_answer_is_named(
@@ -25,7 +25,7 @@ def test_an_engine_that_does_not_answer_is_named(
         engine.bind(str(runtime.engine_socket))
         engine.listen()
         threading.Thread(target=_answer, args=(engine, said), daemon=True).start()
-        client.ask(runtime, Call("status"))
+        client.ask(runtime, InfoCall())
 
     assert f"aliquot: the engine at {tmp_path} has not answered for 0.01 s; waiting\n" == client.sys.stderr.text
 
@@ -48,4 +48,4 @@ def _answer(engine: socket.socket, said: threading.Event) -> None:
     with connection:
         connection.recv(4096)
         said.wait(10)
-        connection.sendall(encode_reply(Reply()))
+        connection.sendall(encode_answer(Ready()))
