@@ -129,7 +129,7 @@ def test_a_wish_ends_with_its_pod():
     stage.later()
 
     assert {"low0", "low1"} == stage.left
-    assert {} == stage.evictor.wishes
+    assert {} == stage.evictor.preemptors
 
 
 def test_a_wish_in_vain_is_given_up():
@@ -139,7 +139,7 @@ def test_a_wish_in_vain_is_given_up():
     stage.later()
     stage.later(GIVE_UP_S + 1)
 
-    assert {} == stage.evictor.wishes
+    assert {} == stage.evictor.preemptors
 
 
 def test_whom_a_disruption_budget_keeps_is_not_chosen():
@@ -163,4 +163,4 @@ def test_where_a_budget_keeps_all_nobody_goes():
         stage.later()
 
     assert {"low0", "low1", "high"} == stage.left
-    assert {} == stage.evictor.wishes
+    assert {} == stage.evictor.preemptors

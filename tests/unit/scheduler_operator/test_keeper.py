@@ -13,7 +13,7 @@ import pytest
 
 from aliquot.kube.errors import AlreadyExists, Conflict
 from aliquot.kube.resources import Resource
-from aliquot.scheduler.admission.certificates import SECRET, CertificateBundle, Keeper
+from aliquot.scheduler.admission.certificates import SECRET, CertificateBundle, CertificateManager
 from aliquot.scheduler.admission.configuration import configurations
 
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -70,9 +70,9 @@ class Clock:
         return self.now
 
 
-def keeper(truth: Truth, clock: Clock, shown: list[CertificateBundle], *, leads: bool = True) -> Keeper:
+def keeper(truth: Truth, clock: Clock, shown: list[CertificateBundle], *, leads: bool = True) -> CertificateManager:
     """One replica."""
-    return Keeper(truth, "gpu", ("hook.gpu.svc",), lambda: leads, shown.append, clock=clock)  # type: ignore[arg-type]
+    return CertificateManager(truth, "gpu", ("hook.gpu.svc",), lambda: leads, shown.append, clock=clock)  # type: ignore[arg-type]
 
 
 def test_the_leader_makes_them_and_the_others_read_them():
@@ -81,9 +81,9 @@ def test_the_leader_makes_them_and_the_others_read_them():
     first: list[CertificateBundle] = []
     second: list[CertificateBundle] = []
     follower = keeper(truth, clock, second, leads=False)
-    assert not asyncio.run(follower.look()) and 0 == truth.writes
-    asyncio.run(keeper(truth, clock, first).look())
-    asyncio.run(follower.look())
+    assert not asyncio.run(follower.reconcile()) and 0 == truth.writes
+    asyncio.run(keeper(truth, clock, first).reconcile())
+    asyncio.run(follower.reconcile())
 
     assert first == second and {first[0].bundle} == truth.bundles()
     assert SECRET == truth.objects["Secret"]["metadata"]["name"]
@@ -94,9 +94,9 @@ def test_nothing_is_written_while_nothing_changes():
     truth, clock = Truth(), Clock()
     shown: list[CertificateBundle] = []
     kept = keeper(truth, clock, shown)
-    asyncio.run(kept.look())
+    asyncio.run(kept.reconcile())
     writes = truth.writes
-    asyncio.run(kept.look())
+    asyncio.run(kept.reconcile())
 
     assert writes == truth.writes and 1 == len(shown)
 
@@ -108,11 +108,11 @@ def test_two_that_begin_at_once_agree():
     both = [keeper(truth, clock, each) for each in shown]
 
     async def begin() -> list[Any]:
-        return await asyncio.gather(*(one.look() for one in both), return_exceptions=True)
+        return await asyncio.gather(*(one.reconcile() for one in both), return_exceptions=True)
 
     assert [Conflict] == [type(result) for result in asyncio.run(begin()) if result is not True]
     for one in both:
-        asyncio.run(one.look())
+        asyncio.run(one.reconcile())
     assert shown[0][-1] == shown[1][-1]
 
 
@@ -121,9 +121,9 @@ def test_a_broken_secret_is_mended(broken: str):
     """Whatever somebody wrote into it."""
     truth, clock = Truth(), Clock()
     shown: list[CertificateBundle] = []
-    asyncio.run(keeper(truth, clock, shown).look())
+    asyncio.run(keeper(truth, clock, shown).reconcile())
     truth.objects["Secret"]["data"]["tls.crt"] = broken
-    asyncio.run(keeper(truth, clock, shown).look())
+    asyncio.run(keeper(truth, clock, shown).reconcile())
 
     assert truth.objects["Secret"]["data"]["tls.crt"] != broken and {shown[-1].bundle} == truth.bundles()
 
@@ -132,11 +132,11 @@ def test_who_does_not_lead_waits_for_a_broken_secret_to_be_mended():
     """A replica never shows what cannot be served with, such as a key that is not the certificate's."""
     truth, clock = Truth(), Clock()
     shown: list[CertificateBundle] = []
-    asyncio.run(keeper(truth, clock, shown).look())
+    asyncio.run(keeper(truth, clock, shown).reconcile())
     data = truth.objects["Secret"]["data"]
     data["tls.key"] = data["ca.key"]
     seen: list[CertificateBundle] = []
-    ready = asyncio.run(keeper(truth, clock, seen, leads=False).look())
+    ready = asyncio.run(keeper(truth, clock, seen, leads=False).reconcile())
 
     assert (False, []) == (ready, seen)
 
@@ -146,10 +146,10 @@ def test_a_bundle_that_an_upgrade_wiped_is_put_back():
     truth, clock = Truth(), Clock()
     shown: list[CertificateBundle] = []
     kept = keeper(truth, clock, shown)
-    asyncio.run(kept.look())
+    asyncio.run(kept.reconcile())
     for hook in truth.objects["ValidatingWebhookConfiguration"]["webhooks"]:
         del hook["clientConfig"]["caBundle"]
-    asyncio.run(kept.look())
+    asyncio.run(kept.reconcile())
 
     assert {shown[0].bundle} == truth.bundles() and 1 == len(shown)
 
@@ -162,7 +162,7 @@ def test_through_three_years_of_looks_nobody_is_cut_off():
     shown: list[CertificateBundle] = []
     kept = keeper(truth, clock, shown)
     for _ in range(110):
-        asyncio.run(kept.look())
+        asyncio.run(kept.reconcile())
         (bundle,) = truth.bundles()
         assert trusted(bundle, shown[-1])
         clock.now += datetime.timedelta(days=10)

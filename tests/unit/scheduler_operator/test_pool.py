@@ -184,9 +184,9 @@ class Scene:
         for allocation in self.ledger.allocations[name]:
             self.ledger.forget(allocation)
 
-    def look(self, name: str) -> None:
+    def reconcile(self, name: str) -> None:
         """Look at one vGPU, then at the pool."""
-        asyncio.run(self.pool.look(name))
+        asyncio.run(self.pool.reconcile(name))
         asyncio.run(self.pool.balance())
 
     def delete(self, name: str) -> None:
@@ -207,7 +207,7 @@ def test_a_device_has_one_name_made_from_its_uuid():
     assert {name_for(uuid)} == names and {name_for(uuid): "Active"} == scene.phases()
 
     scene.end("a")
-    scene.look(name_for(uuid))
+    scene.reconcile(name_for(uuid))
     assert {} == scene.phases()
 
 
@@ -219,7 +219,7 @@ def test_a_name_that_somebody_gave_takes_the_place_of_the_made_one():
     assert uuid == scene.bind("b", 30, gpuid="team")
 
     assert "team" == asyncio.run(scene.pool.name_device(uuid, "n", "team"))
-    scene.look(name_for(uuid))
+    scene.reconcile(name_for(uuid))
     assert {"team": "Active"} == scene.phases() and "team" == asyncio.run(scene.pool.name_device(uuid, "n"))
 
 
@@ -228,7 +228,7 @@ def test_one_vgpu_is_looked_at_without_looking_through_all():
     scene = Scene()
     uuid = scene.bind("a", 30)
     name = asyncio.run(scene.pool.name_device(uuid, "n"))
-    asyncio.run(scene.pool.look(name))
+    asyncio.run(scene.pool.reconcile(name))
     asyncio.run(scene.pool.name_device(uuid, "n"))
 
     assert 0 == scene.watch.looked_through
@@ -240,20 +240,20 @@ def test_hybrid_keeps_an_idle_name_for_its_time():
     uuid = scene.bind("a", 30)
     name = asyncio.run(scene.pool.name_device(uuid, "n"))
     scene.end("a")
-    scene.look(name)
+    scene.reconcile(name)
     scene.clock.now = NOW + datetime.timedelta(seconds=9)
-    scene.look(name)
+    scene.reconcile(name)
     assert {name: "Idle"} == scene.phases()
     scene.bind("b", 30)
-    scene.look(name)
+    scene.reconcile(name)
     assert {name: "Active"} == scene.phases()
     scene.end("b")
-    scene.look(name)
+    scene.reconcile(name)
     scene.clock.now = NOW + datetime.timedelta(seconds=18)
-    scene.look(name)
+    scene.reconcile(name)
     assert {name: "Idle"} == scene.phases()
     scene.clock.now = NOW + datetime.timedelta(seconds=19)
-    scene.look(name)
+    scene.reconcile(name)
     assert {} == scene.phases()
 
 
@@ -269,8 +269,8 @@ def test_a_vgpu_of_a_person_is_never_deleted():
     """One without our label gets an idle device and stays, whatever the pool's policy says."""
     scene = Scene()
     scene.store.put("vgpus", {"metadata": {"name": "mine"}, "spec": {"nodeName": "n"}})
-    scene.look("mine")
-    scene.look("mine")
+    scene.reconcile("mine")
+    scene.reconcile("mine")
 
     assert {"mine": "Idle"} == scene.phases()
 
@@ -280,14 +280,14 @@ def held(scene: Scene) -> str:
     vgpu = asyncio.run(scene.pool.one_more())
     assert vgpu is not None
     name = vgpu.metadata.name
-    asyncio.run(scene.pool.look(name))
+    asyncio.run(scene.pool.reconcile(name))
     (pod,) = scene.store.kept["pods"].values()
     assert {"nvidia.com/gpu": 1, "memory": "32Mi"} == pod["spec"]["containers"][0]["resources"]["limits"]
     pod["metadata"]["annotations"] = {HOLDS: "GPU-7"}
     pod["spec"]["nodeName"] = "n"
     scene.held = ["GPU-7"]
     scene.tell_node()
-    asyncio.run(scene.pool.look(name))
+    asyncio.run(scene.pool.reconcile(name))
     return name
 
 
@@ -296,16 +296,16 @@ def test_a_holder_goes_before_its_name_and_its_device_is_closed_first():
     scene = Scene(coexist=True)
     name = held(scene)
     assert {name: "Idle"} == scene.phases()
-    scene.look(name)
+    scene.reconcile(name)
 
     assert {name: "Deleting"} == scene.phases() and {} == scene.store.kept["pods"]
     with pytest.raises(NodeFull):
         scene.bind("late", 10)
-    scene.look(name)
+    scene.reconcile(name)
     assert {name: "Deleting"} == scene.phases()
     scene.held = []
     scene.tell_node()
-    scene.look(name)
+    scene.reconcile(name)
     assert {} == scene.phases() and set() == scene.ledger.closed
 
 
@@ -313,15 +313,15 @@ def test_a_gpu_that_comes_back_is_open_again():
     """The holder of an orphan goes, later another holder is given the very same GPU: pods may be bound to it."""
     scene = Scene(coexist=True)
     scene.delete(held(scene))
-    asyncio.run(scene.pool.look("n-1"))
+    asyncio.run(scene.pool.reconcile("n-1"))
     assert {} == scene.store.kept["pods"]
     scene.held = []
     scene.tell_node()
     name = held(scene)
-    asyncio.run(scene.pool.look(name))
+    asyncio.run(scene.pool.reconcile(name))
 
     assert "GPU-7" == scene.bind("a", 10)
-    scene.look(name)
+    scene.reconcile(name)
     assert {name: "Active"} == scene.phases()
 
 
@@ -340,7 +340,7 @@ def test_a_holder_stays_under_its_tenants_while_the_inventory_is_missing(deleted
     else:
         scene.store.kept["vgpus"][name]["status"]["phase"] = "Deleting"
         scene.store.tell(name)
-    asyncio.run(scene.pool.look(name))
+    asyncio.run(scene.pool.reconcile(name))
 
     assert holder in scene.store.kept["pods"]
 
@@ -362,11 +362,11 @@ def test_the_pod_of_a_sharepod_is_made_when_the_node_offers_its_gpu():
 
     for ours in ({}, {GPU_PERCENT: "100"}, {GPU_PERCENT: "29", GPU_MEMORY: "16Gi"}):
         scene.offers(ours)
-        asyncio.run(looks.look("team/s"))
+        asyncio.run(looks.reconcile("team/s"))
         asyncio.run(scene.pool.balance())
         assert ("s" not in scene.store.kept["pods"], {name: "Idle"}) == (True, scene.phases())
     scene.offers({GPU_PERCENT: "30", GPU_MEMORY: "1Gi"})
-    asyncio.run(looks.look("team/s"))
+    asyncio.run(looks.reconcile("team/s"))
     asyncio.run(scene.pool.balance())
 
     assert ("s" in scene.store.kept["pods"], {name: "Idle"}) == (True, scene.phases())
@@ -380,7 +380,7 @@ def test_who_was_bound_first_keeps_the_gpu():
     asyncio.run(scene.pool.balance())
 
     assert 1 == len(scene.store.kept["pods"])
-    scene.look(name)
+    scene.reconcile(name)
     assert {name: "Active"} == scene.phases()
 
 
@@ -402,12 +402,12 @@ def test_a_holder_without_a_name_keeps_the_gpu_of_those_on_it():
     name = held(scene)
     scene.bind("a", 10)
     scene.delete(name)
-    asyncio.run(scene.pool.look(name))
+    asyncio.run(scene.pool.reconcile(name))
     assert {name: "Active"} == scene.phases() and 1 == len(scene.store.kept["pods"])
 
     scene.end("a")
     scene.delete(name)
-    asyncio.run(scene.pool.look(name))
+    asyncio.run(scene.pool.reconcile(name))
     assert {} == scene.store.kept["pods"] and {} == scene.phases()
 
 

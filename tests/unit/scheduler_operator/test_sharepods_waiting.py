@@ -37,22 +37,22 @@ class Cluster:
         """The status is taken."""
         self.status = body["status"]
 
-    def look(self, key: str) -> float | None:
+    def reconcile(self, key: str) -> float | None:
         """Seconds until it wants to be looked at again."""
-        return asyncio.run(self.looks.look(key))
+        return asyncio.run(self.looks.reconcile(key))
 
 
 def test_the_more_wait_the_less_often_each_is_looked_at():
     """One alone is looked at every two seconds; of thousands so many a second in all, until they wait no more."""
     cluster = Cluster(12 * LOOKS_PER_S)
-    waits = [cluster.look(key) for key in cluster.sharepods]
-    again = cluster.look("team/s0")
+    waits = [cluster.reconcile(key) for key in cluster.sharepods]
+    again = cluster.reconcile("team/s0")
     for key in list(cluster.sharepods)[5:]:
         del cluster.sharepods[key]
-        assert cluster.look(key) is None
+        assert cluster.reconcile(key) is None
 
     assert [2.0, 2.0] == waits[:2] and 12.0 == waits[-1] == again
-    assert 2.0 == cluster.look("team/s0")
+    assert 2.0 == cluster.reconcile("team/s0")
 
 
 @pytest.mark.parametrize(("deleted", "observed"), [(None, 1), ("2026-01-01T00:00:00Z", 3)])
@@ -62,7 +62,7 @@ def test_the_observed_generation_is_the_one_in_force(deleted: str | None, observ
     meta = cluster.sharepods["team/s0"].metadata
     meta.generation, meta.deletion_timestamp = 3, deleted
     cluster.pods["team/s0"].metadata.annotations["aliquot.dev/sharepod-generation"] = "1"
-    cluster.look("team/s0")
+    cluster.reconcile("team/s0")
     scheduled = cluster.status["conditions"][0]
 
     assert observed == cluster.status["observedGeneration"] == scheduled["observedGeneration"]

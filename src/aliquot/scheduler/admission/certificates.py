@@ -235,7 +235,7 @@ CONFIGURATIONS: Final = tuple(
 
 
 @dataclass
-class Keeper:
+class CertificateManager:
     """The certificates of one installation; `names` are the webhook's names for the API server."""
 
     api: Api
@@ -253,7 +253,7 @@ class Keeper:
         """Renew them until cancelled."""
         while True:
             try:
-                ready = await self.look()
+                ready = await self.reconcile()
             except Conflict:
                 ready = False
             except KubeError as error:
@@ -261,7 +261,7 @@ class Keeper:
                 ready = self.kept is not None
             await self.clock.sleep(self.every_s if ready else 0.5)
 
-    async def look(self) -> bool:
+    async def reconcile(self) -> bool:
         """One check; True if nothing more is to be done now.
 
         Raises:

@@ -21,7 +21,7 @@ from aliquot.http.listening import listening
 from aliquot.kube.api import Api
 from aliquot.kube.quotas import Usage
 from aliquot.lib.log import Logger
-from aliquot.scheduler.admission.certificates import CertificateBundle, Keeper
+from aliquot.scheduler.admission.certificates import CertificateBundle, CertificateManager
 from aliquot.scheduler.settings import SchedulerSettings, address
 
 log = Logger("scheduler")
@@ -32,7 +32,7 @@ END_S: Final = 5.0
 
 @dataclass
 class Webhook:
-    """The keeper of the webhook's certificates, and its process. `usage` says what a namespace holds."""
+    """The webhook's process and the manager of its certificates. `usage` says what a namespace holds."""
 
     api: Api
     settings: SchedulerSettings
@@ -45,11 +45,11 @@ class Webhook:
 
     def __post_init__(self) -> None:
         s = self.settings
-        self.keeper = Keeper(self.api, s.namespace, s.webhook_names, self.leads, on_new=self.renew)
+        self.certificates = CertificateManager(self.api, s.namespace, s.webhook_names, self.leads, on_new=self.renew)
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """The tasks to run; none without an address."""
-        return [self.keeper.run(), self.serve()] if self.settings.webhook else []
+        return [self.certificates.run(), self.serve()] if self.settings.webhook else []
 
     def renew(self, kept: CertificateBundle) -> None:
         """New certificates, for connections that begin from now on."""

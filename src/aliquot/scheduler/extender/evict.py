@@ -37,7 +37,7 @@ GIVE_UP_S: Final = 120.0
 
 
 @dataclass
-class Wish:
+class Preemptor:
     """One pod that waits for evictions. `leaving` are keys by uid, of pods that were evicted from `node`; `kept`
     are keys of pods that may not be evicted now."""
 
@@ -59,21 +59,21 @@ class Evictor:
     find: Callable[[str], Pod | None]
     leads: Callable[[], bool] = lambda: True
     clock: Clock = field(default_factory=RealClock)
-    wishes: dict[str, Wish] = field(default_factory=dict)
+    preemptors: dict[str, Preemptor] = field(default_factory=dict)
 
     def waits(self, pod: Pod, ask: PodAsk, failed: Iterable[str]) -> None:
         """A filter found no node for the pod; on those in `failed` (names) other pods hold what it needs."""
         may = pod.spec.priority > 0 and pod.spec.preemption_policy != "Never"
-        if may and ask.uid not in self.wishes and len(self.wishes) < MAX_WAITING:
+        if may and ask.uid not in self.preemptors and len(self.preemptors) < MAX_WAITING:
             nodes = list(islice(failed, NODES_TRIED))
             if nodes:
-                self.wishes[ask.uid] = Wish(ask, self.clock.monotonic_s(), nodes)
+                self.preemptors[ask.uid] = Preemptor(ask, self.clock.monotonic_s(), nodes)
 
     def gone(self, pod: Pod) -> None:
         """A pod was deleted or ended: hold the room that it made at once."""
-        for wish in list(self.wishes.values()):
-            if pod.metadata.uid in wish.leaving:
-                self._reserve(wish)
+        for preemptor in list(self.preemptors.values()):
+            if pod.metadata.uid in preemptor.leaving:
+                self._reserve(preemptor)
 
     async def run(self) -> None:
         """Process the waiting pods until cancelled."""
@@ -84,64 +84,69 @@ class Evictor:
 
     async def step(self) -> None:
         """Process every waiting pod once, the most important first."""
-        for uid, wish in sorted(self.wishes.items(), key=lambda item: -self._priority(item[1].ask.key)):
-            pod = self.find(wish.ask.key)
+        for uid, preemptor in sorted(self.preemptors.items(), key=lambda item: -self._priority(item[1].ask.key)):
+            pod = self.find(preemptor.ask.key)
             if pod is None or pod.metadata.uid != uid or pod.spec.node_name:
-                self.wishes.pop(uid, None)
-            elif wish.node:
-                self._reserve(wish)
-            elif self.clock.monotonic_s() - wish.since_s >= PATIENCE_S:
-                await self._make_room(pod, wish)
+                self.preemptors.pop(uid, None)
+            elif preemptor.node:
+                self._reserve(preemptor)
+            elif self.clock.monotonic_s() - preemptor.since_s >= PATIENCE_S:
+                await self._make_room(pod, preemptor)
 
     def _priority(self, key: str) -> int:
         pod = self.find(key)
         return pod.spec.priority if pod is not None else 0
 
-    async def _make_room(self, pod: Pod, wish: Wish) -> None:
+    async def _make_room(self, pod: Pod, preemptor: Preemptor) -> None:
         """Choose the node where the least is lost, and evict its pods."""
         best: tuple[VictimSet, str] | None = None
 
         def find(key: str) -> Pod | None:
-            return None if key in wish.kept else self.find(key)
+            return None if key in preemptor.kept else self.find(key)
 
-        async for trial in node_trials(self.ledger, wish.ask, wish.nodes, find):
+        async for trial in node_trials(self.ledger, preemptor.ask, preemptor.nodes, find):
             if best is not None and trial.late():
                 break
             found = trial.least(pod.spec.priority)
             if found is not None and not found.allocations:
-                self.wishes.pop(wish.ask.uid, None)  # it fits by now; kube-scheduler will find the node
+                self.preemptors.pop(preemptor.ask.uid, None)  # it fits by now; kube-scheduler will find the node
                 return
             if found is not None and (best is None or found.cost < best[0].cost):
                 best = found, trial.node
         if best is None:
-            self.wishes.pop(wish.ask.uid, None)  # the next filter call notes it again
+            self.preemptors.pop(preemptor.ask.uid, None)  # the next filter call notes it again
             return
         leaving = {allocation.uid: allocation.key for allocation in best[0].allocations}
-        if not await self._may_go(wish, leaving) or not self.leads():
+        if not await self._may_go(preemptor, leaving) or not self.leads():
             return  # the new leader may have chosen others
-        wish.node, wish.leaving = best[1], leaving
-        log.info("pod %s needs room on node %s: evicting %s", wish.ask.key, wish.node, ", ".join(wish.leaving.values()))
-        await asyncio.gather(*(self._evict(key, uid) for uid, key in wish.leaving.items()))
+        preemptor.node, preemptor.leaving = best[1], leaving
+        log.info(
+            "pod %s needs room on node %s: evicting %s",
+            preemptor.ask.key,
+            preemptor.node,
+            ", ".join(preemptor.leaving.values()),
+        )
+        await asyncio.gather(*(self._evict(key, uid) for uid, key in preemptor.leaving.items()))
 
-    def _reserve(self, wish: Wish) -> None:
+    def _reserve(self, preemptor: Preemptor) -> None:
         """Hold the room as soon as it exists."""
-        if self.ledger.allocations.get(wish.ask.uid):
+        if self.ledger.allocations.get(preemptor.ask.uid):
             return
-        late = self.clock.monotonic_s() - wish.since_s > GIVE_UP_S
-        if wish.held or late:
-            self.wishes.pop(
-                wish.ask.uid, None
+        late = self.clock.monotonic_s() - preemptor.since_s > GIVE_UP_S
+        if preemptor.held or late:
+            self.preemptors.pop(
+                preemptor.ask.uid, None
             )  # held in vain, or a pod did not end: start again with the next filter call
             return
-        if any(self.ledger.allocations.get(uid) for uid in wish.leaving):
+        if any(self.ledger.allocations.get(uid) for uid in preemptor.leaving):
             return
         try:
-            self.ledger.allocate(wish.ask, wish.node, self.clock.monotonic_s())
-            wish.held = True
+            self.ledger.allocate(preemptor.ask, preemptor.node, self.clock.monotonic_s())
+            preemptor.held = True
         except NodeFull:
-            self.wishes.pop(wish.ask.uid, None)
+            self.preemptors.pop(preemptor.ask.uid, None)
 
-    async def _may_go(self, wish: Wish, leaving: Mapping[str, str]) -> bool:
+    async def _may_go(self, preemptor: Preemptor, leaving: Mapping[str, str]) -> bool:
         """Whether all of them may be evicted; a protected one is not chosen again for this pod."""
         for uid, key in leaving.items():
             try:
@@ -151,9 +156,9 @@ class Evictor:
             except Unreachable:
                 return False
             except KubeError as error:
-                log.info("pod %s needs room, but %s may not be evicted: %s", wish.ask.key, key, error)
-                wish.kept.add(key)
-        return wish.kept.isdisjoint(leaving.values())
+                log.info("pod %s needs room, but %s may not be evicted: %s", preemptor.ask.key, key, error)
+                preemptor.kept.add(key)
+        return preemptor.kept.isdisjoint(leaving.values())
 
     async def _ask(self, key: str, uid: str, **options: Any) -> None:
         namespace, name = split_key(key)

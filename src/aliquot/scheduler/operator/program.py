@@ -80,7 +80,7 @@ class Operator:
             waited_for=lambda name: not all(map(has_ended, self._by_name.naming(name))),
         )
         self.demand = Demand(ledger, self.pool, self._by_name.naming)
-        self._look = SharePods(api, ledger, self.pool, self.sharepods.get, pods.get, self.demand)
+        self._sharepod_reconciler = SharePods(api, ledger, self.pool, self.sharepods.get, pods.get, self.demand)
 
     # What happens
 
@@ -172,9 +172,9 @@ class Operator:
                     self.queue.add(key)
 
     async def _work(self) -> None:
-        await self.queue.work(self.look, _failed)
+        await self.queue.work(self.reconcile, _failed)
 
-    async def look(self, key: str) -> None:
+    async def reconcile(self, key: str) -> None:
         """Reconcile one key: `sharepod/NAMESPACE/NAME`, `vgpu/NAME`, `quota/NAMESPACE/NAME` or `pool/`."""
         if not self._leads() or not self.vgpus.synced.is_set() or not self.sharepods.synced.is_set():
             return
@@ -182,9 +182,9 @@ class Operator:
         wait_s: float | None = None
         with contextlib.suppress(NotFound):  # deleted meanwhile
             if kind == "sharepod":
-                wait_s = await self._look.look(name)
+                wait_s = await self._sharepod_reconciler.reconcile(name)
             elif kind == "vgpu":
-                wait_s = await self.pool.look(name)
+                wait_s = await self.pool.reconcile(name)
                 self.queue.add_after(POOL, TOGETHER_S)
             elif kind == "quota":
                 await self._quota(name)

@@ -27,7 +27,7 @@ from aliquot.model.quantities import MILLI, BadQuantity, parse_milli
 from aliquot.placement.asks import model_matches
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.operator.status import Told, body, generation_of, lost, of_pod, waiting
+from aliquot.scheduler.operator.status import SharePodState, body, generation_of, lost, of_pod, waiting
 from aliquot.scheduler.operator.vgpus import NAMED, VgpuPool
 from aliquot.scheduler.verdicts import fits_now
 
@@ -40,7 +40,7 @@ class Demand:
     pool: VgpuPool
     naming: Callable[[str], Iterable[SharePod]]
 
-    async def meet(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> Told | None:
+    async def meet(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> SharePodState | None:
         """Make sure that a GPU exists for it; None if so, else what it waits for; `vgpu` is the vGPU that it names."""
         gpu_id, node = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name
         if vgpu is not None:
@@ -83,7 +83,7 @@ class Demand:
         return None
 
 
-def _made_for(vgpu: VGPU) -> Told:
+def _made_for(vgpu: VGPU) -> SharePodState:
     message = f'vGPU "{vgpu.metadata.name}" is being made on node {vgpu.spec.node_name}'
     return waiting("CreatingVGPU", message, gpu_id=vgpu.metadata.name)
 
@@ -122,7 +122,7 @@ class SharePods:
     """Seconds between two checks of a waiting one; more if so many wait that it would exceed `LOOKS_PER_S`."""
     _waiting: set[str] = field(default_factory=set)
 
-    async def look(self, key: str) -> float | None:
+    async def reconcile(self, key: str) -> float | None:
         """Bring one SharePod forward; returns the seconds until its next check, None if it needs none.
 
         Raises:
@@ -132,19 +132,19 @@ class SharePods:
         sharepod = self.sharepod(key)
         if sharepod is None:
             return None
-        told = await self._told(sharepod)
-        if told is None:
+        state = await self._state(sharepod)
+        if state is None:
             return None
-        patch = body(sharepod, told, self.clock.wall())
+        patch = body(sharepod, state, self.clock.wall())
         if patch is not None:
             meta = sharepod.metadata
             await self.api.patch(SHAREPODS, meta.name, patch, namespace=meta.namespace, sub="status")
-        if told.phase != "Pending":
+        if state.phase != "Pending":
             return None
         self._waiting.add(key)
         return max(self.look_again_s, len(self._waiting) / LOOKS_PER_S)
 
-    async def _told(self, sharepod: SharePod) -> Told | None:
+    async def _state(self, sharepod: SharePod) -> SharePodState | None:
         meta = sharepod.metadata
         pod = self.pod(meta.key)
         if pod is not None and _is_of(pod, sharepod):
@@ -162,7 +162,7 @@ class SharePods:
             return lost(sharepod, f'the pod "{sharepod.status.pod_name}" was deleted; create the SharePod again')
         return await self._begin(sharepod)
 
-    async def _begin(self, sharepod: SharePod) -> Told:
+    async def _begin(self, sharepod: SharePod) -> SharePodState:
         """No pod was made yet."""
         gpu_id, node = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name
         try:
@@ -204,7 +204,7 @@ class SharePods:
             return f'spec.gpu.gpuID "{gpu_id}" is being given back; it can be had again in a moment'
         return ""
 
-    async def _create(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> Told:
+    async def _create(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> SharePodState:
         node = sharepod.spec.node_name or (vgpu.spec.node_name if vgpu is not None else "")
         uuid = self.pool.must_be(vgpu) if vgpu is not None else ""
         made: dict[str, Any] = pod_of(sharepod, node=node, gpu_uuid=uuid, profile=self.profile)
@@ -225,31 +225,31 @@ class SharePods:
         nodes = [node] if node else [spec.name for spec in self.ledger.cluster.nodes]
         return any(self.pool.owner.offers(n, pod) and fits_now(self.ledger, ask, n) for n in nodes)
 
-    async def _of_pod(self, sharepod: SharePod, pod: Pod) -> Told:
+    async def _of_pod(self, sharepod: SharePod, pod: Pod) -> SharePodState:
         try:
             plan = read_plan(pod.metadata.annotations)
         except BadPlan:
             plan = None
         if not pod.spec.node_name:
             # The vGPU that was made for it is waited for until it is bound, or it would be idle.
-            told = of_pod(pod, plan, sharepod.status.gpu_id if self.pool.owner.coexists else "")
+            state = of_pod(pod, plan, sharepod.status.gpu_id if self.pool.owner.coexists else "")
             more = await self._more_for(sharepod, pod)
-            return more or told
+            return more or state
         ended = pod.ended and sharepod.status.gpu_id
         gpu_id = sharepod.status.gpu_id if ended else await self._names(sharepod, plan) if plan is not None else ""
         return of_pod(pod, plan, gpu_id)
 
-    async def _more_for(self, sharepod: SharePod, pod: Pod) -> Told | None:
+    async def _more_for(self, sharepod: SharePod, pod: Pod) -> SharePodState | None:
         """A pod that waits may need a GPU that the stock plugin still has."""
         if not self.pool.owner.coexists or pod.metadata.deletion_timestamp:
             return None
         ask = ask_of(sharepod, pod_of(sharepod, profile=self.profile))
         vgpu = self.pool.known.get(sharepod.spec.gpu.gpu_id) if sharepod.spec.gpu.gpu_id else None
-        told = await self.demand.meet(sharepod, ask, vgpu)
+        state = await self.demand.meet(sharepod, ask, vgpu)
         return (
             None
-            if told is None
-            else waiting(told.scheduled.reason, told.scheduled.message, pod=pod.metadata.name, gpu_id=told.gpu_id)
+            if state is None
+            else waiting(state.scheduled.reason, state.scheduled.message, pod=pod.metadata.name, gpu_id=state.gpu_id)
         )
 
     async def _names(self, sharepod: SharePod, plan: PodPlan) -> str:

@@ -33,7 +33,7 @@ class ConditionState:
 
 
 @dataclass(frozen=True)
-class Told:
+class SharePodState:
     """The state of a SharePod."""
 
     phase: SharePodPhase
@@ -47,9 +47,9 @@ class Told:
     """The generation that its pod was made of; None without a pod."""
 
 
-def waiting(reason: str, message: str, *, pod: str = "", gpu_id: str = "", node: str = "") -> Told:
+def waiting(reason: str, message: str, *, pod: str = "", gpu_id: str = "", node: str = "") -> SharePodState:
     """A SharePod that has no GPU yet."""
-    return Told(
+    return SharePodState(
         "Pending",
         ConditionState("Scheduled", False, reason, message),
         ConditionState("Ready", False, "NotScheduled"),
@@ -59,10 +59,10 @@ def waiting(reason: str, message: str, *, pod: str = "", gpu_id: str = "", node:
     )
 
 
-def lost(sharepod: SharePod, message: str) -> Told:
+def lost(sharepod: SharePod, message: str) -> SharePodState:
     """A SharePod whose pod was deleted."""
     status = sharepod.status
-    return Told(
+    return SharePodState(
         "Failed",
         ConditionState("Scheduled", bool(status.node_name), "PodGone", message),
         ConditionState("Ready", False, "PodGone", message),
@@ -79,13 +79,13 @@ def generation_of(pod: Pod) -> int | None:
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
-def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> Told:
+def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> SharePodState:
     """A SharePod by its pod; `gpu_id` names the vGPUs of the plan, before that the one that it waits for."""
     name, node = pod.metadata.name, pod.spec.node_name
     if not node:
-        told = _condition(pod, "PodScheduled")
-        message = told.message if told and told.message else "the scheduler has not considered the pod yet"
-        return waiting(told.reason if told and told.reason else "Waiting", message, pod=name, gpu_id=gpu_id)
+        state = _condition(pod, "PodScheduled")
+        message = state.message if state and state.message else "the scheduler has not considered the pod yet"
+        return waiting(state.reason if state and state.reason else "Waiting", message, pod=name, gpu_id=gpu_id)
     uuids = ",".join(piece.gpu for given in plan.containers.values() for piece in given.slices) if plan else ""
     phase = _phase(pod)
     ready = _condition(pod, "Ready")
@@ -95,8 +95,10 @@ def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> Told:
     verdict = ConditionState("Ready", holds, "PodReady" if holds else (ready.reason if ready else "") or starting)
     if plan is None:
         unplanned = "the pod is on a node without a plan: it was bound without Aliquot, and it has no GPU"
-        return Told(phase, ConditionState("Scheduled", False, "NoPlan", unplanned), verdict, node, "", "", name)
-    return Told(phase, ConditionState("Scheduled", True, "Bound"), verdict, node, gpu_id, uuids, name)
+        return SharePodState(
+            phase, ConditionState("Scheduled", False, "NoPlan", unplanned), verdict, node, "", "", name
+        )
+    return SharePodState(phase, ConditionState("Scheduled", True, "Bound"), verdict, node, gpu_id, uuids, name)
 
 
 def _phase(pod: Pod) -> SharePodPhase:
@@ -125,25 +127,25 @@ def conditions(
     return found
 
 
-def body(sharepod: SharePod, told: Told, now: datetime.datetime) -> dict[str, Any] | None:
+def body(sharepod: SharePod, state: SharePodState, now: datetime.datetime) -> dict[str, Any] | None:
     """The merge patch of the status; None if it is up to date."""
     meta = sharepod.metadata
-    generation = meta.generation if told.generation is None or meta.deletion_timestamp else told.generation
-    scheduled = told.scheduled
+    generation = meta.generation if state.generation is None or meta.deletion_timestamp else state.generation
+    scheduled = state.scheduled
     if generation != meta.generation:
         not_in_force = (
             f"what was changed since generation {generation} is not in force; delete the SharePod and apply it again"
         )
         scheduled = replace(scheduled, message="; ".join(filter(None, (scheduled.message, not_in_force))))
     made = {
-        "phase": told.phase,
-        "nodeName": told.node or None,
-        "gpuID": told.gpu_id or None,
-        "gpuUUID": told.uuid or None,
-        "podName": told.pod or None,
+        "phase": state.phase,
+        "nodeName": state.node or None,
+        "gpuID": state.gpu_id or None,
+        "gpuUUID": state.uuid or None,
+        "podName": state.pod or None,
         "observedGeneration": generation,
         "conditions": msgspec.to_builtins(
-            conditions(sharepod.status.conditions, (scheduled, told.ready), now, generation)
+            conditions(sharepod.status.conditions, (scheduled, state.ready), now, generation)
         ),
     }
     return changed(made, msgspec.to_builtins(sharepod.status))

@@ -204,7 +204,7 @@ class VgpuPool:
         self.known.wrote(vgpu)
         return vgpu
 
-    async def look(self, name: str) -> float | None:
+    async def reconcile(self, name: str) -> float | None:
         """Reconcile one vGPU; returns the seconds until its next check, None if it needs none."""
         vgpu = self.known.get(name)
         if vgpu is None:
