@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aliquot.standalone.eventlog import KEPT, EventLog, fresh
+from aliquot.standalone.status_source import KEPT, EventLog, fresh
 
 
 def arbiter_event(number: int, **facts: object) -> dict[str, object]:
