@@ -12,7 +12,7 @@ from cluster.control_plane import ControlPlane
 from cluster.namespaces import NODE_ADDRESS
 from cluster.ours import agent_pod
 
-from aliquot.node.telling.server import node_body
+from aliquot.node.display.server import node_body
 from aliquot.status.nodes import NodeReport
 
 

@@ -9,8 +9,8 @@ from prometheus_client.core import Metric
 
 from aliquot.arbiter.metrics import Metrics as ArbiterMetrics
 from aliquot.arbiter.records import GpuStatus, Status
+from aliquot.node.display.metrics import ALIASES, registry_of
 from aliquot.node.spans import KubeletCalls
-from aliquot.node.telling.metrics import ALIASES, registry_of
 from aliquot.scheduler.extender.metrics import SchedulerMetrics
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 from aliquot.status.sensors import Sensors

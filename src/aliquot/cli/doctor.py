@@ -54,8 +54,8 @@ def examine_node(root: Path, config: Path | None) -> list[Finding]:
     Raises:
         BadSettings: the agent's settings cannot be read.
     """
-    from aliquot.node.doctoring.checks import examine as examine_host
-    from aliquot.node.doctoring.reading import read_host
+    from aliquot.node.doctor.checks import examine as examine_host
+    from aliquot.node.doctor.reading import read_host
     from aliquot.node.settings import node_settings
 
     return examine_host(read_host(node_settings(config), root))

@@ -71,7 +71,7 @@ class _Gpu:
 
 
 class Watch:
-    """The health of all GPUs, brought up to date by `look`. `nvml` is pynvml; its calls may block for a second."""
+    """The health of all GPUs, brought up to date by `update`. `nvml` is pynvml; its calls may block for a second."""
 
     def __init__(self, nvml: Any, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._nvml = nvml
@@ -116,7 +116,7 @@ class Watch:
         except self._nvml.NVMLError_Timeout:
             return
         except self._nvml.NVMLError as error:
-            # As when a GPU falls off the bus: it is found by `look`, and the set is made anew with the others.
+            # As when a GPU falls off the bus: it is found by `update`, and the set is made anew with the others.
             self._note(f"no XIDs can be waited for: {error}")
             time.sleep(WAIT_MS / 1000)
             self._open()
@@ -128,7 +128,7 @@ class Watch:
             pids = self._pids(gpu) if ending == "program" else None
             gpu.xids[f"XID {xid}"] = _Trouble(self._clock(), pids)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Query the health of every GPU."""
         for gpu in self._gpus.values():
             self._ask(gpu)
@@ -228,7 +228,7 @@ def _watch(libnvml: str) -> None:
     told: object = None
     reopened_s = time.monotonic()
     while _obey(watch):
-        watch.look()
+        watch.update()
         if told != (told := (watch.unhealthy, watch.gpus)):
             _print(unhealthy=watch.unhealthy, gpus=watch.gpus)
         watch.wait()

@@ -16,6 +16,7 @@ from typing import Final
 from aliquot.kube.api import Api
 from aliquot.lib.log import Logger, set_up_log
 from aliquot.node.allocation.lifecycle import Allocations
+from aliquot.node.display.wiring import Display, arbiter_status
 from aliquot.node.driver import follow, lock_gpus, open_driver
 from aliquot.node.events import Events
 from aliquot.node.health import HealthWatch
@@ -28,7 +29,6 @@ from aliquot.node.settings import NodeSettings
 from aliquot.node.spans import KubeletCalls
 from aliquot.node.status import NodePublisher, NodeStatus
 from aliquot.node.tasks import Tasks, every
-from aliquot.node.telling.wiring import Display, arbiter_status
 from aliquot.node.volume.following import NodeDriver
 from aliquot.tracing.spans import Spans, tracing
 
@@ -106,8 +106,8 @@ class Agent:
         return f"{len(machine.gpus)} x {first.model}{wired}, driver {first.driver or '?'}, {driver.current.name}"
 
     async def _follow_pods(self) -> str:
-        self._tasks.last("pods", self.pods.reflector.run())
-        self._tasks.last("node-watch", self.status.publisher.reflector.run())
+        self._tasks.critical("pods", self.pods.reflector.run())
+        self._tasks.critical("node-watch", self.status.publisher.reflector.run())
         try:
             await asyncio.wait_for(self.pods.reflector.synced.wait(), SYNC_S)
         except TimeoutError:
@@ -117,11 +117,11 @@ class Agent:
 
     async def _open_tenants(self) -> str:
         self.settings.tenants.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._tasks.last("outcomes", self.allocations.outcomes.run())
+        self._tasks.critical("outcomes", self.allocations.outcomes.run())
         if self.calls.starts is not None:
             runtime = Path(self.settings.runtime_dir)
             first_grants = self.calls.starts.follow(lambda: arbiter_status(runtime), self.pods.lives)
-            self._tasks.last("first-grants", first_grants)
+            self._tasks.critical("first-grants", first_grants)
         return await asyncio.to_thread(self.provisioner.check_arbiter) or "the arbiter answers"
 
     async def _serve_plugin(self) -> str:
@@ -130,23 +130,23 @@ class Agent:
         await self.status.check_offer()
         # What an agent that was killed left on offer: kubelet would start pods without devices until it has them.
         await self.status.publisher.withdraw()
-        self._tasks.last("device-plugin", self.plugin.run())
+        self._tasks.critical("device-plugin", self.plugin.run())
         return f"{self.plugin.resource}, {self.settings.ids_per_gpu} ids a GPU"
 
     async def _publish(self) -> str:
         period_s = self.settings.health_period_s
-        self._tasks.last("status", every(period_s, self.status.check))
-        self._tasks.last("init", every(period_s, self.allocations.release_init))
-        self._tasks.last("health", self.status.watch_health())
-        self._tasks.last("driver", follow(self.provisioner, self.allocations.records, self.status.resend, period_s))
+        self._tasks.critical("status", every(period_s, self.status.check))
+        self._tasks.critical("init", every(period_s, self.allocations.release_init))
+        self._tasks.critical("health", self.status.watch_health())
+        self._tasks.critical("driver", follow(self.provisioner, self.allocations.records, self.status.resend, period_s))
         if self.offer.held is not None:
-            self._tasks.last("holders", self.holders.run(self.status.resend, self.provisioner.tenants, self.events))
-        self._tasks.last("check", every(self.settings.allocation_check_period_s, self.allocations.reconcile))
+            self._tasks.critical("holders", self.holders.run(self.status.resend, self.provisioner.tenants, self.events))
+        self._tasks.critical("check", every(self.settings.allocation_check_period_s, self.allocations.reconcile))
         return await self.status.publish()
 
     async def _open_display(self) -> str:
         for name, task in self.display.tasks:
-            self._tasks.last(name, task())
+            self._tasks.critical(name, task())
         return await self.display.open(self._opened)
 
 

@@ -5,43 +5,34 @@ with its own copy of the driver or a driver that was mounted without a share. No
 GPU whose owner is not enforced, the owner's programs use the driver directly and register nowhere; others' are
 recognised there by their pod.
 
-Pure: the node's status, the clock and the reader of programs are given. No program is reported at once: it has a grace
-period from the first check that found it. The period starts again with every new arbiter, since programs must attach
-again, and pauses while the program is stopped. A program that has no driver open is never reported.
+`Audit` is pure: the node's status, the clock and the reader of programs are given; `Auditing` runs it periodically,
+reports to pods' owners, and kills what was found where that is configured. No program is reported at once: it has a
+grace period from the first check that found it. The period starts again with every new arbiter, since programs must
+attach again, and pauses while the program is stopped. A program that has no driver open is never reported.
 """
 
 from __future__ import annotations
 
-import re
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from aliquot.lib.log import Logger
+from aliquot.node.display.facts import Sources, read_report
+from aliquot.node.events import Events
+from aliquot.node.pods import NodePod, NodePods
+from aliquot.node.processes import GpuProgram, end_program, pod_of
 from aliquot.status.nodes import AuditTotals, NodeReport
 
 MAX_TOLD: Final = 16
 """The maximum number of programs that one check reports; the others follow in the next."""
-_POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
-_CONTAINER: Final = re.compile(r"([0-9a-f]{64})")
 
 
 _Key = tuple[str, int, str]
 """A GPU's UUID, a process number, and when that process began."""
-
-
-@dataclass(frozen=True)
-class GpuProgram:
-    """A running process of the node; `began` distinguishes it from a later process with the same number."""
-
-    pid: int
-    began: str
-    name: str = ""
-    cgroup: str = ""
-    drives: bool | None = None
-    """Whether it has a driver's device open; None without permission to check."""
-    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,20 +101,74 @@ class Audit:
         self.totals = msgspec.structs.replace(self.totals, ended=self.totals.ended + count)
 
 
-def pod_of(cgroup: str) -> tuple[str, str]:
-    """The pod's uid and the container's id in a cgroup's path, as kubelet's drivers cgroupfs and systemd write it.
-
-    Both empty where there is none, as for a process of the node itself.
-    """
-    pod = _POD.search(cgroup)
-    if pod is None:
-        return "", ""
-    container = _CONTAINER.search(cgroup, pod.end())
-    return pod.group(1).replace("_", "-"), container.group(1) if container else ""
-
-
 def container_of(container_id: str, statuses: Iterable[tuple[str, str]]) -> str:
     """The name of the container with that id, by (name, id with its runtime's prefix); empty if it is not listed."""
     if not container_id:
         return ""
     return next((name for name, known in statuses if known.endswith(container_id)), "")
+
+
+_LOG: Final = Logger("node")
+FOUND: Final = "GpuUnregisteredProcess"
+ENDED: Final = "GpuUnregisteredProcessEnded"
+
+
+class Auditing:
+    """`run` never returns. With `kill`, programs of pods are killed; those of the node itself are only reported."""
+
+    def __init__(self, audit: Audit, sources: Sources, pods: NodePods, events: Events, *, kill: bool) -> None:
+        self._audit = audit
+        self._sources = sources
+        self._pods = pods
+        self._events = events
+        self._kill = kill
+        self._works: bool | None = None
+
+    async def run(self, period_s: float) -> None:
+        """Check until cancelled."""
+        while True:
+            await self.check()
+            await asyncio.sleep(period_s)
+
+    async def check(self) -> None:
+        """One check, and its consequences."""
+        facts = await asyncio.to_thread(read_report, self._sources)
+        found = await asyncio.to_thread(self._audit.unreported, facts, asyncio.get_running_loop().time())
+        if (works := self._audit.totals.works) != self._works:
+            self._works = works
+            _LOG.info("audit", level="audited" if works else "cooperative")
+        # All are killed before the first is reported: a hanging API server gains no program time.
+        ends = [await self._end(bypass) for bypass in found]
+        for bypass, ended in zip(found, ends, strict=True):
+            await self._tell(bypass, ended=ended)
+
+    async def _end(self, bypass: Bypass) -> bool:
+        if not self._kill or self._pods.get(pod_of(bypass.program.cgroup)[0]) is None:
+            return False
+        ended = await asyncio.to_thread(end_program, bypass.program)
+        self._audit.ended(int(ended))
+        return ended
+
+    async def _tell(self, bypass: Bypass, *, ended: bool) -> None:
+        program, (uid, container_id) = bypass.program, pod_of(bypass.program.cgroup)
+        pod = self._pods.get(uid) if uid else None
+        _LOG.warning(
+            "unregistered-process", pid=program.pid, name=program.name, gpu=bypass.gpu, memory_mib=bypass.memory_mib,
+            pod=str(pod.key) if pod else "", ended=ended,
+        )  # fmt: skip
+        if pod is None:
+            whose = f"a process of pod {uid}, which this node does not know," if uid else "a process of no pod"
+            await self._events.about_node(FOUND, f"{whose} bypasses Aliquot on shared GPU {bypass.gpu}")
+            return
+        container = container_of(container_id, _ids(pod))
+        who = f"container {container}" if container else "a container"
+        text = f"{who} bypasses Aliquot on GPU {bypass.gpu}: a process of it did not register, and no share limits it"
+        key = pod.key
+        if ended:
+            text += "; it was killed"
+        await self._events.about_pod(key.namespace, key.pod, key.uid, ENDED if ended else FOUND, text, "Warning")
+
+
+def _ids(pod: NodePod) -> list[tuple[str, str]]:
+    every = [*pod.status.init_container_statuses, *pod.status.container_statuses]
+    return [(status.name, status.container_id) for status in every]

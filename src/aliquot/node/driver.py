@@ -72,7 +72,7 @@ async def follow(
     while True:
         await asyncio.sleep(period_s)
         try:
-            found = await asyncio.to_thread(provisioner.driver.look)
+            found = await asyncio.to_thread(provisioner.driver.refresh)
         except (VolumeError, OSError) as error:
             if told != str(error):
                 _LOG.warning("driver-not-mirrored", why=str(error))

@@ -27,27 +27,27 @@ class Events:
         self._api = api
         self._node = node
         self._clock = clock or RealClock()
-        self._told: Bounded[tuple[str, str, str], float] = Bounded(MAX_REMEMBERED)
+        self._written_s: Bounded[tuple[str, str, str], float] = Bounded(MAX_REMEMBERED)
         self._number = 0
 
     async def about_pod(self, namespace: str, name: str, uid: str, reason: str, message: str, kind: Kind) -> None:
         """Write an event on a pod."""
         subject = ObjectReference(api_version="v1", kind="Pod", name=name, namespace=namespace, uid=uid)
-        await self._tell(subject, reason, message, kind)
+        await self._write(subject, reason, message, kind)
 
     async def about_node(self, reason: str, message: str, kind: Kind = "Warning") -> None:
         """Write an event on the node."""
         subject = ObjectReference(api_version="v1", kind="Node", name=self._node, uid=self._node)
-        await self._tell(subject, reason, message, kind)
+        await self._write(subject, reason, message, kind)
 
-    async def _tell(self, subject: ObjectReference, reason: str, message: str, kind: Kind) -> None:
+    async def _write(self, subject: ObjectReference, reason: str, message: str, kind: Kind) -> None:
         key, now_s = (subject.uid or subject.name, reason, message), self._clock.monotonic_s()
-        if now_s - self._told.get(key, -AGAIN_S) < AGAIN_S:
+        if now_s - self._written_s.get(key, -AGAIN_S) < AGAIN_S:
             return
-        self._told[key] = now_s
+        self._written_s[key] = now_s
         self._number += 1
         log = _LOG.warning if kind == "Warning" else _LOG.info
-        log("told", about=f"{subject.kind}/{subject.name}", reason=reason, message=message)
+        log("event", about=f"{subject.kind}/{subject.name}", reason=reason, message=message)
         moment = seconds_time(self._clock.wall())
         namespace = subject.namespace or "default"
         event = Event(

@@ -20,7 +20,7 @@ from aliquot.kube.names import HOLDS, VGPU
 from aliquot.kube.resources import PODS
 from aliquot.lib.log import Logger, Repeats
 from aliquot.model.ids import GpuUuid
-from aliquot.node.allocation.kubelet import Held, PodResources
+from aliquot.node.allocation.kubelet import ContainerDevices, PodResources
 from aliquot.node.events import Events
 from aliquot.node.machine import NodeOffer
 from aliquot.node.pods import NodePod
@@ -36,7 +36,7 @@ AWAITED_S: Final = 0.2
 
 
 def held_gpus(
-    pods: Iterable[NodePod], rows: Iterable[Held], namespace: str, gpus: Collection[GpuUuid]
+    pods: Iterable[NodePod], rows: Iterable[ContainerDevices], namespace: str, gpus: Collection[GpuUuid]
 ) -> tuple[dict[GpuUuid, NodePod], tuple[str, ...]]:
     """GPU -> its holder pod, and a sentence for each holder whose device is not a whole GPU of this node.
 
@@ -110,7 +110,7 @@ class Holders:
                 gained, lost = await self.refresh()
                 if gained or lost:
                     await on_change()
-                    await tell_taken(tenants.values(), lost, events)
+                    await report_lost_gpus(tenants.values(), lost, events)
         finally:
             await self._account.close()
 
@@ -162,7 +162,7 @@ class Holders:
             _LOG.info("held", gpu=uuid, vgpu=meta.labels[VGPU])
 
 
-async def tell_taken(tenants: Iterable[ProvisionedTenant], lost: Collection[GpuUuid], events: Events) -> None:
+async def report_lost_gpus(tenants: Iterable[ProvisionedTenant], lost: Collection[GpuUuid], events: Events) -> None:
     """Write an event on every pod on a GPU whose holder is gone: the stock plugin may give it to another pod."""
     for provisioned in list(tenants):
         if taken := [piece.gpu for piece in provisioned.plan.slices if piece.gpu in lost]:

@@ -27,7 +27,7 @@ from aliquot.node.kubelet_api import deviceplugin_pb2_grpc as rpc
 _LOG: Final = Logger("node")
 API: Final = "v1beta1"
 KUBELET_SOCKET: Final = "kubelet.sock"
-LOOK_S: Final = 0.1
+POLL_S: Final = 0.1
 REGISTER_TIMEOUT_S: Final = 15.0
 ASK_BYTES: Final = 16 << 20
 
@@ -72,7 +72,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
             while True:
                 if not self.registered:
                     await self._register_anew()
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
         finally:
             await self._end_server()
             (self._folder / self._endpoint).unlink(missing_ok=True)
@@ -96,7 +96,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
                 "not-registered", why=error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
             )
             await self._end_server()
-            await asyncio.sleep(5 * LOOK_S)
+            await asyncio.sleep(5 * POLL_S)
             return
         self._kubelet = kubelet
         self.registrations += 1

@@ -34,7 +34,7 @@ class NodePod(Wire):
         """True when none of its containers runs again."""
         return self.status.phase in ("Succeeded", "Failed")
 
-    def asking(self) -> list[Container]:
+    def requesting(self) -> list[Container]:
         """Its containers that request a share."""
         every = [*self.spec.init_containers, *self.spec.containers]
         return [c for c in every if c.resources.limits.get(GPU_PERCENT) or c.resources.requests.get(GPU_PERCENT)]
@@ -48,6 +48,11 @@ class NodePod(Wire):
         """Names of its containers that run now."""
         every = [*self.status.init_container_statuses, *self.status.container_statuses]
         return {status.name for status in every if status.state.running is not None}
+
+    def unconfigurable(self) -> set[str]:
+        """Names of its containers that kubelet cannot configure, as where it has no devices for them."""
+        every = [*self.status.init_container_statuses, *self.status.container_statuses]
+        return {status.name for status in every if status.detail.reason == "CreateContainerConfigError"}
 
 
 NODE_PODS: Final = Resource(NodePod, "Pod", "pods")

@@ -7,11 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from aliquot.driver.open_devices import PROC, driver_majors, has_driver_open
-from aliquot.node.audit import GpuProgram, pod_of
+
+_POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+_CONTAINER: Final = re.compile(r"([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class GpuProgram:
+    """A running process of the node; `began` distinguishes it from a later process with the same number."""
+
+    pid: int
+    began: str
+    name: str = ""
+    cgroup: str = ""
+    drives: bool | None = None
+    """Whether it has a driver's device open; None without permission to check."""
+    stopped: bool = False
 
 
 def read_program(pid: int, proc: Path = PROC) -> GpuProgram | None:
@@ -56,3 +74,15 @@ def end_program(program: GpuProgram) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def pod_of(cgroup: str) -> tuple[str, str]:
+    """The pod's uid and the container's id in a cgroup's path, as kubelet's drivers cgroupfs and systemd write it.
+
+    Both empty where there is none, as for a process of the node itself.
+    """
+    pod = _POD.search(cgroup)
+    if pod is None:
+        return "", ""
+    container = _CONTAINER.search(cgroup, pod.end())
+    return pod.group(1).replace("_", "-"), container.group(1) if container else ""

@@ -28,7 +28,7 @@ from aliquot.tracing.context import TraceContext, read_traceparent
 from aliquot.tracing.spans import Spans
 
 BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 KEPT: Final = 1000
 """The maximum number of remembered containers; beyond it the oldest are forgotten and lose their spans."""
 
@@ -83,7 +83,7 @@ class ContainerSpans:
     async def follow(self, status: Callable[[], Status | None], lives: Callable[[str], bool]) -> None:
         """Record first grants until cancelled; `lives` tells whether the pod of a uid is still there."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             for tenant in [t for t, waiting in self._waiting.items() if not lives(waiting.uid)]:
                 del self._waiting[tenant]
             if self._waiting:

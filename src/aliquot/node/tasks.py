@@ -30,7 +30,7 @@ class Tasks:
         self._failure: BaseException | None = None
         self._ending = False
 
-    def last(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def critical(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run a task that must not end before `end`."""
         self._start(name, work, self._lasting_ended)
 

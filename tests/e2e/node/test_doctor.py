@@ -86,7 +86,7 @@ def test_a_full_disk_is_told(scene: Scene, node_root: Path):
     try:
         rooms.run(["/bin/sh", "-c", "head -c 4096 /dev/zero > /var/lib/aliquot/full; true"])
         code = (
-            "from pathlib import Path; from aliquot.node.doctoring.reading import folder_state; "
+            "from pathlib import Path; from aliquot.node.doctor.reading import folder_state; "
             "print(folder_state(Path('/var/lib/aliquot')))"
         )
         environment = [f"{name}={value}" for name, value in surroundings().items()]

@@ -82,7 +82,7 @@ def test_a_container_that_slipped_through_is_found(scene: Scene):
     scene.agent.start()
 
     (message, *_) = until(lambda: scene.events("GpuShareMissing"), "the finding")
-    assert "container main runs without its share: kubelet gave it no device" == message
+    assert "container main is without its share: kubelet gave it no device" == message
 
     def state() -> str:
         return msgspec.convert(scene.plane.pod(scene.namespace, "slips"), Pod).state

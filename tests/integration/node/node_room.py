@@ -137,11 +137,11 @@ class Room:
         )
         report = made.report
 
-        async def noted(owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
+        async def recorded(owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
             self.told.append((str(owner), container, outcome, why))
             await report(owner, container, outcome, why)
 
-        made.report = noted  # type: ignore[method-assign]
+        made.report = recorded  # type: ignore[method-assign]
         return made
 
     async def _open(self) -> DevicePlugin:

@@ -21,13 +21,12 @@ from aliquot.arbiter.client import ArbiterClient
 from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.driver.emulation import EmulatedMachine, prepare
 from aliquot.driver.gpu import Gpu
-from aliquot.node.audit import Audit, GpuProgram
+from aliquot.node.audit import Audit, Auditing
+from aliquot.node.display.facts import Sources
+from aliquot.node.display.wiring import arbiter_status
 from aliquot.node.machine import Machine
 from aliquot.node.pods import NodePod
-from aliquot.node.processes import read_program
-from aliquot.node.telling.auditing import Auditing
-from aliquot.node.telling.facts import Sources
-from aliquot.node.telling.wiring import arbiter_status
+from aliquot.node.processes import GpuProgram, read_program
 
 UID, CONTAINER = "0b7a5a3e-1c2d-4e5f-8a9b-0123456789ab", "c0ffee" + "0" * 58
 PROGRAM = """

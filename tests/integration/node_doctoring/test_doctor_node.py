@@ -25,7 +25,7 @@ from rights import rooms
 from aliquot.cli.main import cli
 from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, native_part
 from aliquot.node.allocation.checkpoint import Content, write_checkpoint
-from aliquot.node.doctoring.reading import folder_state, read_cgroups, read_host, socket_state
+from aliquot.node.doctor.reading import folder_state, read_cgroups, read_host, socket_state
 from aliquot.node.driver import open_driver
 from aliquot.node.settings import NodeSettings
 

@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 from volume_room import Room
 
+from aliquot.node.display.server import application
+from aliquot.node.display.wiring import Display, report_notices, sources_of
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePods
 from aliquot.node.settings import NodeSettings
-from aliquot.node.telling.server import application
-from aliquot.node.telling.wiring import Display, sources_of, tell_pods
 
 PROGRAM = """
 import ctypes
@@ -136,7 +136,7 @@ class Told:
 async def _told_of(room: Room) -> tuple[str, ...]:
     events = Told()
     sources = sources_of(room.provisioner, room.folder)
-    watch = asyncio.create_task(tell_pods(sources, cast("Events", events), 0.1))
+    watch = asyncio.create_task(report_notices(sources, cast("Events", events), 0.1))
     await asyncio.sleep(0.5)
     env = os.environ | {"LD_LIBRARY_PATH": str(room.library.parent)}
     program = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, env=env)

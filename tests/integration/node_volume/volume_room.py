@@ -105,8 +105,8 @@ class Room:
                 fresh.replace(path)
             conf = self.emulated / "emulator.conf"
             conf.write_text(conf.read_text().replace(self.machine.gpus[0].driver, NEW))
-        assert self.driver.look() is None
-        assert self.driver.look() is not None
+        assert self.driver.refresh() is None
+        assert self.driver.refresh() is not None
         self._let_the_emulator_run()
 
     def view(self, provisioned: ProvisionedTenant, program: str, env: dict[str, str]) -> str:

@@ -85,13 +85,13 @@ class Scene:
 
     def open(self) -> Watch:
         self.watch = Watch(self.nvml, self.notes.append, lambda: self.now_s)
-        self.watch.look()
+        self.watch.update()
         return self.watch
 
     def round(self) -> dict[str, str]:
         self.watch.wait()
         self.watch.reopen()
-        self.watch.look()
+        self.watch.update()
         return self.watch.unhealthy
 
 

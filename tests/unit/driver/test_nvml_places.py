@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from aliquot.driver.nvml_links import HalfKnown, nvml_places, topology_of
+from aliquot.driver.discovery import HalfKnown, nvml_places, topology_of
 
 
 class FakeNvml(SimpleNamespace):

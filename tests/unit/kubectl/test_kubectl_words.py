@@ -35,7 +35,7 @@ from aliquot.model.ages import format_age
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
-from aliquot.node.telling.server import node_body
+from aliquot.node.display.server import node_body
 from aliquot.scheduler.agents import UnreadableReport, measure_of, read_report
 from aliquot.scheduler.config import kube_scheduler_config
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aliquot.node.allocation.kubelet import Held, Noted
+from aliquot.node.allocation.kubelet import ContainerDevices, PodDevicesEntry
 from aliquot.node.allocation.replacement import WAITS_S, Unserved, findings, missing
 from aliquot.node.pods import NodePod
 
@@ -29,9 +29,20 @@ def test_a_container_that_runs_and_is_in_no_record_misses_its_share():
     runs = pod(RUNS)
 
     assert [(runs.key, "main")] == list(missing([runs], [], [], []))
-    assert [] == list(missing([runs], [Held("ns", "a", "main", IDS)], [], []))
-    assert [] == list(missing([runs], [], [Noted("uid-1", "main", IDS)], []))
+    assert [] == list(missing([runs], [ContainerDevices("ns", "a", "main", IDS)], [], []))
+    assert [] == list(missing([runs], [], [PodDevicesEntry("uid-1", "main", IDS)], []))
     assert [] == list(missing([runs], [], [], [("uid-1", "main")]))
+
+
+def test_a_container_that_kubelet_has_no_devices_for_misses_its_share():
+    """It was admitted before kubelet knew the devices and waits for ever; one that waits for its image does not."""
+
+    def waiting(reason: str) -> NodePod:
+        container = {"name": "main", "state": {"waiting": {"reason": reason}}}
+        return pod({"phase": "Pending", "containerStatuses": [container]})
+
+    assert [(waiting("").key, "main")] == list(missing([waiting("CreateContainerConfigError")], [], [], []))
+    assert [] == list(missing([waiting("ImagePullBackOff"), waiting("ContainerCreating")], [], [], []))
 
 
 def test_pods_that_ask_for_no_share_or_do_not_run_are_in_order():

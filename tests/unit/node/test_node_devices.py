@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.inventory import read_inventory
 from aliquot.kube.names import GPUS as GPUS_ANNOTATION
-from aliquot.node.allocation.kubelet import CHECKPOINT, Noted, noted
+from aliquot.node.allocation.kubelet import CHECKPOINT, PodDevicesEntry, read_device_checkpoint
 from aliquot.node.cdi import DeviceNode, Edits, Mount, remove_spec, write_spec, written_names
 from aliquot.node.devices import device_ids, gpu_of, id_of, preferred
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
@@ -139,7 +139,9 @@ def test_kubelets_own_file_names_containers_and_our_answer(tmp_path: Path, ids):
     data = {"PodDeviceEntries": [ours, others], "RegisteredDevices": {}}
     (tmp_path / CHECKPOINT).write_text(json.dumps({"Data": data, "Checksum": 1}))
 
-    assert [Noted("uid-1", "main", frozenset({"g0-000", "g0-001"}), ("ab12",))] == noted(tmp_path)
+    assert [PodDevicesEntry("uid-1", "main", frozenset({"g0-000", "g0-001"}), ("ab12",))] == read_device_checkpoint(
+        tmp_path
+    )
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"Data":{"PodDeviceEntries":[{}]}}', "\0\0"])
@@ -148,7 +150,7 @@ def test_a_file_in_another_form_can_not_be_read(tmp_path: Path, text):
     if text is not None:
         (tmp_path / CHECKPOINT).write_text(text)
 
-    assert noted(tmp_path) is None
+    assert read_device_checkpoint(tmp_path) is None
 
 
 @pytest.mark.parametrize("inside", ["", "run/nvidia/driver"], ids=["node", "driver-container"])

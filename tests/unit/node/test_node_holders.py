@@ -13,7 +13,7 @@ from aliquot.driver.gpu import Gpu
 from aliquot.kube.errors import Forbidden
 from aliquot.kube.names import HOLDS
 from aliquot.kube.objects import Meta, PodStatus
-from aliquot.node.allocation.kubelet import Held
+from aliquot.node.allocation.kubelet import ContainerDevices
 from aliquot.node.holders import Holders, held_gpus
 from aliquot.node.machine import Machine, NodeOffer
 from aliquot.node.pods import NodePod
@@ -29,9 +29,9 @@ def holder(name: str, namespace: str = HOME, *, phase: str = "Running", label: b
     return NodePod(metadata=meta, status=PodStatus(phase=phase))
 
 
-def row(name: str, *ids: str, namespace: str = HOME) -> Held:
+def row(name: str, *ids: str, namespace: str = HOME) -> ContainerDevices:
     """What kubelet says that a pod has of the stock plugin."""
-    return Held(namespace, name, "hold", frozenset(ids))
+    return ContainerDevices(namespace, name, "hold", frozenset(ids))
 
 
 def test_the_gpu_of_a_holder_is_held_and_that_of_another_pod_is_not():
@@ -70,7 +70,7 @@ def test_a_holder_that_has_ended_holds_nothing(phase: str):
     ],
     ids=["two", "replica", "no-uuid", "shared", "shared by one of two containers", "two containers"],
 )
-def test_what_is_no_whole_gpu_is_not_shared_and_told(rows: list[Held]):
+def test_what_is_no_whole_gpu_is_not_shared_and_told(rows: list[ContainerDevices]):
     """Two GPUs, a replica of one, an id that is no UUID, or a GPU that somebody else has too: none, with a sentence."""
     found, faults = held_gpus([holder("one")], rows, HOME, GPUS)
 
@@ -94,9 +94,9 @@ class FakeKubelet:
     """Answers with `rows`, or not at all while they are None."""
 
     def __init__(self) -> None:
-        self.rows: list[Held] | None = []
+        self.rows: list[ContainerDevices] | None = []
 
-    async def held(self) -> list[Held]:
+    async def held(self) -> list[ContainerDevices]:
         """See `Account`."""
         if self.rows is None:
             raise OSError("no answer")

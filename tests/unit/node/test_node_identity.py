@@ -9,14 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aliquot.node.allocation.checkpoint import Allotment, PodKey
-from aliquot.node.allocation.kubelet import Claim, Disagreement, Held, Noted, UnknownOwner, identify
+from aliquot.node.allocation.kubelet import (
+    Claim,
+    ContainerDevices,
+    Disagreement,
+    PodDevicesEntry,
+    UnknownOwner,
+    identify,
+)
 
 POD = PodKey("uid-1", "ns", "a")
 OTHER = PodKey("uid-2", "ns", "b")
 PODS = {POD.uid: POD, OTHER.uid: OTHER}
 IDS = frozenset({"g0-000", "g0-001"})
-ROW = Held("ns", "a", "main", IDS)
-ENTRY = Noted("uid-1", "main", IDS, ("first",))
+ROW = ContainerDevices("ns", "a", "main", IDS)
+ENTRY = PodDevicesEntry("uid-1", "main", IDS, ("first",))
 
 
 @st.composite
@@ -32,8 +39,8 @@ def nodes(draw: st.DrawFn):
             names = [(f"c{c}", f"name-{p}-{c}")]
             if draw(st.booleans()):
                 names.append((f"init{c}", f"name-{p}-{c}-init"))
-            held.append(Held(key.namespace, key.pod, f"c{c}", ids))
-            noted += [Noted(key.uid, container, ids, (name,)) for container, name in names]
+            held.append(ContainerDevices(key.namespace, key.pod, f"c{c}", ids))
+            noted += [PodDevicesEntry(key.uid, container, ids, (name,)) for container, name in names]
             expected[ids] = {Claim(name, key, container) for container, name in names}
     return draw(st.permutations(held)), draw(st.permutations(noted)), pods, expected
 

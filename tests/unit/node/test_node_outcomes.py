@@ -8,7 +8,7 @@ from typing import Any
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import PLAN_STATUS
 from aliquot.node.allocation.checkpoint import PodKey
-from aliquot.node.allocation.outcomes import AGAIN_S, GOOD_NEWS_S, STATUS_BYTES, Outcomes
+from aliquot.node.allocation.outcomes import AGAIN_S, STATUS_BYTES, SUCCESS_DELAY_S, Outcomes
 
 POD = PodKey("uid-a", "default", "a")
 
@@ -40,7 +40,7 @@ class Scene:
         self.warned.append(f"{reason} {message}")
 
     def tell(self, container: str, outcome: Any, why: str = "", owner: PodKey = POD) -> None:
-        asyncio.run(self.outcomes.tell(owner, container, outcome, why))
+        asyncio.run(self.outcomes.report(owner, container, outcome, why))
 
     def after(self, wait_s: float = 0.0) -> list[tuple[str, str]]:
         """What has been written in all when so much time has gone by."""
@@ -53,7 +53,7 @@ def test_good_news_waits_until_a_crowd_has_started_and_is_one_write_for_a_pod():
     """Nobody needs to know at once that all is well; the pod's containers are told together."""
     scene = Scene()
     scene.tell("main", "provisioned")
-    assert [] == scene.after(GOOD_NEWS_S - 1)
+    assert [] == scene.after(SUCCESS_DELAY_S - 1)
     scene.tell("side", "provisioned")
 
     assert [("default/a", "main: provisioned; side: provisioned")] == scene.after(1)
@@ -66,7 +66,7 @@ def test_tools_of_other_projects_are_told_that_a_pod_has_its_devices_once_it_has
     scene.tell("main", "waits", "the arbiter is away")
     scene.after()
     scene.tell("main", "provisioned")
-    scene.after(GOOD_NEWS_S)
+    scene.after(SUCCESS_DELAY_S)
 
     assert [{}, {"theirs/assigned": "true"}] == scene.theirs
 
@@ -115,8 +115,8 @@ def test_a_pod_that_is_over_is_forgotten():
     scene.tell("main", "provisioned")
     scene.outcomes.forget(POD)
 
-    assert [] == scene.after(GOOD_NEWS_S)
-    assert not any(vars(scene.outcomes)[name] for name in ("_told", "_written", "_due_s"))
+    assert [] == scene.after(SUCCESS_DELAY_S)
+    assert not any(vars(scene.outcomes)[name] for name in ("_outcomes", "_written", "_due_s"))
 
 
 def test_what_is_told_of_a_pod_that_is_over_is_not_kept():
@@ -126,7 +126,7 @@ def test_what_is_told_of_a_pod_that_is_over_is_not_kept():
         scene.tell("main", "waits", "the GPU is full")
         scene.fails = fault
         scene.after()
-        assert not any(vars(scene.outcomes)[name] for name in ("_told", "_written", "_due_s"))
+        assert not any(vars(scene.outcomes)[name] for name in ("_outcomes", "_written", "_due_s"))
 
 
 def test_the_text_has_a_bound():

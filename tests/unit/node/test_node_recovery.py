@@ -9,14 +9,14 @@ from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.allocation.checkpoint import Allotment, PodKey
-from aliquot.node.allocation.kubelet import Held, Noted
+from aliquot.node.allocation.kubelet import ContainerDevices, PodDevicesEntry
 from aliquot.node.allocation.recovery import Known, recover, unrecorded
 
 POD = PodKey("uid-1", "ns", "a")
 IDS = ("g0-000", "g0-001")
 KEPT = Allotment("first", IDS, "uid-1", "ns", "a", "main", "plan")
-HELD = Held("ns", "a", "main", frozenset(IDS))
-NOTED = Noted("uid-1", "main", frozenset(IDS), ("first",))
+HELD = ContainerDevices("ns", "a", "main", frozenset(IDS))
+NOTED = PodDevicesEntry("uid-1", "main", frozenset(IDS), ("first",))
 PODS = {"uid-1": Known(POD, "plan")}
 
 
@@ -57,7 +57,7 @@ def test_a_running_container_keeps_ids_that_kubelet_gave_again():
     """A kubelet without its checkpoint gives the ids of a container that runs to a new pod too."""
     runs = {"uid-1": Known(POD, "plan", running=frozenset({"main"}))}
 
-    found = recover([Held("ns", "b", "main", frozenset(IDS))], [], [KEPT], runs)
+    found = recover([ContainerDevices("ns", "b", "main", frozenset(IDS))], [], [KEPT], runs)
 
     assert KEPT in found.allotments
 
@@ -83,8 +83,8 @@ def test_an_empty_podresources_is_no_proof():
 def test_kubelet_counts_before_our_checkpoint():
     """Another owner or other ids with kubelet are taken over from kubelet."""
     pods = PODS | {"uid-2": Known(PodKey("uid-2", "ns", "b"), "other")}
-    moved = recover([], [Noted("uid-2", "main", frozenset(IDS), ("first",))], [KEPT], pods)
-    grown = recover([], [Noted("uid-1", "main", frozenset({*IDS, "g0-002"}), ("first",))], [KEPT], PODS)
+    moved = recover([], [PodDevicesEntry("uid-2", "main", frozenset(IDS), ("first",))], [KEPT], pods)
+    grown = recover([], [PodDevicesEntry("uid-1", "main", frozenset({*IDS, "g0-002"}), ("first",))], [KEPT], PODS)
 
     assert (replace(KEPT, uid="uid-2", pod="b", plan="other"),) == moved.allotments
     assert "first is main's of pod uid uid-2 with kubelet, ns/a's with us" in moved.differences
@@ -93,7 +93,7 @@ def test_kubelet_counts_before_our_checkpoint():
 
 def test_podresources_can_take_an_owner_away():
     """When another pod holds the ids, ours is not believed; who it is will be asked again before it starts."""
-    found = recover([Held("ns", "b", "main", frozenset(IDS))], None, [KEPT], PODS)
+    found = recover([ContainerDevices("ns", "b", "main", frozenset(IDS))], None, [KEPT], PODS)
 
     assert (Allotment("first", IDS),) == found.allotments
     assert ("first is ns/a's with us, ns/b holds its ids",) == found.differences

@@ -223,7 +223,7 @@ def test_what_is_withdrawn_at_the_end_stays_withdrawn(server: Server, tmp_path: 
                 await agent.status.publisher.advertise({GPU_MEMORY: 1})
                 await asyncio.sleep(0)
 
-        agent._tasks.last("offers", offers())
+        agent._tasks.critical("offers", offers())
         while GPU_MEMORY not in server.node["status"]["capacity"]:
             await asyncio.sleep(0)
         await agent.end()

@@ -36,7 +36,7 @@ def fails_with(error: Exception) -> Work:
 async def agent(*, lasting: Work = for_ever, once: Work = nothing) -> None:
     """An agent of one lasting part and one thing to do, that is told to stop a moment later."""
     tasks, stop = Tasks(), asyncio.Event()
-    tasks.last("watch", lasting())
+    tasks.critical("watch", lasting())
     tasks.once("clear", once())
     asyncio.get_running_loop().call_later(0.05, stop.set)
     try:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from aliquot.model.findings import Finding
-from aliquot.node.doctoring.checks import OURS, examine
-from aliquot.node.doctoring.host import Arbiter, Cgroups, Folders, Hook, Host, KernelSide, Kubelet
-from aliquot.node.doctoring.runtime import Runtime
+from aliquot.node.doctor.checks import OURS, examine
+from aliquot.node.doctor.host import Arbiter, Cgroups, Folders, Hook, Host, KernelSide, Kubelet
+from aliquot.node.doctor.runtime import Runtime
 
 CONTAINERD = Runtime("containerd", "/etc/containerd/config.toml", True)
 KUBELET = Kubelet(plugins={OURS: "answers"}, offered={"aliquot.dev/gpu-percent": 200})

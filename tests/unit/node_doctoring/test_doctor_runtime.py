@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.node.doctoring.runtime import DEFAULT_FOLDERS, containerd, crio, imports_of, takes_variable
+from aliquot.node.doctor.runtime import DEFAULT_FOLDERS, containerd, crio, imports_of, takes_variable
 
 V1 = "[plugins.cri]\nenable_cdi = {}\n"
 V2 = "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = {}\ncdi_spec_dirs = ['/run/cdi']\n"

@@ -42,7 +42,9 @@ class Node:
 
     def look(self) -> str:
         """The version that new containers are shown after two looks, empty where that did not change."""
-        return next((found.version for found in (self.driver.look(), self.driver.look()) if found is not None), "")
+        return next(
+            (found.version for found in (self.driver.refresh(), self.driver.refresh()) if found is not None), ""
+        )
 
 
 @pytest.fixture
@@ -65,15 +67,15 @@ def test_an_upgrade_is_for_new_containers(node: Node):
 def test_a_driver_that_is_being_replaced_is_waited_for(node: Node):
     """File by file it is another one at each look; what two looks saw alike is taken."""
     install(node.root, NEW)
-    assert node.driver.look() is None
+    assert node.driver.refresh() is None
     (node.root / "usr/lib/x86_64-linux-gnu" / f"libnvidia-nvvm.so.{NEW}").write_bytes(library("libnvidia-nvvm.so.4"))
-    assert node.driver.look() is None
+    assert node.driver.refresh() is None
 
-    found = node.driver.look()
+    found = node.driver.refresh()
 
     assert found is not None
     assert (found.origin / "lib64/libnvidia-nvvm.so.4").exists()
-    assert node.driver.look() is None
+    assert node.driver.refresh() is None
 
 
 def test_the_same_version_installed_again_is_another_driver(node: Node):
@@ -178,7 +180,7 @@ def test_a_driver_that_can_not_be_mirrored_is_tried_ever_more_seldom(node: Node,
         patch.setattr("aliquot.node.volume.volume.mirror", full)
         while looks < 200:
             with contextlib.suppress(VolumeError):
-                node.driver.look()
+                node.driver.refresh()
             looks += 1
         assert [1, 3, 6, 11, 20, 37, 70, 135] == tries
         install(node.root, "580.10")
@@ -199,7 +201,7 @@ def test_what_nobody_needs_goes_also_while_a_driver_can_not_be_mirrored():
             self.driver = self
             self.pruned = asyncio.Event()
 
-        def look(self) -> None:
+        def refresh(self) -> None:
             raise VolumeError("no room")
 
         def prune(self, named: list[str]) -> list[str]:

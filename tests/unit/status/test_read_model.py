@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aliquot.node.telling.server import node_body
+from aliquot.node.display.server import node_body
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 from aliquot.status.tenants import PromiseStatus, TenantStatus, Unregistered, WakeStatus
 

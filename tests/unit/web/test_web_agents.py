@@ -21,9 +21,9 @@ import httpx2
 from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.driver.gpu import Gpu as Card
 from aliquot.kube.objects import Meta, Pod, PodSpec, PodStatus
+from aliquot.node.display.facts import Sources
+from aliquot.node.display.server import application, serving
 from aliquot.node.machine import Machine
-from aliquot.node.telling.facts import Sources
-from aliquot.node.telling.server import application, serving
 from aliquot.scheduler.agents import (
     AGENT_LABELS,
     Agents,

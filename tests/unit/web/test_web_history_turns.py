@@ -11,9 +11,9 @@ import pytest
 
 from aliquot.arbiter.records import GpuTurns, HeldTurn, turns_of
 from aliquot.driver.gpu import Gpu as Card
+from aliquot.node.display.facts import Sources
+from aliquot.node.display.server import application, serving
 from aliquot.node.machine import Machine
-from aliquot.node.telling.facts import Sources
-from aliquot.node.telling.server import application, serving
 from aliquot.scheduler.agents import AgentThread
 from aliquot.status.nodes import Owner
 

@@ -46,8 +46,8 @@ class Disagreement(AliquotError):
 
 
 @dataclass(frozen=True)
-class Held:
-    """A line of PodResources: what one container holds of our resource."""
+class ContainerDevices:
+    """What one container holds of our resource, by PodResources."""
 
     namespace: str
     pod: str
@@ -56,7 +56,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Noted:
+class PodDevicesEntry:
     """An entry of kubelet's device checkpoint for our resource; `names` are the CDI names in our stored answer."""
 
     uid: str
@@ -99,7 +99,7 @@ class PodResources:
         self._resource = resource
         self._channel: grpc.aio.Channel | None = None
 
-    async def held(self) -> list[Held]:
+    async def held(self) -> list[ContainerDevices]:
         """What each container holds; kubelet lists an entry per id, they are put together here.
 
         Raises:
@@ -120,7 +120,7 @@ class PodResources:
                 for device in container.devices:
                     if device.resource_name == self._resource:
                         found.setdefault((pod.namespace, pod.name, container.name), set()).update(device.device_ids)
-        return [Held(*key, frozenset(ids)) for key, ids in found.items()]
+        return [ContainerDevices(*key, frozenset(ids)) for key, ids in found.items()]
 
     async def close(self) -> None:
         """Close the connection."""
@@ -129,13 +129,13 @@ class PodResources:
             self._channel = None
 
 
-def noted(folder: Path, resource: str = GPU_PERCENT) -> list[Noted] | None:
+def read_device_checkpoint(folder: Path, resource: str = GPU_PERCENT) -> list[PodDevicesEntry] | None:
     """Kubelet's device checkpoint for one resource; None when it cannot be read."""
     try:
         file = msgspec.json.decode((folder / CHECKPOINT).read_bytes(), type=_File)
         entries = file.data.pod_device_entries or []
         return [
-            Noted(entry.pod_uid, entry.container_name, _ids(entry), _names(entry))
+            PodDevicesEntry(entry.pod_uid, entry.container_name, _ids(entry), _names(entry))
             for entry in entries
             if entry.resource_name == resource
         ]
@@ -171,23 +171,23 @@ def _names(entry: _Entry) -> tuple[str, ...]:
 
 def identify(
     ids: frozenset[str],
-    held: Iterable[Held],
-    noted: Iterable[Noted] | None,
+    held: Iterable[ContainerDevices],
+    checkpoint: Iterable[PodDevicesEntry] | None,
     allotments: Iterable[Allotment],
     pods: Mapping[str, PodKey],
 ) -> list[Claim]:
     """Every container that these ids were given to; all of them belong to one pod.
 
-    `noted` is None when kubelet's file cannot be read; `pods` are the node's pods by uid.
+    `checkpoint` is None when kubelet's file cannot be read; `pods` are the node's pods by uid.
 
     Raises:
         UnknownOwner: no account names a container, or a pod that it names is not known (yet).
         Disagreement: the accounts name different pods.
     """
     rows = [row for row in held if row.ids == ids]
-    if noted is None:
+    if checkpoint is None:
         return _from_rows(ids, rows, allotments, pods)
-    entries = [entry for entry in noted if entry.ids == ids]
+    entries = [entry for entry in checkpoint if entry.ids == ids]
     if not entries:
         raise UnknownOwner(f"kubelet's checkpoint does not name the container of {_shown(ids)} yet")
     uids = {entry.uid for entry in entries}
@@ -206,7 +206,7 @@ def identify(
 
 
 def _from_rows(
-    ids: frozenset[str], rows: list[Held], allotments: Iterable[Allotment], pods: Mapping[str, PodKey]
+    ids: frozenset[str], rows: list[ContainerDevices], allotments: Iterable[Allotment], pods: Mapping[str, PodKey]
 ) -> list[Claim]:
     """By PodResources and our own checkpoint; valid only where both have exactly one answer."""
     names = [allotment.name for allotment in allotments if frozenset(allotment.ids) == ids]
@@ -222,7 +222,7 @@ def _from_rows(
     return [Claim(names[0], owner, row.container)]
 
 
-def _only_name(entry: Noted, allotments: Iterable[Allotment]) -> str:
+def _only_name(entry: PodDevicesEntry, allotments: Iterable[Allotment]) -> str:
     if len(entry.names) == 1:
         return entry.names[0]
     ours = [a.name for a in allotments if frozenset(a.ids) == entry.ids and a.container in ("", entry.container)]

@@ -32,7 +32,15 @@ from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.model.requests import Device
 from aliquot.node.allocation.checkpoint import Allotment, Allotments, CheckpointError, PodKey, read_checkpoint
-from aliquot.node.allocation.kubelet import Claim, Held, Noted, PodResources, UnknownOwner, identify, noted
+from aliquot.node.allocation.kubelet import (
+    Claim,
+    ContainerDevices,
+    PodDevicesEntry,
+    PodResources,
+    UnknownOwner,
+    identify,
+    read_device_checkpoint,
+)
 from aliquot.node.allocation.outcomes import Outcomes
 from aliquot.node.allocation.recovery import Known, has_ended, recover, unrecorded
 from aliquot.node.allocation.replacement import Replacements, missing
@@ -100,7 +108,7 @@ class Allocations:
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
         """A hint to kubelet which ids to take: those of the GPUs of the oldest waiting pod that requests this many."""
         for pod in sorted(self.pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
-            for container in pod.asking():
+            for container in pod.requesting():
                 key = f"{pod.metadata.uid}/{container.name}"
                 percent = container.resources.limits.get(GPU_PERCENT, 0)
                 if not pod.ended and key not in self.provisioner.tenants and parse_count(percent) == size:
@@ -157,7 +165,7 @@ class Allocations:
 
     async def _identify(self, ids: frozenset[str]) -> list[Claim]:
         held = await self.resources.held()
-        entries = await asyncio.to_thread(noted, self._settings.device_plugins)
+        entries = await asyncio.to_thread(read_device_checkpoint, self._settings.device_plugins)
         uids = {entry.uid for entry in entries or () if entry.ids == ids}
         rows = {(row.namespace, row.pod) for row in held if row.ids == ids}
         names = {(key.namespace, key.pod) for key in self.pods.keys().values()}
@@ -237,7 +245,7 @@ class Allocations:
     async def report(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
         """Record and publish the outcome of a container's start."""
         self.replacements.note(owner, container, outcome, why)
-        await self.outcomes.tell(owner, container, outcome, why)
+        await self.outcomes.report(owner, container, outcome, why)
 
     # -- unprepare -----------------------------------------------------------------------------------------------
 
@@ -340,7 +348,7 @@ class Allocations:
             held = await self.resources.held()
         except OSError:
             held = []
-        entries = await asyncio.to_thread(noted, self._settings.device_plugins)
+        entries = await asyncio.to_thread(read_device_checkpoint, self._settings.device_plugins)
         processes = await asyncio.to_thread(pods_with_processes)
         recovered = recover(held, entries, ours, self._pods_by_uid() if self.pods.synced else None, processes)
         for difference in recovered.differences:
@@ -401,11 +409,11 @@ class Allocations:
         except (AliquotError, OSError) as error:
             _LOG.warning("not-provisioned-again", pod=str(owner), container=container, why=str(error))
             # Only told, not noted: a pod is not replaced for a GPU or a disk that may be back soon.
-            await self.outcomes.tell(owner, container, "missing", str(error))
+            await self.outcomes.report(owner, container, "missing", str(error))
             return False
         pod = self.pods.get(owner.uid)
         if pod is not None and container in read_missing(pod.metadata.annotations.get(PLAN_STATUS, "")):
-            await self.outcomes.tell(owner, container, "provisioned", "")
+            await self.outcomes.report(owner, container, "provisioned", "")
         return True
 
     # -- reconcile -----------------------------------------------------------------------------------------------
@@ -417,7 +425,7 @@ class Allocations:
             held = await self.resources.held()
         except OSError:
             return
-        entries = await asyncio.to_thread(noted, self._settings.device_plugins)
+        entries = await asyncio.to_thread(read_device_checkpoint, self._settings.device_plugins)
         await self.finish_recovery()
         if entries is not None and not self.provisioner.recovering and not self.records.failure:
             await self._report_missing(pods, held, entries)
@@ -425,7 +433,9 @@ class Allocations:
         await self._drop_unknown_names(entries)
         self._release_gone_pods()
 
-    async def _report_missing(self, pods: Iterable[NodePod], held: Iterable[Held], entries: Iterable[Noted]) -> None:
+    async def _report_missing(
+        self, pods: Iterable[NodePod], held: Iterable[ContainerDevices], entries: Iterable[PodDevicesEntry]
+    ) -> None:
         """Report the containers that run without their share; one that ended is not missing it any more."""
         ours = [(allotment.uid, allotment.container) for allotment in self.records if allotment.plan]
         containers = list(missing(pods, held, entries, ours))
@@ -433,7 +443,7 @@ class Allocations:
             await self.report(owner, container, "missing", "kubelet gave it no device")
         self.replacements.keep_missing({(owner.uid, container) for owner, container in containers})
 
-    async def _drop_unknown_names(self, entries: Sequence[Noted] | None) -> None:
+    async def _drop_unknown_names(self, entries: Sequence[PodDevicesEntry] | None) -> None:
         """Forget names without a container that kubelet did not have in two checks in a row."""
         theirs = {name for entry in entries or () for name in entry.names}
         said: Answer = "silent" if entries is None else "gone"

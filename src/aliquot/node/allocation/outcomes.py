@@ -20,8 +20,8 @@ from aliquot.kube.resources import PODS
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.events import Events
 
-LOOK_S: Final = 0.5
-GOOD_NEWS_S: Final = 15.0
+POLL_S: Final = 0.5
+SUCCESS_DELAY_S: Final = 15.0
 """Delay before a success is written: longer than a large batch of pods takes to start."""
 AGAIN_S: Final = 5.0
 STATUS_BYTES: Final = 1000
@@ -42,20 +42,20 @@ class Outcomes:
         self._clock = clock or RealClock()
         self._started = started
         self._provisioned: set[PodKey] = set()
-        self._told: dict[PodKey, dict[str, str]] = {}
+        self._outcomes: dict[PodKey, dict[str, str]] = {}
         self._written: dict[PodKey, str] = {}
         self._due_s: dict[PodKey, float] = {}
 
-    async def tell(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
+    async def report(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
         """Record the outcome of an announced container."""
-        self._told.setdefault(owner, {})[container] = written_outcome(container, outcome, why)
+        self._outcomes.setdefault(owner, {})[container] = written_outcome(container, outcome, why)
         if outcome == "provisioned":
             self._provisioned.add(owner)
-        wait_s = GOOD_NEWS_S if outcome == "provisioned" and owner not in self._written else 0.0
+        wait_s = SUCCESS_DELAY_S if outcome == "provisioned" and owner not in self._written else 0.0
         due_s = self._clock.monotonic_s() + wait_s
         self._due_s[owner] = min(due_s, self._due_s.get(owner, due_s))
         if outcome != "provisioned":
-            verb = "runs without" if outcome == "missing" else "does not get"
+            verb = "is without" if outcome == "missing" else "does not get"
             message = f"container {container} {verb} its share: {why}"
             reason = f"GpuShare{outcome.capitalize()}"
             await self._events.about_pod(owner.namespace, owner.pod, owner.uid, reason, message, "Warning")
@@ -63,13 +63,13 @@ class Outcomes:
     def forget(self, owner: PodKey) -> None:
         """The pod is over."""
         self._provisioned.discard(owner)
-        for known in (self._told, self._written, self._due_s):
+        for known in (self._outcomes, self._written, self._due_s):
             known.pop(owner, None)
 
     async def run(self) -> None:
         """Write what is due, until cancelled."""
         while True:
-            await self._clock.sleep(LOOK_S)
+            await self._clock.sleep(POLL_S)
             await self.step()
 
     async def step(self) -> None:
@@ -80,7 +80,7 @@ class Outcomes:
             await self._write(owner)
 
     async def _write(self, owner: PodKey) -> None:
-        text = "; ".join(self._told.get(owner, {}).values())[:STATUS_BYTES]
+        text = "; ".join(self._outcomes.get(owner, {}).values())[:STATUS_BYTES]
         if text == self._written.get(owner, ""):
             return
         theirs = self._started(owner) if owner in self._provisioned else {}
@@ -93,5 +93,5 @@ class Outcomes:
         except KubeError:
             self._due_s.setdefault(owner, self._clock.monotonic_s() + AGAIN_S)
             return
-        if owner in self._told:
+        if owner in self._outcomes:
             self._written[owner] = text

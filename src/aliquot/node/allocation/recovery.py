@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from aliquot.kube.names import PLAN
 from aliquot.kube.plan import BadPlan, ContainerPlan, read_plan
 from aliquot.node.allocation.checkpoint import Allotment, PodKey
-from aliquot.node.allocation.kubelet import Held, Noted
+from aliquot.node.allocation.kubelet import ContainerDevices, PodDevicesEntry
 from aliquot.node.pods import NodePod
 from aliquot.tenancy.removal import Removable, Source, kept_by
 
@@ -44,51 +44,53 @@ class Recovered:
 
 
 def recover(
-    held: Sequence[Held],
-    noted: Sequence[Noted] | None,
-    kept: Iterable[Allotment],
+    held: Sequence[ContainerDevices],
+    entries: Sequence[PodDevicesEntry] | None,
+    ours: Iterable[Allotment],
     pods: Mapping[str, Known] | None,
     processes: Collection[str] = (),
 ) -> Recovered:
     """The allotments that stand.
 
-    `noted` is None when kubelet's file cannot be read, `pods` is None when the API server does not answer; facts that
+    `entries` is None when kubelet's file cannot be read, `pods` is None when the API server does not answer; facts that
     only these have are then left as in our checkpoint. `processes` are the uids of the pods of which processes run.
     """
-    told: list[str] = []
-    standing = {allotment.name: allotment for allotment in kept}
-    if noted is not None:
-        standing = _by_kubelet(standing, noted, pods, told)
+    differences: list[str] = []
+    standing = {allotment.name: allotment for allotment in ours}
+    if entries is not None:
+        standing = _by_kubelet(standing, entries, pods, differences)
     if pods is not None:
-        standing = {name: _by_rows(allotment, held, pods, told) for name, allotment in standing.items()}
+        standing = {name: _by_rows(allotment, held, pods, differences) for name, allotment in standing.items()}
         standing = {
             name: after
             for name, before in standing.items()
-            if (after := _by_api(before, pods, processes, told)) is not None
+            if (after := _by_api(before, pods, processes, differences)) is not None
         }
-    _nobodys(held, standing.values(), told)
-    return Recovered(tuple(standing.values()), tuple(told))
+    _report_unnamed(held, standing.values(), differences)
+    return Recovered(tuple(standing.values()), tuple(differences))
 
 
 def _by_kubelet(
     standing: Mapping[str, Allotment],
-    noted: Sequence[Noted],
+    entries: Sequence[PodDevicesEntry],
     pods: Mapping[str, Known] | None,
-    told: list[str],
+    differences: list[str],
 ) -> dict[str, Allotment]:
     """The allotments in kubelet's checkpoint, completed from our own."""
-    found: dict[str, Allotment] = {}
-    for entry in noted:
+    theirs: dict[str, Allotment] = {}
+    for entry in entries:
         for name in entry.names:
             before = standing.get(name)
             made = before or Allotment(name, tuple(sorted(entry.ids)))
             if before is None:
-                told.append(f"{name} of container {entry.container}, pod uid {entry.uid}, was not in our checkpoint")
+                differences.append(
+                    f"{name} of container {entry.container}, pod uid {entry.uid}, was not in our checkpoint"
+                )
             elif frozenset(before.ids) != entry.ids:
-                told.append(f"{name} stands for {len(entry.ids)} ids with kubelet and {len(before.ids)} with us")
+                differences.append(f"{name} stands for {len(entry.ids)} ids with kubelet and {len(before.ids)} with us")
                 made = replace(made, ids=tuple(sorted(entry.ids)))
             if made.uid and (made.uid, made.container) != (entry.uid, entry.container):
-                told.append(
+                differences.append(
                     f"{name} is {entry.container}'s of pod uid {entry.uid} with kubelet, {made.owner}'s with us"
                 )
                 made = replace(made, uid="", namespace="", pod="", container="", plan="", driver="", env=())
@@ -96,13 +98,17 @@ def _by_kubelet(
             if not made.uid and known is not None:
                 key = known.key
                 made = replace(made, uid=key.uid, namespace=key.namespace, pod=key.pod, container=entry.container)
-            found[name] = made
-    missing = {name: allotment for name, allotment in standing.items() if name not in found}
-    told += [f"{a.name} of {a.owner} is not with kubelet any more; it stays with it" for a in missing.values() if a.uid]
-    return found | missing
+            theirs[name] = made
+    missing = {name: allotment for name, allotment in standing.items() if name not in theirs}
+    differences += [
+        f"{a.name} of {a.owner} is not with kubelet any more; it stays with it" for a in missing.values() if a.uid
+    ]
+    return theirs | missing
 
 
-def _by_rows(allotment: Allotment, held: Sequence[Held], pods: Mapping[str, Known], told: list[str]) -> Allotment:
+def _by_rows(
+    allotment: Allotment, held: Sequence[ContainerDevices], pods: Mapping[str, Known], differences: list[str]
+) -> Allotment:
     """PodResources against the owner that we have; rows name no uid, so only another pod is a difference.
 
     A kubelet that lost its checkpoint gives the ids of a container that runs to another one as well.
@@ -111,14 +117,16 @@ def _by_rows(allotment: Allotment, held: Sequence[Held], pods: Mapping[str, Know
     mine = (allotment.namespace, allotment.pod)
     if not allotment.uid or not rows or mine in [(row.namespace, row.pod) for row in rows]:
         return allotment
-    told.append(f"{allotment.name} is {mine[0]}/{mine[1]}'s with us, {rows[0].namespace}/{rows[0].pod} holds its ids")
+    differences.append(
+        f"{allotment.name} is {mine[0]}/{mine[1]}'s with us, {rows[0].namespace}/{rows[0].pod} holds its ids"
+    )
     if (pod := pods.get(allotment.uid)) is not None and allotment.container in pod.running:
         return allotment
     return replace(allotment, uid="", namespace="", pod="", container="", plan="", driver="")
 
 
 def _by_api(
-    allotment: Allotment, pods: Mapping[str, Known], processes: Collection[str], told: list[str]
+    allotment: Allotment, pods: Mapping[str, Known], processes: Collection[str], differences: list[str]
 ) -> Allotment | None:
     """The allotment with the plan in force; None if its pod is gone."""
     if not allotment.uid:
@@ -128,10 +136,12 @@ def _by_api(
         runs = pod is None and allotment.uid in processes  # of a pod that has ended kubelet said so itself
         kept = kept_by(Removable.SHARE, {Source.API: "gone", Source.PROCESSES: "used" if runs else "gone"})
         if kept:
-            told.append(f"{allotment.name} of {allotment.owner}, which was deleted, stays: {kept}")
+            differences.append(f"{allotment.name} of {allotment.owner}, which was deleted, stays: {kept}")
         return allotment if kept else None
     if allotment.plan and pod.plan != allotment.plan:
-        told.append(f"the plan of {pod.key} was changed after its container {allotment.container} got its share by it")
+        differences.append(
+            f"the plan of {pod.key} was changed after its container {allotment.container} got its share by it"
+        )
         return allotment
     return replace(allotment, plan=pod.plan)
 
@@ -144,20 +154,20 @@ def unrecorded(
     Kubelet and this agent both lost their checkpoints. A container without a folder never had a share.
     """
     known = {(allotment.uid, allotment.container) for allotment in standing}
-    found = []
+    allotments = []
     for pod in pods:
         for name in sorted(pod.running if not pod.ended else ()):
             key = pod.key
             made = Allotment(f"{key.uid}-{name}", (), key.uid, key.namespace, key.pod, name, pod.plan)
             given = planned_container(made)
             if given is not None and (key.uid, name) not in known and furnished(key, given.uses or name):
-                found.append(made)
-    return found
+                allotments.append(made)
+    return allotments
 
 
-def _nobodys(held: Sequence[Held], standing: Iterable[Allotment], told: list[str]) -> None:
+def _report_unnamed(held: Sequence[ContainerDevices], standing: Iterable[Allotment], differences: list[str]) -> None:
     known = {frozenset(allotment.ids) for allotment in standing}
-    told += [
+    differences += [
         f"{row.namespace}/{row.pod} container {row.container} holds {len(row.ids)} ids that we never named"
         for row in held
         if row.ids not in known

@@ -1,6 +1,6 @@
 """Pods of the node that do not have what they requested, and their replacement.
 
-A container that runs and is in no record, ours or kubelet's, was started while the plugin was not registered. A pod
+A container that runs and is in no record, ours or kubelet's, was admitted while the plugin was not registered. A pod
 that will never get its share, that has run without it for long, or that has waited for it for long and runs nothing
 meanwhile, is replaced where a controller makes a new one, and reported where none would. Replacements of one
 controller's pods come with growing pauses. `findings` and `missing` are pure.
@@ -21,7 +21,7 @@ from aliquot.kube.resources import PODS
 from aliquot.lib.backoff import doubled_s
 from aliquot.lib.bounded import Bounded
 from aliquot.node.allocation.checkpoint import PodKey
-from aliquot.node.allocation.kubelet import Held, Noted
+from aliquot.node.allocation.kubelet import ContainerDevices, PodDevicesEntry
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.settings import NodeSettings
@@ -60,25 +60,25 @@ class Unserved:
 
 def findings(pods: Iterable[NodePod], unserved: Mapping[str, Unserved], now_s: float = 0.0) -> list[UnservedPod]:
     """The pods to replace, or to report where no controller would replace them. `unserved` is by pod uid."""
-    found: list[UnservedPod] = []
+    unserved_pods: list[UnservedPod] = []
     for pod in pods:
-        if not pod.asking():
+        if not pod.requesting():
             continue
         if pod.status.phase == "Failed":
             if pod.status.reason in ADMISSION_REASONS:
                 why = pod.status.message or pod.status.reason
-                found.append(UnservedPod("failed", pod.key, why, controlled(pod)))
+                unserved_pods.append(UnservedPod("failed", pod.key, why, controlled(pod)))
             continue
         if pod.metadata.deletion_timestamp or pod.ended:
             continue
         lacks = unserved.get(pod.metadata.uid)
         if lacks is not None and lacks.outcome == "refused":
-            found.append(UnservedPod("refused", pod.key, lacks.why, controlled(pod)))
+            unserved_pods.append(UnservedPod("refused", pod.key, lacks.why, controlled(pod)))
         elif lacks is None or now_s - lacks.since_s < WAITS_S:
             continue
         elif lacks.outcome == "missing" or not pod.running():
-            found.append(UnservedPod(lacks.outcome, pod.key, lacks.why, controlled(pod)))
-    return found
+            unserved_pods.append(UnservedPod(lacks.outcome, pod.key, lacks.why, controlled(pod)))
+    return unserved_pods
 
 
 def controlled(pod: NodePod) -> bool:
@@ -87,18 +87,22 @@ def controlled(pod: NodePod) -> bool:
 
 
 def missing(
-    pods: Iterable[NodePod], held: Iterable[Held], noted: Iterable[Noted], ours: Iterable[tuple[str, str]]
+    pods: Iterable[NodePod],
+    held: Iterable[ContainerDevices],
+    checkpoint: Iterable[PodDevicesEntry],
+    ours: Iterable[tuple[str, str]],
 ) -> Iterator[tuple[PodKey, str]]:
-    """Containers that run and request a share, and have it by no record; `ours` are by pod uid and container.
+    """Containers that request a share, were admitted, and have it by no record; `ours` are by pod uid and container.
 
-    `pods` are those of before kubelet was asked: what ran then is in its records, which it writes at admission.
+    They run without it, or kubelet, which knows the devices meanwhile, cannot start them and never will. `pods` are
+    those of before kubelet was asked: what it had admitted is in its records, which it writes at admission.
     """
     rows = {(row.namespace, row.pod, row.container) for row in held}
-    entries = {(entry.uid, entry.container) for entry in noted}
+    entries = {(entry.uid, entry.container) for entry in checkpoint}
     recorded = set(ours)
     for pod in pods:
-        key, running = pod.key, pod.running()
-        for name in [container.name for container in pod.asking() if container.name in running]:
+        key, admitted = pod.key, pod.running() | pod.unconfigurable()
+        for name in [container.name for container in pod.requesting() if container.name in admitted]:
             named = (key.uid, name) in entries or (key.namespace, key.pod, name) in rows
             said: dict[Source, Answer] = {
                 Source.TENANTS: "used" if (key.uid, name) in recorded else "gone",

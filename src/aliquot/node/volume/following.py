@@ -50,7 +50,7 @@ class NodeDriver:
         assert self.volume.current is not None, "made at the start"
         return self.volume.current
 
-    def look(self) -> Generation | None:
+    def refresh(self) -> Generation | None:
         """The current generation if it has changed; None while nothing changes, or the driver is missing.
 
         Raises:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.driver.gpu import Gpu
+from aliquot.node.display.facts import Sources, read_report
 from aliquot.node.machine import Machine
-from aliquot.node.telling.facts import Sources, read_report
 from aliquot.status.nodes import NodeReport, Owner
 from aliquot.status.tenants import TenantStatus
 

@@ -28,7 +28,7 @@ from aliquot.driver.native import STANDS_FOR, NativePartMissing, native_part
 from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.node.allocation.checkpoint import read_checkpoint
 from aliquot.node.allocation.kubelet import offered
-from aliquot.node.doctoring.host import (
+from aliquot.node.doctor.host import (
     Arbiter,
     Cgroups,
     Folders,
@@ -39,7 +39,7 @@ from aliquot.node.doctoring.host import (
     Kubelet,
     SocketState,
 )
-from aliquot.node.doctoring.runtime import Runtime, containerd, crio, imports_of, takes_variable
+from aliquot.node.doctor.runtime import Runtime, containerd, crio, imports_of, takes_variable
 from aliquot.node.settings import NodeSettings
 from aliquot.node.volume.mirror import SHARED
 from aliquot.node.volume.source import DRIVER_CONTAINER, NoDriverFiles, find_source, loaded_version

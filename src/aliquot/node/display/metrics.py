@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from aliquot.arbiter.metrics import HANDOVERS, TENANT_COUNTERS, TENANT_GAUGES, tenant_metrics, wake_metrics
 from aliquot.model.errors import UserError
-from aliquot.node.telling.aliases import ALIASES
+from aliquot.node.display.aliases import ALIASES
 from aliquot.status.nodes import NodeGpu, NodeReport
 from aliquot.status.sensors import Sensors
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from node_scenes import UUIDS, facts, sources, tenant
 from prometheus_client.parser import text_string_to_metric_families
-from telling_scenes import UUIDS, facts, sources, tenant
 
 from aliquot.model.errors import UserError
-from aliquot.node.settings import METRIC_ALIASES
-from aliquot.node.spans import KubeletCalls
-from aliquot.node.telling.aliases import ALIASES
-from aliquot.node.telling.facts import read_report
-from aliquot.node.telling.metrics import (
+from aliquot.node.display.aliases import ALIASES
+from aliquot.node.display.facts import read_report
+from aliquot.node.display.metrics import (
     CONTAINER_COUNTERS,
     CONTAINER_GAUGES,
     GPU_GAUGES,
     SENSOR_GAUGES,
     registry_of,
 )
+from aliquot.node.settings import METRIC_ALIASES
+from aliquot.node.spans import KubeletCalls
 from aliquot.status.nodes import NodeReport
 from aliquot.status.sensors import Sensors
 from aliquot.status.tenants import WakeStatus
@@ -122,7 +122,7 @@ def test_hostile_names_stay_inside_their_label():
 
 
 def _with_tenant(name: str):
-    from telling_scenes import status
+    from node_scenes import status
 
     now = status()
     now.gpus[0].tenants[:] = [tenant(name, 100)]

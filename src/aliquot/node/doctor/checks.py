@@ -8,8 +8,8 @@ from typing import Final
 from aliquot.driver.modules import MAKE_NODES, MODULES
 from aliquot.kube.names import GPU_PERCENT
 from aliquot.model.findings import Finding
-from aliquot.node.doctoring.host import Arbiter, Cgroups, FolderState, Hook, Host, KernelSide, Kubelet
-from aliquot.node.doctoring.runtime import UNPRIVILEGED, Runtime
+from aliquot.node.doctor.host import Arbiter, Cgroups, FolderState, Hook, Host, KernelSide, Kubelet
+from aliquot.node.doctor.runtime import UNPRIVILEGED, Runtime
 
 OURS: Final = GPU_PERCENT.replace("/", "-") + ".sock"
 STOCK: Final = "nvidia.com/gpu"

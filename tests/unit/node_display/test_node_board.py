@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
+from node_scenes import facts
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from telling_scenes import facts
 
-from aliquot.node.telling.metrics import registry_of
+from aliquot.node.display.metrics import registry_of
 from aliquot.scheduler.extender.metrics import SchedulerMetrics
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "grafana"

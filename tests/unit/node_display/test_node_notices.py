@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from telling_scenes import WEB, facts, status
+from node_scenes import WEB, facts, status
 
-from aliquot.node.telling.notices import SPAN_S, Notices
+from aliquot.node.display.notices import SPAN_S, Notices
 from aliquot.status.nodes import NodeReport
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from telling_scenes import TRAIN, UUIDS, facts, status
+from node_scenes import TRAIN, UUIDS, facts, status
 
-from aliquot.node.audit import MAX_TOLD, Audit, GpuProgram, container_of, pod_of
+from aliquot.node.audit import MAX_TOLD, Audit, container_of
+from aliquot.node.processes import GpuProgram, pod_of
 from aliquot.status.nodes import AuditTotals, NodeReport, Owner
 from aliquot.status.tenants import Unregistered
 

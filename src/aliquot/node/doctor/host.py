@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from aliquot.node.doctoring.runtime import Runtime
+from aliquot.node.doctor.runtime import Runtime
 
 SocketState = Literal["answers", "refuses", "missing", "barred"]
 """A process listens; a stale socket file; no file; no permission to check."""

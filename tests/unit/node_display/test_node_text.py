@@ -9,13 +9,12 @@ from dataclasses import replace
 import httpx
 import msgspec
 import pytest
+from node_scenes import UUIDS, facts, machine, sources
 from starlette.testclient import TestClient
-from telling_scenes import UUIDS, facts, machine, sources
 
 from aliquot.http import connections
 from aliquot.http.listening import PortTaken
-from aliquot.node.telling.server import application, serving
-from aliquot.node.telling.text import graph, usage
+from aliquot.node.display.server import application, graph, serving, usage
 
 
 @pytest.fixture

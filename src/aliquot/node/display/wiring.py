@@ -15,16 +15,15 @@ from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import GpuTurns, Status
 from aliquot.driver.sensors import SensorReader
 from aliquot.http.listening import PortTaken
-from aliquot.node.audit import Audit
+from aliquot.node.audit import Audit, Auditing
+from aliquot.node.display.facts import Sources, read_report
+from aliquot.node.display.notices import Notices
+from aliquot.node.display.server import application, serving
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePods
 from aliquot.node.processes import read_program
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
-from aliquot.node.telling.auditing import Auditing
-from aliquot.node.telling.facts import Sources, read_report
-from aliquot.node.telling.notices import Notices
-from aliquot.node.telling.server import application, serving
 from aliquot.status.nodes import AuditTotals, Owner
 from aliquot.status.sensors import Sensors
 
@@ -82,7 +81,7 @@ class Display:
         auditing = Auditing(audit, self._sources, pods, events, kill=settings.audit_kill)
         period_s = settings.health_period_s
         self.tasks: tuple[tuple[str, Callable[[], Coroutine[Any, Any, None]]], ...] = (
-            ("notices", lambda: tell_pods(self._sources, events, period_s)),
+            ("notices", lambda: report_notices(self._sources, events, period_s)),
             ("audit", lambda: auditing.run(period_s)),
         )
 
@@ -117,7 +116,7 @@ def arbiter_status(runtime_dir: Path) -> Status | None:
         return None
 
 
-async def tell_pods(sources: Sources, events: Events, period_s: float) -> None:
+async def report_notices(sources: Sources, events: Events, period_s: float) -> None:
     """Check until cancelled, and write an event on each pod that has news."""
     notices = Notices()
     while True:
