@@ -27,7 +27,7 @@ from aliquot.node.pods import NodePods
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 from aliquot.node.spans import KubeletCalls
-from aliquot.node.status import NodePublisher, NodeStatus
+from aliquot.node.status import NodeAdvertiser, NodePublisher
 from aliquot.node.tasks import Tasks, every
 from aliquot.node.volume.following import NodeDriver
 from aliquot.tracing.spans import Spans, tracing
@@ -55,7 +55,7 @@ class Agent:
             settings.device_plugins, self.allocations,
             on_listed=lambda: self._tasks.once("listed", self.status.describe()),
         )  # fmt: skip
-        self.status = NodeStatus(
+        self.status = NodeAdvertiser(
             settings, self.provisioner, self.allocations.records, self.plugin, HealthWatch(machine), api, events
         )
         self.holders = Holders.of(settings, api, self.pods, self.offer)

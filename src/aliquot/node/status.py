@@ -1,5 +1,5 @@
 """What the node publishes about its GPUs: resources that no device plugin counts, labels, the annotation with devices;
-and `NodeStatus`, which withdraws GPUs and offers them again.
+and `NodeAdvertiser`, which withdraws GPUs and offers them again.
 
 Besides `aliquot.dev/gpu-memory` these are, on request, the two that `kubectl inspect gpushare` reads of a node,
 `aliyun.com/gpu-mem`, in units of each GPU, and `aliyun.com/gpu-count`; and the two of gpu-manager,
@@ -181,7 +181,7 @@ class GpuReturned(AliquotError):
     """A GPU that was lost when the agent started is available again: the agent restarts to include it."""
 
 
-class NodeStatus:
+class NodeAdvertiser:
     """Checks what a new tenant needs, and tells kubelet and the API server what the node offers."""
 
     def __init__(

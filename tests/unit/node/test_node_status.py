@@ -22,7 +22,7 @@ from aliquot.node.agent import Agent
 from aliquot.node.health import Health
 from aliquot.node.machine import Machine, NodeOffer
 from aliquot.node.settings import NodeSettings
-from aliquot.node.status import NodeStatus
+from aliquot.node.status import NodeAdvertiser
 from aliquot.node.volume.following import NodeDriver
 
 MACHINE = Machine((Gpu(0, "GPU-0", "V100", 16384, "570.1", [], [], 0),), Path("libcuda"), Path("libnvml"))
@@ -96,7 +96,7 @@ class Node:
     def __init__(self, server: Server, events: object = None, **settings: Any) -> None:
         self.tenants, self.plugin = Tenants(), Plugin()
         parts: Any = (self.tenants, Records(), self.plugin, OneUnhealthy(), server, events)
-        self.status = NodeStatus(NodeSettings(node_name="node-1", **settings), *parts)
+        self.status = NodeAdvertiser(NodeSettings(node_name="node-1", **settings), *parts)
 
     def check(self) -> None:
         asyncio.run(self.status.check())
