@@ -60,9 +60,9 @@ def takes_keys() -> bool:
 
 def _application(runtime: RuntimeDir, interval_s: float) -> None:
     from aliquot.cli.top_app import TopApp
-    from aliquot.cli.top_source import EngineSource
+    from aliquot.cli.top_source import EnginePoller
 
-    with EngineSource(runtime) as source:
+    with EnginePoller(runtime) as source:
         sys.exit(TopApp(source, interval_s=interval_s).run() or 0)
 
 

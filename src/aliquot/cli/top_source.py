@@ -18,7 +18,7 @@ from aliquot.status import Workload
 from aliquot.status.promise import PromiseHistory
 
 
-class EngineSource:
+class EnginePoller:
     """One look at a time, from one thread."""
 
     def __init__(self, runtime: RuntimeDir) -> None:
@@ -27,7 +27,7 @@ class EngineSource:
         self._promises = PromiseHistory(10.0)
         self._sensors: SensorReader | None = None
 
-    def __enter__(self) -> EngineSource:
+    def __enter__(self) -> EnginePoller:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -24,12 +24,12 @@ from aliquot.standalone.wire import (
     COMMAND_ENDED,
     WIRE,
     Call,
+    EngineRefusal,
     InfoCall,
     LeaseCall,
+    LeaseWait,
     LeftBehind,
-    Refusal,
     RunLease,
-    Waiting,
     decode_answer,
     encode_call,
 )  # fmt: skip
@@ -147,7 +147,7 @@ class EngineConnection:
             raise EngineRefused(
                 f"the engine at {self._root} gave an answer that is not understood: {error}", 1
             ) from None
-        if isinstance(answer, Refusal):
+        if isinstance(answer, EngineRefusal):
             raise EngineRefused(answer.error, answer.code)
         return cast(A, answer)  # of this protocol, as its number says
 
@@ -190,11 +190,11 @@ def lease(
 
 
 def _granted(
-    connection: EngineConnection, call: LeaseCall, answer: RunLease | Waiting, waits: Callable[[str], None]
+    connection: EngineConnection, call: LeaseCall, answer: RunLease | LeaseWait, waits: Callable[[str], None]
 ) -> RunLease:
     """The place, once the engine has stopped answering with reasons to wait."""
     try:
-        while isinstance(answer, Waiting):
+        while isinstance(answer, LeaseWait):
             waits(answer.reason)
             answer = connection.next_answer(call)
         return answer
@@ -235,7 +235,7 @@ def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:
         process.wait()
         raise EngineRefused(f"the engine did not start (status {process.returncode}); see {runtime.engine_log}", 1)
     answer = decode_answer(line)
-    if isinstance(answer, Refusal):
+    if isinstance(answer, EngineRefusal):
         process.wait()
         raise EngineRefused(answer.error, answer.code)
 

@@ -21,7 +21,7 @@ from aliquot.standalone.lock import EngineLock
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.server import EngineServer
-from aliquot.standalone.wire import AnyAnswer, Ready, Refusal, encode_answer
+from aliquot.standalone.wire import AnyAnswer, EngineRefusal, Ready, encode_answer
 
 FIRST_CALLER_S: Final = 20.0
 REST_EVERY_S: Final = 5.0
@@ -59,7 +59,7 @@ def main() -> int:
             with Engine.start(options.emulate, runtime_dir=runtime.root, state_dir=options.state_dir) as engine:
                 _serve(engine, lock)
     except AliquotError as error:
-        _say(Refusal(str(error), error.exit_code))
+        _say(EngineRefusal(str(error), error.exit_code))
         return error.exit_code
     return 0
 

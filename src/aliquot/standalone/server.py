@@ -30,6 +30,7 @@ from aliquot.standalone.wire import (
     DeleteCall,
     EndCall,
     EngineFacts,
+    EngineRefusal,
     ExecCall,
     ExplainCall,
     GpuList,
@@ -38,6 +39,7 @@ from aliquot.standalone.wire import (
     HourSums,
     InfoCall,
     LeaseCall,
+    LeaseWait,
     LeftBehind,
     Lines,
     LogsCall,
@@ -45,15 +47,13 @@ from aliquot.standalone.wire import (
     PodsCall,
     PromisedCall,
     PromisedGpus,
-    Refusal,
     RunLease,
-    Running,
     RunningCall,
+    RunningFacts,
     TenantFacts,
     TenantList,
     TenantsCall,
     TenantSlice,
-    Waiting,
     decode_call,
     encode_answer,
 )  # fmt: skip
@@ -142,14 +142,14 @@ class EngineServer:
                 for answer in self._answers(call, connection):
                     _send(connection, answer)
             except (msgspec.MsgspecError, RecursionError) as error:
-                _send(connection, Refusal(f"the call is not understood: {error}"))
+                _send(connection, EngineRefusal(f"the call is not understood: {error}"))
             except AliquotError as error:
-                _send(connection, Refusal(str(error), error.exit_code))
+                _send(connection, EngineRefusal(str(error), error.exit_code))
             except OSError as error:  # a file that cannot be written; a caller who hung up does not read this either
-                _send(connection, Refusal(in_words(error)))
+                _send(connection, EngineRefusal(in_words(error)))
             except Exception as error:
                 _LOG.exception("a defect ended a call", of=line[:200].decode(errors="replace"))
-                _send(connection, Refusal(f"a defect of the engine, see its log: {error!r}"))
+                _send(connection, EngineRefusal(f"a defect of the engine, see its log: {error!r}"))
 
     def _answers(self, call: AnyCall, connection: socket.socket) -> Iterator[AnyAnswer]:
         match call:
@@ -170,7 +170,7 @@ class EngineServer:
                 yield TenantList([tenant_facts(tenant, index) for tenant in self._engine.tenants.values()])
             case RunningCall():
                 folders = {name: tenant.folder.directory for name, tenant in self._engine.tenants.items()}
-                yield Running(named_processes(folders), self._queue.waiting())
+                yield RunningFacts(named_processes(folders), self._queue.waiting())
             case HoursCall():
                 yield HourSums(self._hours(call.since))
             case EndCall():
@@ -234,7 +234,7 @@ class EngineServer:
             request,
             cpu_bind=call.cpu_bind,
             gone=lambda: self._closed or _hung_up(connection),
-            say=lambda reason: _send(connection, Waiting(reason)),
+            say=lambda reason: _send(connection, LeaseWait(reason)),
         )
 
     def _hours(self, since: str) -> Hours:

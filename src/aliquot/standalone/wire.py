@@ -19,7 +19,7 @@ from aliquot import status
 from aliquot.driver.gpu import Gpu
 from aliquot.lib.package import version
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device, Enforce, GpuRequest
+from aliquot.model.requests import Device, Enforce, GpuRequest, Slice
 from aliquot.model.sharepod import SharePodManifest
 from aliquot.status.workloads import PENDING, ContainerState, pod_state
 
@@ -37,22 +37,22 @@ A = TypeVar("A", covariant=True)
 ContainerStage = Literal["Waiting", "Running", "Terminated"]
 
 
-class Answer(msgspec.Struct, tag_field="kind", omit_defaults=True):
+class EngineAnswer(msgspec.Struct, tag_field="kind", omit_defaults=True):
     """What the engine says to a call."""
 
 
-class Refusal(Answer, tag="refusal"):
+class EngineRefusal(EngineAnswer, tag="refusal"):
     """`error` is a sentence for a person and `code` the exit status that goes with it."""
 
     error: str
     code: int = 1
 
 
-class Ready(Answer, tag="ready"):
+class Ready(EngineAnswer, tag="ready"):
     """The engine that was started answers from now on."""
 
 
-class EngineFacts(Answer, tag="engine"):
+class EngineFacts(EngineAnswer, tag="engine"):
     """Facts about the running engine."""
 
     pid: int
@@ -66,13 +66,10 @@ class EngineFacts(Answer, tag="engine"):
     """The file of the dashboard's history; empty where it is in memory."""
 
 
-class TenantSlice(msgspec.Struct, frozen=True):
-    """A part of one GPU, as `get tenants` shows it."""
+class TenantSlice(Slice, frozen=True, array_like=False):
+    """A part of one GPU, as `get tenants` shows it: an object, in which the GPU's UUID is `gpu`."""
 
-    gpu: GpuUuid
-    request_milli: int
-    limit_milli: int
-    memory_mib: int
+    gpu: GpuUuid = msgspec.field(name="gpu")
 
 
 class TenantFacts(msgspec.Struct, frozen=True):
@@ -85,7 +82,7 @@ class TenantFacts(msgspec.Struct, frozen=True):
     slices: list[TenantSlice]
 
 
-class TenantList(Answer, tag="tenants"):
+class TenantList(EngineAnswer, tag="tenants"):
     """Every tenant."""
 
     tenants: list[TenantFacts]
@@ -112,13 +109,13 @@ class GpuFacts(Device, frozen=True):
     driver: str = ""
 
 
-class GpuList(Answer, tag="gpus"):
+class GpuList(EngineAnswer, tag="gpus"):
     """Every GPU, by index."""
 
     gpus: list[GpuFacts]
 
 
-class PromisedGpus(Answer, tag="promised"):
+class PromisedGpus(EngineAnswer, tag="promised"):
     """Every GPU in the records of the read model, nothing of it measured."""
 
     gpus: list[status.Gpu]
@@ -133,7 +130,7 @@ class ExplanationFacts(msgspec.Struct):
     facts: dict[str, Any] = {}
 
 
-class Explanations(Answer, tag="explanations"):
+class Explanations(EngineAnswer, tag="explanations"):
     """One for each request that was to be explained."""
 
     explanations: list[ExplanationFacts]
@@ -156,7 +153,7 @@ class QueuedRun(msgspec.Struct, frozen=True):
     age_s: float
 
 
-class Running(Answer, tag="running"):
+class RunningFacts(EngineAnswer, tag="running"):
     """The processes of each tenant, and the runs that wait."""
 
     processes: dict[str, list[RunProcess]]
@@ -208,26 +205,26 @@ class PodFacts(msgspec.Struct):
         return self.phase if self.phase == PENDING else pod_state(self.phase, containers)
 
 
-class PodList(Answer, tag="pods"):
+class PodList(EngineAnswer, tag="pods"):
     """SharePods; `lost` are those of an engine that was killed, with the phases they were in."""
 
     pods: list[PodFacts]
     lost: dict[str, str] = {}
 
 
-class HourSums(Answer, tag="hours"):
+class HourSums(EngineAnswer, tag="hours"):
     """GPU-hours of a time to look back."""
 
     hours: status.Hours
 
 
-class Lines(Answer, tag="lines"):
+class Lines(EngineAnswer, tag="lines"):
     """What was done, or a piece of a log."""
 
     lines: list[str]
 
 
-class RunLease(Answer, tag="lease"):
+class RunLease(EngineAnswer, tag="lease"):
     """A tenant's place, as its runner needs it; for `exec` with the container's environment and folder."""
 
     name: str
@@ -243,21 +240,21 @@ class RunLease(Answer, tag="lease"):
     cwd: str = ""
 
 
-class Waiting(Answer, tag="waiting"):
+class LeaseWait(EngineAnswer, tag="waiting"):
     """Why a lease is not given yet."""
 
     reason: str
 
 
-class LeftBehind(Answer, tag="left-behind"):
+class LeftBehind(EngineAnswer, tag="left-behind"):
     """How many processes a run's command left on its GPU, which were ended."""
 
     processes: int
 
 
 AnyAnswer = (
-    Refusal | Ready | EngineFacts | TenantList | GpuList | PromisedGpus | Explanations | Running | PodList | HourSums
-    | Lines | RunLease | Waiting | LeftBehind
+    EngineRefusal | Ready | EngineFacts | TenantList | GpuList | PromisedGpus | Explanations | RunningFacts | PodList
+    | HourSums | Lines | RunLease | LeaseWait | LeftBehind
 )  # fmt: skip
 
 
@@ -301,7 +298,7 @@ class TenantsCall(Call[TenantList], tag="tenants", frozen=True):
     """Every tenant."""
 
 
-class RunningCall(Call[Running], tag="running", frozen=True):
+class RunningCall(Call[RunningFacts], tag="running", frozen=True):
     """Processes, and runs that wait."""
 
 
@@ -340,7 +337,7 @@ class LogsCall(Call[Lines], tag="logs", frozen=True):
     cut: LogCut = LogCut()
 
 
-class LeaseCall(Call[RunLease | Waiting], tag="lease", frozen=True):
+class LeaseCall(Call[RunLease | LeaseWait], tag="lease", frozen=True):
     """A place for a run, as long as the connection lasts; with `wait` also one that there is no room for yet."""
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from aliquot.cli.top_source import EngineSource
+from aliquot.cli.top_source import EnginePoller
 from aliquot.standalone.paths import RuntimeDir
 
 from .conftest import Aliquot, eventually, sharepod
@@ -13,7 +13,7 @@ from .conftest import Aliquot, eventually, sharepod
 def test_top_sees_processes_queues_and_sensors(engine: Aliquot, tmp_path):
     """Tenants come with pids and command lines, runs that wait with their reason, GPUs with temperature and power."""
     run = engine.start("run", "--name", "first", "--gpus", "2", "--", "sleep", "311")
-    with EngineSource(RuntimeDir(engine.runtime)) as source:
+    with EnginePoller(RuntimeDir(engine.runtime)) as source:
         eventually(lambda: any(p.command == "sleep 311" for p in source().processes.get("first", [])), "first is seen")
         late = engine.start("run", "--wait", "--name", "late", "--", "true")
         eventually(lambda: [w.name for w in source().workloads if w.state == "Pending"] == ["late"], "late waits")
@@ -34,7 +34,7 @@ def test_top_ends_a_sharepod(engine: Aliquot, tmp_path):
     engine("apply", str(tmp_path / "a.yaml"))
     eventually(lambda: engine("logs", "a").stdout.strip().isdigit(), "a runs")
     pid = engine("logs", "a").stdout.strip()
-    with EngineSource(RuntimeDir(engine.runtime)) as source:
+    with EnginePoller(RuntimeDir(engine.runtime)) as source:
         ended = source.end("default/a")
 
     assert ("sharepod/a deleted", False) == (ended, os.path.isdir(f"/proc/{pid}"))  # noqa: PTH112 (no file of ours)

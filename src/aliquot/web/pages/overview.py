@@ -33,7 +33,7 @@ class Alert(NamedTuple):
     text: str
 
 
-class Waiting(NamedTuple):
+class WaitingWorkload(NamedTuple):
     """A workload that waits, why, and the command that explains it."""
 
     workload: Workload
@@ -114,7 +114,7 @@ def _place(gpu: Gpu) -> str:
 def _waiting(facts: StatusSource, workloads: Sequence[Workload]) -> Block:
     """The workloads that have waited longest, each with what its scheduler says; its own page has the explanation."""
     found = sorted((each for each in workloads if each.state == PENDING), key=lambda each: (-each.age_s, each.name))
-    shown = [Waiting(each, _said(each), commands.explain(facts, each.name)) for each in found[:WAITING_SHOWN]]
+    shown = [WaitingWorkload(each, _said(each), commands.explain(facts, each.name)) for each in found[:WAITING_SHOWN]]
     return block("waiting", "blocks/waiting.html", shown=shown, total=len(found))
 
 
