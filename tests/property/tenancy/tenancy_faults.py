@@ -201,6 +201,7 @@ class Child:
     """In place of the arbiter's process."""
 
     pid = 1
+    trouble = ""
 
     def __init__(self, *_: object) -> None:
         """Nothing is started."""
