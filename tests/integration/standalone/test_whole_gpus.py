@@ -158,6 +158,9 @@ def test_a_whole_gpu_beside_a_shared_one_takes_no_turns(engine: Engine, tmp_path
         half.end()
         engine.release(tenant)
 
-    assert got == pytest.approx([1, 0.5, 0.5], abs=0.12)
+    alone, part, other = got
+    # Of each other, not of the time: a busy machine takes its part from all three emulated GPUs' clients.
+    assert alone > 0.8 * (part + other)
+    assert part / (part + other) == pytest.approx(0.5, abs=0.08)
     assert ("memory", 0, "all") == (first.enforce, first.handovers, second.enforce)
     assert first.usage > 0.5
