@@ -140,7 +140,7 @@ class Agent:
         self._tasks.critical("health", self.status.watch_health())
         self._tasks.critical("driver", follow(self.provisioner, self.allocations.records, self.status.resend, period_s))
         if self.offer.held is not None:
-            self._tasks.critical("holders", self.holders.run(self.status.resend, self.provisioner.tenants, self.events))
+            self._tasks.critical("holders", self.holders.run(self.status.resend, self.provisioner, self.events))
         self._tasks.critical("check", every(self.settings.allocation_check_period_s, self.allocations.reconcile))
         return await self.status.publish()
 

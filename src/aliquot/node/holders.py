@@ -24,7 +24,7 @@ from aliquot.node.allocation.kubelet import ContainerDevices, PodResources
 from aliquot.node.events import Events
 from aliquot.node.machine import NodeOffer
 from aliquot.node.pods import NodePod
-from aliquot.node.provisioner import ProvisionedTenant
+from aliquot.node.provisioner import ProvisionedTenant, TenantProvisioner
 from aliquot.node.settings import NodeSettings
 
 _LOG: Final = Logger("node")
@@ -94,11 +94,11 @@ class Holders:
         return self._offer.held or frozenset()
 
     async def run(
-        self, on_change: Callable[[], Awaitable[None]], tenants: Mapping[str, ProvisionedTenant], events: Events
+        self, on_change: Callable[[], Awaitable[None]], provisioner: TenantProvisioner, events: Events
     ) -> None:
         """Refresh every second, and more often while a holder pod has not been told its GPU; until cancelled.
 
-        `on_change` is called after each change; the pods of `tenants` on GPUs that were lost get an event.
+        `on_change` is called after each change; the pods whose tenants are on a lost GPU by then get an event.
         """
         loop, due_s = asyncio.get_running_loop(), 0.0
         try:
@@ -110,7 +110,7 @@ class Holders:
                 gained, lost = await self.refresh()
                 if gained or lost:
                     await on_change()
-                    await report_lost_gpus(tenants.values(), lost, events)
+                    await report_lost_gpus(provisioner.tenants.values(), lost, events)
         finally:
             await self._account.close()
 

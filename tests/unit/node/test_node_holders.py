@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +139,48 @@ def test_gpus_come_and_go_and_nothing_changes_while_kubelet_is_silent():
     assert {"GPU-a"} == holders.held
     kubelet.rows = [row("two", "GPU-c")]
     assert ({"GPU-c"}, {"GPU-a"}) == refreshed()
+
+
+def test_who_is_on_a_gpu_that_is_lost_is_told_and_nobody_who_was(monkeypatch: pytest.MonkeyPatch):
+    """The tenants are those of the moment, not those of the agent's start."""
+    monkeypatch.setattr("aliquot.node.holders.AWAITED_S", 0)
+    monkeypatch.setattr("aliquot.node.holders.PERIOD_S", 0)
+    told: list[str] = []
+    changes = asyncio.Event()
+
+    class FakeEvents:
+        async def about_pod(self, _namespace: str, pod: str, *_: str) -> None:
+            """Remember whom it is about."""
+            told.append(pod)
+
+    def tenant(pod: str) -> Any:
+        slices = [SimpleNamespace(gpu="GPU-a")]
+        owner = SimpleNamespace(namespace="team", pod=pod, uid=pod)
+        return SimpleNamespace(owner=owner, container="main", plan=SimpleNamespace(slices=slices))
+
+    async def on_change() -> None:
+        changes.set()
+
+    async def scene() -> None:
+        kubelet = FakeKubelet()
+        kubelet.rows = [row("one", "GPU-a")]
+        offer = NodeOffer(machine(), coexist=True)
+        holders = Holders(FakeApi(), kubelet, [holder("one")], HOME, offer)  # type: ignore[arg-type]
+        provisioner = SimpleNamespace(tenants={"early": tenant("early")})
+        task = asyncio.create_task(holders.run(on_change, provisioner, FakeEvents()))  # type: ignore[arg-type]
+        await asyncio.wait_for(changes.wait(), 10)
+        changes.clear()
+        provisioner.tenants = {"late": tenant("late")}
+        kubelet.rows = []
+        await asyncio.wait_for(changes.wait(), 10)
+        while not told:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+    assert ["late"] == told
 
 
 def test_a_gpu_is_awaited_while_its_holder_starts():
