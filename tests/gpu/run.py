@@ -38,7 +38,8 @@ BUILD = ROOT / "build" / "gpu"
 BUDGET_S = 540.0
 LEAST_S = 5
 """With less than this left a check is not begun."""
-PARTS = ("libaliquot.so", "libaliquot_cuda.so", "bench/aliquot-bench-client")
+PARTS = {"libaliquot.so": "aliquot", "libaliquot_cuda.so": "aliquot", "bench/aliquot-bench-client": "aliquot_lab"}
+"""The native parts that checks need, and the package that installs each."""
 WANTED = ("msgspec", "structlog", "click", "yaml", "prometheus_client", "numpy", "pynvml")
 
 
@@ -54,10 +55,19 @@ def prepare_paths(emulate: str | None) -> None:
         os.environ["ALIQUOT_GPU_EMULATE"] = emulate
 
 
+def is_built() -> bool:
+    """Whether all native parts are there, in ALIQUOT_NATIVE_DIR or installed."""
+    from aliquot.driver.native import NativePartMissing, native_part
+
+    try:
+        return all(native_part(part, package) for part, package in PARTS.items())
+    except NativePartMissing:
+        return False
+
+
 def build() -> None:
     """Compile hook and bench programs unless they are there."""
-    native = Path(os.environ["ALIQUOT_NATIVE_DIR"])
-    if all((native / part).exists() for part in PARTS):
+    if is_built():
         return
     subprocess.run(["cmake", "-S", ROOT, "-B", BUILD, "-DCMAKE_BUILD_TYPE=Release"], check=True, stdout=sys.stderr)
     subprocess.run(["cmake", "--build", BUILD, "-j", str(os.cpu_count() or 2)], check=True, stdout=sys.stderr)
@@ -69,9 +79,8 @@ def what_is_missing() -> str:
 
     if absent := [name for name in WANTED if not has(name)]:
         return f"this Python lacks {', '.join(absent)}; see the head of {Path(__file__).name} for how to bring them"
-    native = Path(os.environ["ALIQUOT_NATIVE_DIR"])
     tools = [tool for tool in ("cmake", "cc") if not shutil.which(tool)]
-    if tools and not all((native / part).exists() for part in PARTS):
+    if tools and not is_built():
         return f"the native parts are not built and there is no {' and no '.join(tools)}"
     return ""
 

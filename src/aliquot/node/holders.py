@@ -98,7 +98,7 @@ class Holders:
     ) -> None:
         """Refresh every second, and more often while a holder pod has not been told its GPU; until cancelled.
 
-        `on_change` is called after each change; the pods whose tenants are on a lost GPU by then get an event.
+        `on_change` is called after each change; the pods that are on a lost GPU by then get an event.
         """
         loop, due_s = asyncio.get_running_loop(), 0.0
         try:
@@ -110,7 +110,10 @@ class Holders:
                 gained, lost = await self.refresh()
                 if gained or lost:
                     await on_change()
-                    await report_lost_gpus(provisioner.tenants.values(), lost, events)
+                    # A tenant may outlast its pod and even its holder for a moment: there is nothing left to tell it.
+                    lives = {pod.key.uid for pod in self._pods if not pod.ended}
+                    tenants = [tenant for tenant in provisioner.tenants.values() if tenant.owner.uid in lives]
+                    await report_lost_gpus(tenants, lost, events)
         finally:
             await self._account.close()
 

@@ -142,7 +142,7 @@ def test_gpus_come_and_go_and_nothing_changes_while_kubelet_is_silent():
 
 
 def test_who_is_on_a_gpu_that_is_lost_is_told_and_nobody_who_was(monkeypatch: pytest.MonkeyPatch):
-    """The tenants are those of the moment, not those of the agent's start."""
+    """The tenants are those of the moment, not those of the agent's start, and their pods are still there."""
     monkeypatch.setattr("aliquot.node.holders.AWAITED_S", 0)
     monkeypatch.setattr("aliquot.node.holders.PERIOD_S", 0)
     told: list[str] = []
@@ -155,7 +155,7 @@ def test_who_is_on_a_gpu_that_is_lost_is_told_and_nobody_who_was(monkeypatch: py
 
     def tenant(pod: str) -> Any:
         slices = [SimpleNamespace(gpu="GPU-a")]
-        owner = SimpleNamespace(namespace="team", pod=pod, uid=pod)
+        owner = SimpleNamespace(namespace="team", pod=pod, uid=f"uid-{pod}")
         return SimpleNamespace(owner=owner, container="main", plan=SimpleNamespace(slices=slices))
 
     async def on_change() -> None:
@@ -165,12 +165,13 @@ def test_who_is_on_a_gpu_that_is_lost_is_told_and_nobody_who_was(monkeypatch: py
         kubelet = FakeKubelet()
         kubelet.rows = [row("one", "GPU-a")]
         offer = NodeOffer(machine(), coexist=True)
-        holders = Holders(FakeApi(), kubelet, [holder("one")], HOME, offer)  # type: ignore[arg-type]
+        pods = [holder("one"), holder("early", "team", label=False), holder("late", "team", label=False)]
+        holders = Holders(FakeApi(), kubelet, pods, HOME, offer)  # type: ignore[arg-type]
         provisioner = SimpleNamespace(tenants={"early": tenant("early")})
         task = asyncio.create_task(holders.run(on_change, provisioner, FakeEvents()))  # type: ignore[arg-type]
         await asyncio.wait_for(changes.wait(), 10)
         changes.clear()
-        provisioner.tenants = {"late": tenant("late")}
+        provisioner.tenants = {name: tenant(name) for name in ("gone", "late")}
         kubelet.rows = []
         await asyncio.wait_for(changes.wait(), 10)
         while not told:
