@@ -129,8 +129,8 @@ def test_whole_gpus_and_parts_on_one_node(beside: Beside):
     seen = {name: beside.sees(name) for name in "abc"}
     assert seen["a"] == seen["b"] and 3 == len({first, *seen.values()})
     assert [8192, 6553] == [beside.said(name)["gpus"][0]["total_mib"] for name in "ab"]
-    until(beside.agree, "one account of what is held")
-    assert set(seen.values()) == beside.offered()
+    # Of several that wait at once one may take the GPU that was made for another; what that leaves idle goes back.
+    until(lambda: beside.agree() and set(seen.values()) == beside.offered(), "one account of what is held")
 
     beside.whole_gpu("second")
     beside.whole_gpu("third")
