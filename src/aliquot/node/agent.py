@@ -16,6 +16,7 @@ from typing import Final
 from aliquot.kube.api import Api
 from aliquot.lib.log import Logger, set_up_log
 from aliquot.node.allocation.lifecycle import Allocations
+from aliquot.node.allocation.outcomes import Outcomes
 from aliquot.node.display.wiring import Display, arbiter_status
 from aliquot.node.driver import follow, lock_gpus, open_driver
 from aliquot.node.events import Events
@@ -50,11 +51,13 @@ class Agent:
         self.provisioner = TenantProvisioner(node, self.offer, settings.tenants, runtime, driver)
         self.calls = KubeletCalls(node, spans)
         self._tasks = Tasks()
-        self.allocations = Allocations(settings, api, self.pods, self.provisioner, events, self._tasks.once, self.calls)
-        self.plugin = DevicePlugin(
-            settings.device_plugins, self.allocations,
-            on_listed=lambda: self._tasks.once("listed", self.status.describe()),
+        self.allocations = Allocations(
+            settings, self.pods, self.provisioner, events, Outcomes(settings, api, self.pods, events),
+            self._tasks.once, self.calls,
         )  # fmt: skip
+        self.plugin = DevicePlugin(
+            settings, self.allocations, on_listed=lambda: self._tasks.once("listed", self.status.describe())
+        )
         self.status = NodeAdvertiser(
             settings, self.provisioner, self.allocations.records, self.plugin, HealthWatch(machine), api, events
         )

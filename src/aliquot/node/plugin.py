@@ -1,5 +1,9 @@
 """The device plugin for `aliquot.dev/gpu-percent`: serves, registers, and does both again when kubelet was restarted.
 
+The device ids that kubelet counts, such as `g3-042`, are a fixed number for each GPU, whose health they carry. They are
+short and their number is bounded, since kubelet takes no message over 4 MiB and stores each id it gives. The plan
+decides which GPU a container gets, not its ids; a GPU's ids only report its health to kubelet.
+
 Source: Kubernetes device plugin API v1beta1. Kubelet dials back during Register, so the server serves before. When
 kubelet starts it removes all sockets in its folder, which is how a restart is noticed; another inode of kubelet's own
 socket shows the same.
@@ -9,20 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from aliquot.driver.gpu import Gpu
 from aliquot.kube.names import GPU_PERCENT
+from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.kube.quantities import parse_count
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.node.allocation.lifecycle import Allocations
-from aliquot.node.devices import HEALTHY, UNHEALTHY, DeviceId
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.kubelet_api import deviceplugin_pb2_grpc as rpc
+from aliquot.node.settings import NodeSettings
 
 _LOG: Final = Logger("node")
 API: Final = "v1beta1"
@@ -30,6 +37,50 @@ KUBELET_SOCKET: Final = "kubelet.sock"
 POLL_S: Final = 0.1
 REGISTER_TIMEOUT_S: Final = 15.0
 ASK_BYTES: Final = 16 << 20
+HEALTHY: Final = "Healthy"
+UNHEALTHY: Final = "Unhealthy"
+
+
+def id_of(gpu: int, number: int) -> str:
+    """`g0-007`: the GPU by its index, and a number."""
+    return f"g{gpu}-{number:03}"
+
+
+def gpu_of(device: str) -> int | None:
+    """The index of the GPU an id belongs to; None for an id that is none of ours."""
+    head, dash, number = device.partition("-")
+    return int(head[1:]) if dash and head[:1] == "g" and head[1:].isdigit() and number.isdigit() else None
+
+
+def devices_of(gpus: Sequence[Gpu], per_gpu: int, unhealthy: Collection[str]) -> list[Any]:
+    """All ids of a node as kubelet takes them; those of an unhealthy GPU are unhealthy.
+
+    They have a memory node only if all GPUs share one: kubelet's Topology Manager chooses ids, and CPU cores to match,
+    before the plan's GPU is known, and could admit or refuse a pod by the wrong one.
+    """
+    nodes = {gpu.numa for gpu in gpus}
+    numa = nodes.pop() if len(nodes) == 1 else None
+    topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=numa)]) if numa is not None and numa >= 0 else None
+    return [
+        pb.Device(
+            ID=id_of(gpu.index, number), health=UNHEALTHY if gpu.uuid in unhealthy else HEALTHY, topology=topology
+        )
+        for gpu in gpus
+        for number in range(per_gpu)
+    ]
+
+
+def preferred(available: Iterable[str], must: Iterable[str], size: int, gpus: Sequence[int]) -> list[str]:
+    """`size` ids, those of `gpus` first and in order; required ids are always included."""
+    chosen = sorted(set(must))
+    order = {gpu: place for place, gpu in enumerate(gpus)}
+
+    def rank(device: str) -> tuple[int, str]:
+        gpu = gpu_of(device)
+        return (order.get(gpu, len(order)) if gpu is not None else len(order), device)
+
+    rest = sorted(set(available) - set(chosen), key=rank)
+    return (chosen + rest)[: max(size, 0)]
 
 
 class DevicePlugin(rpc.DevicePluginServicer):
@@ -37,7 +88,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
 
     def __init__(
         self,
-        folder: Path,
+        settings: NodeSettings,
         allocations: Allocations,
         *,
         on_listed: Callable[[], None] = lambda: None,
@@ -45,7 +96,8 @@ class DevicePlugin(rpc.DevicePluginServicer):
         """`on_listed` is called when kubelet has the devices for the first time since the plugin was registered."""
         self.resource = GPU_PERCENT
         self.registrations = 0
-        self._folder = folder
+        self._folder = settings.device_plugins
+        self._ids_per_gpu = settings.ids_per_gpu
         self._allocations = allocations
         self._endpoint = self.resource.replace("/", "-") + ".sock"
         self._on_listed = on_listed
@@ -59,7 +111,9 @@ class DevicePlugin(rpc.DevicePluginServicer):
     @property
     def registered(self) -> bool:
         """Whether kubelet knows this plugin, as far as the plugin can see."""
-        return self._server is not None and self._is_current()
+        if self._server is None or not (kubelet := _inode(self._folder / KUBELET_SOCKET)):
+            return False
+        return kubelet == self._kubelet and (self._folder / self._endpoint).exists()
 
     @property
     def listed(self) -> bool:
@@ -88,13 +142,25 @@ class DevicePlugin(rpc.DevicePluginServicer):
         kubelet = _inode(self._folder / KUBELET_SOCKET)
         if not kubelet:
             return
+        socket = self._folder / self._endpoint
+        request = pb.RegisterRequest(
+            version=API, endpoint=self._endpoint, resource_name=self.resource, options=_options()
+        )
         try:
-            await self._serve()
-            await self._register()
+            socket.unlink(missing_ok=True)
+            server = grpc.aio.server(options=[("grpc.max_receive_message_length", ASK_BYTES)])
+            rpc.add_DevicePluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+            server.add_insecure_port(f"unix://{socket}")
+            await server.start()
+            self._serving += 1
+            self._listed = False
+            self._server = server
+            async with grpc.aio.insecure_channel(f"unix://{self._folder / KUBELET_SOCKET}") as channel:
+                stub: Any = rpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+                await stub.Register(request, timeout=REGISTER_TIMEOUT_S)
         except (grpc.aio.AioRpcError, OSError, RuntimeError) as error:
-            _LOG.warning(
-                "not-registered", why=error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-            )
+            why = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            _LOG.warning("not-registered", why=why)
             await self._end_server()
             await asyncio.sleep(5 * POLL_S)
             return
@@ -104,35 +170,12 @@ class DevicePlugin(rpc.DevicePluginServicer):
         if self._listed:  # kubelet called before it answered Register
             self._on_listed()
 
-    async def _serve(self) -> None:
-        socket = self._folder / self._endpoint
-        socket.unlink(missing_ok=True)
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", ASK_BYTES)])
-        rpc.add_DevicePluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-        server.add_insecure_port(f"unix://{socket}")
-        await server.start()
-        self._serving += 1
-        self._listed = False
-        self._server = server
-
-    async def _register(self) -> None:
-        request = pb.RegisterRequest(
-            version=API, endpoint=self._endpoint, resource_name=self.resource, options=_options()
-        )
-        async with grpc.aio.insecure_channel(f"unix://{self._folder / KUBELET_SOCKET}") as channel:
-            stub: Any = rpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
-            await stub.Register(request, timeout=REGISTER_TIMEOUT_S)
-
     async def _end_server(self) -> None:
         if self._server is not None:
             server, self._server = self._server, None
             self._serving += 1
             await self.send_devices()
             await server.stop(0.2)
-
-    def _is_current(self) -> bool:
-        kubelet = _inode(self._folder / KUBELET_SOCKET)
-        return bool(kubelet) and kubelet == self._kubelet and (self._folder / self._endpoint).exists()
 
     # -- the interface, in kubelet's names -----------------------------------------------------------------------
 
@@ -141,11 +184,17 @@ class DevicePlugin(rpc.DevicePluginServicer):
         return _options()
 
     async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """All devices at once, and all again at each change; the stream lasts as long as the server."""
+        """All devices at once, and all again at each change; the stream lasts as long as the server.
+
+        While nothing can be given, none is healthy.
+        """
+        offer = self._allocations.provisioner.offer
         serving, told = self._serving, -1
         while serving == self._serving:
             told = self._version
-            yield pb.ListAndWatchResponse(devices=[_device(device) for device in self._allocations.devices()])
+            gpus = offer.shared.gpus
+            unhealthy: Collection[str] = {gpu.uuid for gpu in gpus} if offer.withheld else offer.unhealthy
+            yield pb.ListAndWatchResponse(devices=devices_of(gpus, self._ids_per_gpu, unhealthy))
             if not self._listed and serving == self._serving:
                 self._listed = True
                 if self.registered:
@@ -155,15 +204,26 @@ class DevicePlugin(rpc.DevicePluginServicer):
 
     async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The ids of the GPU that the plan names, where it is known."""
-        answers = [
-            pb.ContainerPreferredAllocationResponse(
-                deviceIDs=self._allocations.prefer(
-                    one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size
-                )
-            )
-            for one in request.container_requests
-        ]
+        answers = []
+        for ask in request.container_requests:
+            gpus = [gpu.index for gpu in self._oldest_waiting(ask.allocation_size)]
+            ids = preferred(ask.available_deviceIDs, ask.must_include_deviceIDs, ask.allocation_size, gpus)
+            answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
         return pb.PreferredAllocationResponse(container_responses=answers)
+
+    def _oldest_waiting(self, size: int) -> list[Gpu]:
+        """The planned GPUs of the oldest pod that waits for this many ids; none where that is not known."""
+        provisioner = self._allocations.provisioner
+        for pod in sorted(self._allocations.pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
+            for container in pod.requesting():
+                key = f"{pod.metadata.uid}/{container.name}"
+                percent = container.resources.limits.get(GPU_PERCENT, 0)
+                if not pod.ended and key not in provisioner.tenants and parse_count(percent) == size:
+                    with contextlib.suppress(BadPlan):
+                        plan = read_plan(pod.metadata.annotations)
+                        return provisioner.gpus(plan, container.name) if plan is not None else []
+                    return []
+        return []
 
     async def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A CDI device name and nothing else: the container is not known yet."""
@@ -198,13 +258,6 @@ async def _or_refuse(context: Any, work: Awaitable[Any]) -> Any:
 
 def _options() -> Any:
     return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
-
-
-def _device(device: DeviceId) -> Any:
-    made: Any = pb.Device(ID=device.name, health=HEALTHY if device.healthy else UNHEALTHY)
-    if device.numa is not None and device.numa >= 0:
-        made.topology.nodes.add(ID=device.numa)
-    return made
 
 
 def _inode(path: Path) -> int:

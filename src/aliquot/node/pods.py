@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from aliquot.kube.api import Api
-from aliquot.kube.names import GPU_PERCENT
-from aliquot.kube.objects import Container, Meta, PodSpec, PodStatus, Wire
+from aliquot.kube.names import GPU_PERCENT, PLAN
+from aliquot.kube.objects import Container, Meta, Pod, PodSpec, PodStatus, Wire
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import Resource
 from aliquot.node.allocation.checkpoint import PodKey
@@ -33,6 +33,16 @@ class NodePod(Wire):
     def ended(self) -> bool:
         """True when none of its containers runs again."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def plan(self) -> str:
+        """The text of its plan; empty where it has none."""
+        return self.metadata.annotations.get(PLAN, "")
+
+    @property
+    def request(self) -> Pod:
+        """As dialects read it."""
+        return Pod(self.metadata, self.spec)
 
     def requesting(self) -> list[Container]:
         """Its containers that request a share."""
@@ -73,15 +83,21 @@ class NodePods:
         self.reflector = Reflector(api, NODE_PODS, self._changed, selectors={"fieldSelector": f"spec.nodeName={node}"})
 
     def __iter__(self) -> Iterator[NodePod]:
-        return iter(list(self._known().values()))
+        return iter(list(self.by_uid().values()))
+
+    def by_uid(self) -> dict[str, NodePod]:
+        """The pods now, from the watch or a query."""
+        if self._fetched and time.monotonic() - self._fetched_s > FETCHED_S:
+            self._fetched = {}
+        return self._fetched | self._by_uid
 
     def keys(self) -> dict[str, PodKey]:
         """Every pod's names by its uid."""
-        return {uid: pod.key for uid, pod in self._known().items()}
+        return {uid: pod.key for uid, pod in self.by_uid().items()}
 
     def get(self, uid: str) -> NodePod | None:
-        """The pod with that uid, from the watch or a query."""
-        return self._known().get(uid)
+        """The pod with that uid."""
+        return self.by_uid().get(uid)
 
     @property
     def synced(self) -> bool:
@@ -107,11 +123,6 @@ class NodePods:
         page = msgspec.json.decode(await self._api.request("GET", NODE_PODS.path(), params=query), type=_PodList)
         self._fetched = {pod.metadata.uid: pod for pod in page.items}
         self._fetched_s = time.monotonic()
-
-    def _known(self) -> dict[str, NodePod]:
-        if self._fetched and time.monotonic() - self._fetched_s > FETCHED_S:
-            self._fetched = {}
-        return self._fetched | self._by_uid
 
     def _changed(self, change: Change[NodePod]) -> None:
         pod = change.object

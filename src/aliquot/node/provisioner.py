@@ -17,6 +17,7 @@ from pathlib import Path
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import TenantRecord
 from aliquot.driver.cores import core_list
+from aliquot.driver.gpu import Gpu
 from aliquot.driver.injection import TenantConf, TenantFolder
 from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.kernels import KernelLengths, write_kernels
@@ -83,6 +84,13 @@ class TenantProvisioner:
     def tenants(self) -> Mapping[str, ProvisionedTenant]:
         """The tenants now, by key."""
         return self._tenancy.tenants
+
+    def gpus(self, plan: PodPlan, container: str) -> list[Gpu]:
+        """The GPUs of a container by its plan, which may be those of another that it uses."""
+        given = plan.containers.get(container)
+        host = plan.containers.get(given.uses or container) if given is not None else None
+        gpus = [self.machine.by_uuid(piece.gpu) for piece in host.slices] if host is not None else []
+        return [gpu for gpu in gpus if gpu is not None]
 
     def provision(
         self, owner: PodKey, container: str, plan: PodPlan, *, driver: str = "", again: bool = False

@@ -25,6 +25,7 @@ from aliquot.kube.resources import PODS
 from aliquot.model.requests import Slice
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.allocation.lifecycle import Allocations
+from aliquot.node.allocation.outcomes import Outcomes
 from aliquot.node.driver import emulated_driver
 from aliquot.node.machine import NodeOffer, emulated_machine
 from aliquot.node.plugin import DevicePlugin
@@ -47,6 +48,9 @@ class FakePods:
 
     def __iter__(self) -> Iterator[NodePod]:
         return iter(list(self.known.values()))
+
+    def by_uid(self) -> dict[str, NodePod]:
+        return dict(self.known)
 
     def keys(self) -> dict[str, PodKey]:
         return {uid: pod.key for uid, pod in self.known.items()}
@@ -132,9 +136,9 @@ class Room:
         """The allocations of an agent that starts; its outcomes are in `told`."""
         api: Any = self.answers
         background = lambda _, work: self._background.append(asyncio.get_running_loop().create_task(work))  # noqa: E731
-        made = Allocations(
-            settings, api, cast("NodePods", self.pods), provisioner, api, background, clock=cast("Any", self.clock)
-        )
+        pods = cast("NodePods", self.pods)
+        outcomes = Outcomes(settings, api, pods, api, cast("Any", self.clock))
+        made = Allocations(settings, pods, provisioner, api, outcomes, background)
         report = made.report
 
         async def recorded(owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
@@ -148,11 +152,7 @@ class Room:
         self.allocations = self.agent_allocations(self.settings, self.provisioner)
         self.provisioner.offer.withheld = ""
         self.listed = 0
-        return DevicePlugin(
-            self.settings.device_plugins,
-            self.allocations,
-            on_listed=self._listed,
-        )
+        return DevicePlugin(self.settings, self.allocations, on_listed=self._listed)
 
     def _listed(self) -> None:
         assert self.plugin.listed

@@ -19,7 +19,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.allocation.checkpoint import Allotment, Content, PodKey, write_checkpoint
 from aliquot.node.allocation.kubelet import CHECKPOINT
-from aliquot.node.allocation.replacement import WAITS_S
+from aliquot.node.allocation.outcomes import WAITS_S
 from aliquot.node.machine import NodeOffer
 from aliquot.node.pods import NodePod
 from aliquot.node.provisioner import TenantProvisioner
@@ -109,12 +109,12 @@ def test_a_refusal_that_came_right_costs_no_pod_its_life(room: Checked):
     owner = room.started("a")
     room.pods.known["uid-a"].metadata.owner_references = [CONTROLLER]
 
-    room.allocations.replacements.note(owner, "main", "refused", "no plan")
-    room.allocations.replacements.note(owner, "side", "refused", "no such GPU")
-    room.allocations.replacements.note(owner, "main", "provisioned", "")
+    room.allocations.outcomes.note(owner, "main", "refused", "no plan")
+    room.allocations.outcomes.note(owner, "side", "refused", "no such GPU")
+    room.allocations.outcomes.note(owner, "main", "provisioned", "")
     room.check()
     assert ["ns/a uid-a"] == room.answers.deleted
-    room.allocations.replacements.note(owner, "side", "provisioned", "")
+    room.allocations.outcomes.note(owner, "side", "provisioned", "")
     room.check()
 
     assert ["ns/a uid-a"] == room.answers.deleted
@@ -126,7 +126,7 @@ def test_pods_of_one_controller_are_replaced_with_growing_pauses(room: Checked):
         room.pod(name, 0, 300, 1024)
     for name in "ab":
         room.pods.known[f"uid-{name}"].metadata.owner_references = [CONTROLLER]
-        room.allocations.replacements.note(room.pods.known[f"uid-{name}"].key, "main", "refused", "no such GPU")
+        room.allocations.outcomes.note(room.pods.known[f"uid-{name}"].key, "main", "refused", "no such GPU")
 
     began_s = []
     for second in range(0, 3600, 10):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from aliquot.node.allocation.kubelet import ContainerDevices, PodDevicesEntry
-from aliquot.node.allocation.replacement import WAITS_S, Unserved, findings, missing
+from aliquot.node.allocation.outcomes import WAITS_S, Unserved, findings, missing
 from aliquot.node.pods import NodePod
 
 RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "t"}}}]}

@@ -6,9 +6,12 @@ import asyncio
 from typing import Any
 
 from aliquot.kube.errors import Conflict, KubeError, NotFound
-from aliquot.kube.names import PLAN_STATUS
+from aliquot.kube.names import DIALECT, PLAN_STATUS
+from aliquot.kube.objects import Meta
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.allocation.outcomes import AGAIN_S, STATUS_BYTES, SUCCESS_DELAY_S, Outcomes
+from aliquot.node.pods import NodePod
+from aliquot.node.settings import NodeSettings
 
 POD = PodKey("uid-a", "default", "a")
 
@@ -22,7 +25,11 @@ class Scene:
         self.written: list[tuple[str, str]] = []
         self.warned: list[str] = []
         self.theirs: list[dict[str, str]] = []
-        self.outcomes = Outcomes(self, self, self, started=lambda owner: {"theirs/assigned": "true"})  # type: ignore[arg-type]
+        self.outcomes = Outcomes(NodeSettings(), self, self, self, self)  # type: ignore[arg-type]
+
+    def get(self, uid: str) -> NodePod:
+        """The pod, written for gpushare."""
+        return NodePod(Meta(name=POD.pod, namespace=POD.namespace, uid=uid, annotations={DIALECT: "aliyun"}))
 
     def monotonic_s(self) -> float:
         return self.now_s
@@ -68,7 +75,7 @@ def test_tools_of_other_projects_are_told_that_a_pod_has_its_devices_once_it_has
     scene.tell("main", "provisioned")
     scene.after(SUCCESS_DELAY_S)
 
-    assert [{}, {"theirs/assigned": "true"}] == scene.theirs
+    assert [{}, {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}] == scene.theirs
 
 
 def test_bad_news_is_told_at_once_and_so_is_its_end():

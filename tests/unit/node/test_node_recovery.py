@@ -5,19 +5,32 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from aliquot.kube.names import PLAN
+from aliquot.kube.objects import ContainerStates, ContainerStatus, Meta, PodStatus, StateDetail
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.allocation.checkpoint import Allotment, PodKey
 from aliquot.node.allocation.kubelet import ContainerDevices, PodDevicesEntry
-from aliquot.node.allocation.recovery import Known, recover, unrecorded
+from aliquot.node.allocation.recovery import recover, unrecorded
+from aliquot.node.pods import NodePod
 
 POD = PodKey("uid-1", "ns", "a")
 IDS = ("g0-000", "g0-001")
 KEPT = Allotment("first", IDS, "uid-1", "ns", "a", "main", "plan")
 HELD = ContainerDevices("ns", "a", "main", frozenset(IDS))
 NOTED = PodDevicesEntry("uid-1", "main", frozenset(IDS), ("first",))
-PODS = {"uid-1": Known(POD, "plan")}
+RUNS = ContainerStates(running=StateDetail())
+
+
+def pod(key: PodKey = POD, plan: str = "plan", *, phase: str = "", running: tuple[str, ...] = ()) -> NodePod:
+    """A pod as the API server has it."""
+    statuses = [ContainerStatus(name, state=RUNS) for name in running]
+    meta = Meta(name=key.pod, namespace=key.namespace, uid=key.uid, annotations={PLAN: plan})
+    return NodePod(meta, status=PodStatus(phase=phase, container_statuses=statuses))
+
+
+PODS = {"uid-1": pod()}
 
 
 def test_when_all_agree_nothing_is_told():
@@ -36,7 +49,7 @@ def test_a_lost_checkpoint_is_rebuilt_from_kubelet_and_annotations():
 
 
 @pytest.mark.parametrize("pods", [PODS, None])
-def test_what_kubelet_lost_stays_with_its_pod(pods: dict[str, Known] | None):
+def test_what_kubelet_lost_stays_with_its_pod(pods: dict[str, NodePod] | None):
     """A kubelet that lost its checkpoint goes on running its containers; only the pod's end ends their shares."""
     found = recover([], [], [KEPT], pods)
 
@@ -55,7 +68,7 @@ def test_a_pod_deleted_by_force_keeps_its_share_while_its_processes_run():
 
 def test_a_running_container_keeps_ids_that_kubelet_gave_again():
     """A kubelet without its checkpoint gives the ids of a container that runs to a new pod too."""
-    runs = {"uid-1": Known(POD, "plan", running=frozenset({"main"}))}
+    runs = {"uid-1": pod(running=("main",))}
 
     found = recover([ContainerDevices("ns", "b", "main", frozenset(IDS))], [], [KEPT], runs)
 
@@ -65,7 +78,7 @@ def test_a_running_container_keeps_ids_that_kubelet_gave_again():
 def test_a_share_that_no_record_has_is_found_by_its_folder():
     """Kubelet's and our checkpoint are lost: a container that runs and has a tenant's folder has its share again."""
     plan = write_plan(PodPlan("node-1", {"main": ContainerPlan((Slice(GpuUuid("GPU-1"), 300, 300, 1024),))}))
-    pods = [Known(POD, plan, running=frozenset({"main"})), Known(PodKey("uid-2", "ns", "b"), plan)]
+    pods = [pod(plan=plan, running=("main",)), pod(PodKey("uid-2", "ns", "b"), plan)]
 
     (found,) = unrecorded([], pods, lambda owner, container: True)
 
@@ -82,7 +95,7 @@ def test_an_empty_podresources_is_no_proof():
 
 def test_kubelet_counts_before_our_checkpoint():
     """Another owner or other ids with kubelet are taken over from kubelet."""
-    pods = PODS | {"uid-2": Known(PodKey("uid-2", "ns", "b"), "other")}
+    pods = PODS | {"uid-2": pod(PodKey("uid-2", "ns", "b"), "other")}
     moved = recover([], [PodDevicesEntry("uid-2", "main", frozenset(IDS), ("first",))], [KEPT], pods)
     grown = recover([], [PodDevicesEntry("uid-1", "main", frozenset({*IDS, "g0-002"}), ("first",))], [KEPT], PODS)
 
@@ -101,7 +114,7 @@ def test_podresources_can_take_an_owner_away():
 
 def test_a_plan_that_was_edited_later_does_not_count():
     """The plan by which a container got its share stands, whatever its annotation says now; the edit is told."""
-    found = recover([HELD], [NOTED], [KEPT], {"uid-1": Known(POD, "edited")})
+    found = recover([HELD], [NOTED], [KEPT], {"uid-1": pod(plan="edited")})
 
     assert (KEPT,) == found.allotments
     assert ("the plan of ns/a was changed after its container main got its share by it",) == found.differences
@@ -110,7 +123,7 @@ def test_a_plan_that_was_edited_later_does_not_count():
 def test_pods_that_are_gone_or_over_leave_the_books():
     """An allotment lives as long as its pod."""
     assert () == recover([], None, [KEPT], {}).allotments
-    assert () == recover([], [NOTED], [KEPT], {"uid-1": Known(POD, "plan", ended=True)}).allotments
+    assert () == recover([], [NOTED], [KEPT], {"uid-1": pod(phase="Succeeded")}).allotments
 
 
 def test_without_the_api_server_the_checkpoint_is_gone_on_with():

@@ -133,14 +133,20 @@ def read_device_checkpoint(folder: Path, resource: str = GPU_PERCENT) -> list[Po
     """Kubelet's device checkpoint for one resource; None when it cannot be read."""
     try:
         file = msgspec.json.decode((folder / CHECKPOINT).read_bytes(), type=_File)
-        entries = file.data.pod_device_entries or []
-        return [
-            PodDevicesEntry(entry.pod_uid, entry.container_name, _ids(entry), _names(entry))
-            for entry in entries
-            if entry.resource_name == resource
-        ]
+        entries, before = [], f"{CDI_KIND}="
+        for entry in file.data.pod_device_entries or []:
+            if entry.resource_name != resource:
+                continue
+            ids = entry.device_ids or []
+            flat = ids if isinstance(ids, list) else [device for of_numa in ids.values() for device in of_numa]
+            answer: Any = deviceplugin_pb2.ContainerAllocateResponse()
+            answer.ParseFromString(base64.b64decode(entry.alloc_resp or "", validate=True))
+            names = (device.name for device in answer.cdi_devices if device.name.startswith(before))
+            ours = tuple(name.removeprefix(before) for name in names)
+            entries.append(PodDevicesEntry(entry.pod_uid, entry.container_name, frozenset(flat), ours))
     except (OSError, msgspec.DecodeError, binascii.Error, DecodeError):
         return None
+    return entries
 
 
 def offered(folder: Path) -> dict[str, int] | None:
@@ -155,18 +161,6 @@ def offered(folder: Path) -> dict[str, int] | None:
     except (OSError, msgspec.DecodeError):
         return None
     return {resource: len(ids or []) for resource, ids in (file.data.registered_devices or {}).items()}
-
-
-def _ids(entry: _Entry) -> frozenset[str]:
-    listed = entry.device_ids or []
-    return frozenset(listed) if isinstance(listed, list) else frozenset(i for part in listed.values() for i in part)
-
-
-def _names(entry: _Entry) -> tuple[str, ...]:
-    answer: Any = deviceplugin_pb2.ContainerAllocateResponse()
-    answer.ParseFromString(base64.b64decode(entry.alloc_resp or "", validate=True))
-    before = f"{CDI_KIND}="
-    return tuple(device.name.removeprefix(before) for device in answer.cdi_devices if device.name.startswith(before))
 
 
 def identify(
@@ -185,8 +179,18 @@ def identify(
         Disagreement: the accounts name different pods.
     """
     rows = [row for row in held if row.ids == ids]
-    if checkpoint is None:
-        return _from_rows(ids, rows, allotments, pods)
+    if checkpoint is None:  # PodResources and our own checkpoint count only where both have exactly one answer
+        named = [allotment.name for allotment in allotments if frozenset(allotment.ids) == ids]
+        if len(rows) != 1 or len(named) != 1:
+            raise UnknownOwner(
+                f"kubelet's checkpoint cannot be read, and PodResources has {len(rows)} containers with {_shown(ids)}, "
+                f"our checkpoint {len(named)}"
+            )
+        row = rows[0]
+        owner = next((p for p in pods.values() if (p.namespace, p.pod) == (row.namespace, row.pod)), None)
+        if owner is None:
+            raise UnknownOwner(f"pod {row.namespace}/{row.pod} that holds {_shown(ids)} is not known")
+        return [Claim(named[0], owner, row.container)]
     entries = [entry for entry in checkpoint if entry.ids == ids]
     if not entries:
         raise UnknownOwner(f"kubelet's checkpoint does not name the container of {_shown(ids)} yet")
@@ -202,33 +206,16 @@ def identify(
                 f"{_shown(ids)} are {owner.namespace}/{owner.pod}'s by kubelet's checkpoint and "
                 f"{row.namespace}/{row.pod}'s by its PodResources"
             )
-    return [Claim(_only_name(entry, allotments), owner, entry.container) for entry in entries]
-
-
-def _from_rows(
-    ids: frozenset[str], rows: list[ContainerDevices], allotments: Iterable[Allotment], pods: Mapping[str, PodKey]
-) -> list[Claim]:
-    """By PodResources and our own checkpoint; valid only where both have exactly one answer."""
-    names = [allotment.name for allotment in allotments if frozenset(allotment.ids) == ids]
-    if len(rows) != 1 or len(names) != 1:
-        raise UnknownOwner(
-            f"kubelet's checkpoint cannot be read, and PodResources has {len(rows)} containers with {_shown(ids)}, "
-            f"our checkpoint {len(names)}"
-        )
-    row = rows[0]
-    owner = next((p for p in pods.values() if (p.namespace, p.pod) == (row.namespace, row.pod)), None)
-    if owner is None:
-        raise UnknownOwner(f"pod {row.namespace}/{row.pod} that holds {_shown(ids)} is not known")
-    return [Claim(names[0], owner, row.container)]
-
-
-def _only_name(entry: PodDevicesEntry, allotments: Iterable[Allotment]) -> str:
-    if len(entry.names) == 1:
-        return entry.names[0]
-    ours = [a.name for a in allotments if frozenset(a.ids) == entry.ids and a.container in ("", entry.container)]
-    if len(ours) == 1:
-        return ours[0]
-    raise UnknownOwner(f"container {entry.container} of the pod with uid {entry.uid} has no CDI device name of ours")
+    claims = []
+    for entry in entries:
+        names = entry.names
+        if len(names) != 1:
+            ours = [a for a in allotments if frozenset(a.ids) == ids and a.container in ("", entry.container)]
+            names = tuple(allotment.name for allotment in ours)
+        if len(names) != 1:
+            raise UnknownOwner(f"container {entry.container} of the pod with uid {uid} has no CDI device name of ours")
+        claims.append(Claim(names[0], owner, entry.container))
+    return claims
 
 
 def _shown(ids: frozenset[str]) -> str:

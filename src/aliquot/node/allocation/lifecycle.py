@@ -5,7 +5,7 @@ prepare     the container is about to start: it is identified, its tenant provis
             file written that the runtime reads next. What may resolve itself is waited for within kubelet's limit
 unprepare   its pod has ended: the tenant, the name and the file go once no process of it is left
 recover     the agent starts: all of this again for what stands by the records that are left (see `recovery`)
-reconcile   every half a minute: containers without their share are reported or replaced (see `replacement`), what was
+reconcile   every half a minute: containers without their share are reported or replaced (see `outcomes`), what was
             left over is removed
 """
 
@@ -14,38 +14,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from aliquot.driver.gpu import Gpu
-from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.dialects import foreign, of_origin
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT, PLAN, PLAN_STATUS
-from aliquot.kube.objects import Pod
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
 from aliquot.kube.planstatus import Outcome, read_missing
-from aliquot.kube.quantities import parse_count
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
-from aliquot.model.requests import Device
 from aliquot.node.allocation.checkpoint import Allotment, Allotments, CheckpointError, PodKey, read_checkpoint
-from aliquot.node.allocation.kubelet import (
-    Claim,
-    ContainerDevices,
-    PodDevicesEntry,
-    PodResources,
-    UnknownOwner,
-    identify,
-    read_device_checkpoint,
-)
-from aliquot.node.allocation.outcomes import Outcomes
-from aliquot.node.allocation.recovery import Known, has_ended, recover, unrecorded
-from aliquot.node.allocation.replacement import Replacements, missing
+from aliquot.node.allocation.kubelet import Claim, PodResources, UnknownOwner, identify, read_device_checkpoint
+from aliquot.node.allocation.outcomes import Outcomes, missing
+from aliquot.node.allocation.recovery import has_ended, recover, unrecorded
 from aliquot.node.cdi import CdiError, Edits, qualified, remove_spec, remove_unfinished, write_spec, written_names
-from aliquot.node.devices import DeviceId, device_ids, preferred
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.processes import pods_with_processes
@@ -71,22 +55,19 @@ class Allocations:
     def __init__(
         self,
         settings: NodeSettings,
-        api: Api,
         pods: NodePods,
         provisioner: TenantProvisioner,
         events: Events,
+        outcomes: Outcomes,
         once: Callable[[str, Coroutine[Any, Any, None]], None],
         calls: KubeletCalls | None = None,
-        clock: Clock | None = None,
     ) -> None:
-        clock = clock or RealClock()
         self._dialects = foreign(aliyun_unit=settings.aliyun_unit)
         self.pods = pods
         self.provisioner = provisioner
         self.records = Allotments(settings.checkpoint, settings.name)
         self.resources = PodResources(settings.pod_resources)
-        self.outcomes = Outcomes(api, events, clock, started=self._dialects_annotations)
-        self.replacements = Replacements(settings, api, pods, events, clock)
+        self.outcomes = outcomes
         self._settings = settings
         self._events = events
         self._once = once
@@ -97,27 +78,6 @@ class Allocations:
         self._gone_pods: set[str] = set()
 
     # -- allocate ------------------------------------------------------------------------------------------------
-
-    def devices(self) -> list[DeviceId]:
-        """All ids with their health; quick. While nothing can be given, none is healthy."""
-        offer = self.provisioner.offer
-        gpus = offer.shared.gpus
-        unhealthy = {gpu.uuid for gpu in gpus} if offer.withheld else set(offer.unhealthy)
-        return device_ids(gpus, self._settings.ids_per_gpu, unhealthy)
-
-    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        """A hint to kubelet which ids to take: those of the GPUs of the oldest waiting pod that requests this many."""
-        for pod in sorted(self.pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
-            for container in pod.requesting():
-                key = f"{pod.metadata.uid}/{container.name}"
-                percent = container.resources.limits.get(GPU_PERCENT, 0)
-                if not pod.ended and key not in self.provisioner.tenants and parse_count(percent) == size:
-                    plan = None
-                    with contextlib.suppress(BadPlan):
-                        plan = read_plan(pod.metadata.annotations)
-                    gpus = self._given(plan, container.name) if plan is not None else []
-                    return preferred(available, must, size, [gpu.index for gpu in gpus])
-        return preferred(available, must, size, [])
 
     async def allocate(self, ids: Sequence[str]) -> str:
         """The CDI device name for these ids.
@@ -142,13 +102,20 @@ class Allocations:
         """
         loop = asyncio.get_running_loop()
         began_s, until_s = time.perf_counter(), loop.time() + self._settings.pre_start_wait_s
+        wanted = frozenset(ids)
         starts: dict[str, Start] = {}
         why = "cancelled"
         try:
             while True:
                 try:
-                    claims = await self._identify(frozenset(ids))
-                    for claim in claims:
+                    held = await self.resources.held()
+                    entries = await asyncio.to_thread(read_device_checkpoint, self._settings.device_plugins)
+                    uids = {entry.uid for entry in entries or () if entry.ids == wanted}
+                    rows = {(row.namespace, row.pod) for row in held if row.ids == wanted}
+                    names = {(key.namespace, key.pod) for key in self.pods.keys().values()}
+                    if not uids <= set(self.pods.keys()) or not rows <= names:
+                        await self.pods.refresh()
+                    for claim in identify(wanted, held, entries, self.records, self.pods.keys()):
                         await self._prepare(claim, ids, starts)
                     why = ""
                     return
@@ -163,16 +130,6 @@ class Allocations:
         finally:
             self._calls.prepared(starts.values(), time.perf_counter() - began_s, why)
 
-    async def _identify(self, ids: frozenset[str]) -> list[Claim]:
-        held = await self.resources.held()
-        entries = await asyncio.to_thread(read_device_checkpoint, self._settings.device_plugins)
-        uids = {entry.uid for entry in entries or () if entry.ids == ids}
-        rows = {(row.namespace, row.pod) for row in held if row.ids == ids}
-        names = {(key.namespace, key.pod) for key in self.pods.keys().values()}
-        if not uids <= set(self.pods.keys()) or not rows <= names:
-            await self.pods.refresh()
-        return identify(ids, held, entries, self.records, self.pods.keys())
-
     async def _prepare(self, claim: Claim, ids: Sequence[str], starts: dict[str, Start]) -> None:
         """Everything for one container; the outcome is reported at the end, and its start put into `starts`.
 
@@ -185,7 +142,7 @@ class Allocations:
         owner, container = claim.owner, claim.container
         record = self.records.get(claim.name) or Allotment(claim.name, ())
         pod = self.pods.get(owner.uid)
-        text = record.plan or (pod.metadata.annotations.get(PLAN, "") if pod is not None else "")
+        text = record.plan or (pod.plan if pod is not None else "")
         if pod is not None:
             starts[claim.name] = Start(claim, pod.metadata, record.plan, "")
         try:
@@ -219,39 +176,24 @@ class Allocations:
         """
         if pod is None:
             return ()
-        machine, asking = self.provisioner.machine, Pod(pod.metadata, pod.spec)
-        devices: dict[str, Device] = {device.uuid: device for device in machine.gpus}
-        dialect = of_origin(asking, self._dialects)
-        variables = dialect.environment(asking, container, plan, devices) if dialect is not None else {}
+        machine = self.provisioner.machine
+        dialect = of_origin(pod.request, self._dialects)
+        devices = {str(gpu.uuid): gpu for gpu in machine.gpus}
+        variables = dialect.environment(pod.request, container, plan, devices) if dialect is not None else {}
         env = tuple(f"{name}={value}" for name, value in variables.items())
         if pod.privileged(container):
-            env += machine.variables(self._given(plan, container), privileged=True)
+            env += machine.variables(self.provisioner.gpus(plan, container), privileged=True)
         return env
-
-    def _dialects_annotations(self, owner: PodKey) -> Mapping[str, str]:
-        """What the device plugin of the pod's dialect writes on a pod when it has given out its devices."""
-        pod = self.pods.get(owner.uid)
-        asking = Pod(pod.metadata, pod.spec) if pod is not None else Pod()
-        dialect = of_origin(asking, self._dialects)
-        return dialect.started(asking) if dialect is not None else {}
-
-    def _given(self, plan: PodPlan, container: str) -> list[Gpu]:
-        """The GPUs of a container, which may be those of another that it uses."""
-        given = plan.containers.get(container)
-        host = plan.containers.get(given.uses or container) if given is not None else None
-        gpus = [self.provisioner.machine.by_uuid(piece.gpu) for piece in host.slices] if host is not None else []
-        return [gpu for gpu in gpus if gpu is not None]
 
     async def report(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
         """Record and publish the outcome of a container's start."""
-        self.replacements.note(owner, container, outcome, why)
+        self.outcomes.note(owner, container, outcome, why)
         await self.outcomes.report(owner, container, outcome, why)
 
     # -- unprepare -----------------------------------------------------------------------------------------------
 
     def pod_gone(self, owner: PodKey) -> None:
         """The pod has ended or was deleted: forget what became of it, and release what it has."""
-        self.replacements.forget(owner)
         self.outcomes.forget(owner)
         self._release(owner)
 
@@ -267,25 +209,28 @@ class Allocations:
             return
         self._unpreparing.add(owner.uid)
         try:
-            await self._unprepare(owner)
+            await self._containers_end(owner)
+            until_s = asyncio.get_running_loop().time() + WAIT_S
+            while True:
+                # Of a pod that has ended kubelet said so itself; one that was deleted by force may have processes.
+                runs = self.pods.get(owner.uid) is None and owner.uid in await asyncio.to_thread(pods_with_processes)
+                processes: Answer = "used" if runs else "gone"
+                why = kept_by(Removable.SHARE, {Source.API: self.pods.says(owner.uid), Source.PROCESSES: processes})
+                if not why:
+                    break
+                if asyncio.get_running_loop().time() > until_s:
+                    _LOG.warning("kept", pod=str(owner), why=why)
+                    return
+                await asyncio.sleep(PROCESSES_S)
+            names = [allotment.name for allotment in self.records if allotment.uid == owner.uid]
+            tenants = await asyncio.to_thread(self.provisioner.remove_pod, owner.uid)
+            removed = self._remove_specs(names)
+            with contextlib.suppress(CheckpointError):  # reconciliation drops them when there is space again
+                await self.records.drop(removed)
+            if names or tenants:
+                _LOG.info("cleared", pod=str(owner), tenants=len(tenants), devices=len(removed))
         finally:
             self._unpreparing.discard(owner.uid)
-
-    async def _unprepare(self, owner: PodKey) -> None:
-        await self._containers_end(owner)
-        until_s = asyncio.get_running_loop().time() + WAIT_S
-        while why := await self._kept_by(owner.uid):
-            if asyncio.get_running_loop().time() > until_s:
-                _LOG.warning("kept", pod=str(owner), why=why)
-                return
-            await asyncio.sleep(PROCESSES_S)
-        names = [allotment.name for allotment in self.records if allotment.uid == owner.uid]
-        tenants = await asyncio.to_thread(self.provisioner.remove_pod, owner.uid)
-        removed = self._remove_specs(names)
-        with contextlib.suppress(CheckpointError):  # reconciliation drops them when there is space again
-            await self.records.drop(removed)
-        if names or tenants:
-            _LOG.info("cleared", pod=str(owner), tenants=len(tenants), devices=len(removed))
 
     async def _containers_end(self, owner: PodKey) -> None:
         """Wait while kubelet still has these device ids for the pod, but not forever.
@@ -306,15 +251,6 @@ class Allocations:
             if not mine or namesake:
                 return
             await asyncio.sleep(PROCESSES_S)
-
-    async def _kept_by(self, uid: str) -> str:
-        """Why the share of a pod has to stay, empty if it may be removed.
-
-        Of a pod that has ended kubelet said so itself; one that was deleted by force may have processes.
-        """
-        runs = self.pods.get(uid) is None and uid in await asyncio.to_thread(pods_with_processes)
-        said: dict[Source, Answer] = {Source.API: self.pods.says(uid), Source.PROCESSES: "used" if runs else "gone"}
-        return kept_by(Removable.SHARE, said)
 
     async def release_init(self) -> None:
         """Release what init containers had when they have ended, also where no later container requests a GPU."""
@@ -350,12 +286,12 @@ class Allocations:
             held = []
         entries = await asyncio.to_thread(read_device_checkpoint, self._settings.device_plugins)
         processes = await asyncio.to_thread(pods_with_processes)
-        recovered = recover(held, entries, ours, self._pods_by_uid() if self.pods.synced else None, processes)
+        recovered = recover(held, entries, ours, self.pods.by_uid() if self.pods.synced else None, processes)
         for difference in recovered.differences:
             await self._report_difference(difference)
         allotments = recovered.allotments
         await self.records.start_with(allotments)
-        standing = [one for one in allotments if not has_ended(one, allotments, self.pods.get(one.uid))]
+        standing = [a for a in allotments if not has_ended(a, allotments, self.pods.get(a.uid))]
         restored = [allotment for allotment in standing if await self._restore(allotment)]
         swept = await self.finish_recovery()
         return f"{len(restored)} tenants, {len(recovered.differences)} differences, {swept} left-overs removed"
@@ -369,7 +305,7 @@ class Allocations:
         recovered: Answer = "gone" if self.pods.synced else "silent"
         if not self.provisioner.recovering or kept_by(Removable.LEFTOVER, {Source.TENANTS: recovered}):
             return 0
-        for one in unrecorded(self.records, self._pods_by_uid().values(), self.provisioner.has_folder):
+        for one in unrecorded(self.records, self.pods, self.provisioner.has_folder):
             assert one.owner is not None
             await self._report_difference(f"container {one.container} of {one.owner} runs, and no record has it")
             with contextlib.suppress(CheckpointError):  # its tenant is what counts; the next agent finds it again
@@ -386,12 +322,6 @@ class Allocations:
     async def _report_difference(self, what: str) -> None:
         _LOG.warning("difference", what=what)
         await self._events.about_node("RecordsDiffer", what)
-
-    def _pods_by_uid(self) -> dict[str, Known]:
-        return {
-            pod.key.uid: Known(pod.key, pod.metadata.annotations.get(PLAN, ""), pod.ended, frozenset(pod.running()))
-            for pod in self.pods
-        }
 
     async def _restore(self, allotment: Allotment) -> bool:
         """Whether its container has its share again; a failure is reported on its pod."""
@@ -428,33 +358,23 @@ class Allocations:
         entries = await asyncio.to_thread(read_device_checkpoint, self._settings.device_plugins)
         await self.finish_recovery()
         if entries is not None and not self.provisioner.recovering and not self.records.failure:
-            await self._report_missing(pods, held, entries)
-        await self.replacements.replace()
-        await self._drop_unknown_names(entries)
-        self._release_gone_pods()
+            ours = [(allotment.uid, allotment.container) for allotment in self.records if allotment.plan]
+            containers = list(missing(pods, held, entries, ours))
+            for owner, container in containers:
+                await self.report(owner, container, "missing", "kubelet gave it no device")
+            self.outcomes.keep_missing({(owner.uid, container) for owner, container in containers})
+        await self.outcomes.replace()
 
-    async def _report_missing(
-        self, pods: Iterable[NodePod], held: Iterable[ContainerDevices], entries: Iterable[PodDevicesEntry]
-    ) -> None:
-        """Report the containers that run without their share; one that ended is not missing it any more."""
-        ours = [(allotment.uid, allotment.container) for allotment in self.records if allotment.plan]
-        containers = list(missing(pods, held, entries, ours))
-        for owner, container in containers:
-            await self.report(owner, container, "missing", "kubelet gave it no device")
-        self.replacements.keep_missing({(owner.uid, container) for owner, container in containers})
-
-    async def _drop_unknown_names(self, entries: Sequence[PodDevicesEntry] | None) -> None:
-        """Forget names without a container that kubelet did not have in two checks in a row."""
-        theirs = {name for entry in entries or () for name in entry.names}
-        said: Answer = "silent" if entries is None else "gone"
-        free = not kept_by(Removable.NAME, {Source.KUBELET: said})
-        unknown = {a.name for a in self.records if free and not a.uid and a.name not in theirs}
+        # Names without a container go that kubelet did not have in two checks in a row.
+        known = {name for entry in entries or () for name in entry.names}
+        kubelet: Answer = "silent" if entries is None else "gone"
+        free = not kept_by(Removable.NAME, {Source.KUBELET: kubelet})
+        unknown = {a.name for a in self.records if free and not a.uid and a.name not in known}
         names, self._unknown_names = sorted(unknown & self._unknown_names), unknown
         with contextlib.suppress(CheckpointError):  # tried again at the next check
             await self.records.drop(self._remove_specs(names))
 
-    def _release_gone_pods(self) -> None:
-        """Release pods that are gone and held something in two checks in a row: most found once are being released."""
+        # So do the shares of pods that were gone in two checks in a row: most found once are being released.
         owners = {allotment.uid: allotment.owner for allotment in self.records if allotment.owner is not None}
         owners |= {tenant.owner.uid: tenant.owner for tenant in list(self.provisioner.tenants.values())}
         gone = {uid for uid in owners if self.pods.says(uid) == "gone"}

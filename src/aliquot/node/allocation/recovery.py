@@ -25,17 +25,6 @@ from aliquot.tenancy.removal import Removable, Source, kept_by
 
 
 @dataclass(frozen=True)
-class Known:
-    """A pod as the API server has it; `plan` is the annotation's text."""
-
-    key: PodKey
-    plan: str = ""
-    ended: bool = False
-    running: frozenset[str] = frozenset()
-    """Its containers that run."""
-
-
-@dataclass(frozen=True)
 class Recovered:
     """The result: the allocations in force, and each difference as a sentence."""
 
@@ -47,7 +36,7 @@ def recover(
     held: Sequence[ContainerDevices],
     entries: Sequence[PodDevicesEntry] | None,
     ours: Iterable[Allotment],
-    pods: Mapping[str, Known] | None,
+    pods: Mapping[str, NodePod] | None,
     processes: Collection[str] = (),
 ) -> Recovered:
     """The allotments that stand.
@@ -66,14 +55,19 @@ def recover(
             for name, before in standing.items()
             if (after := _by_api(before, pods, processes, differences)) is not None
         }
-    _report_unnamed(held, standing.values(), differences)
+    ids = {frozenset(allotment.ids) for allotment in standing.values()}
+    differences += [
+        f"{row.namespace}/{row.pod} container {row.container} holds {len(row.ids)} ids that we never named"
+        for row in held
+        if row.ids not in ids
+    ]
     return Recovered(tuple(standing.values()), tuple(differences))
 
 
 def _by_kubelet(
     standing: Mapping[str, Allotment],
     entries: Sequence[PodDevicesEntry],
-    pods: Mapping[str, Known] | None,
+    pods: Mapping[str, NodePod] | None,
     differences: list[str],
 ) -> dict[str, Allotment]:
     """The allotments in kubelet's checkpoint, completed from our own."""
@@ -94,9 +88,9 @@ def _by_kubelet(
                     f"{name} is {entry.container}'s of pod uid {entry.uid} with kubelet, {made.owner}'s with us"
                 )
                 made = replace(made, uid="", namespace="", pod="", container="", plan="", driver="", env=())
-            known = pods.get(entry.uid) if pods is not None else None
-            if not made.uid and known is not None:
-                key = known.key
+            pod = pods.get(entry.uid) if pods is not None else None
+            if not made.uid and pod is not None:
+                key = pod.key
                 made = replace(made, uid=key.uid, namespace=key.namespace, pod=key.pod, container=entry.container)
             theirs[name] = made
     missing = {name: allotment for name, allotment in standing.items() if name not in theirs}
@@ -107,7 +101,7 @@ def _by_kubelet(
 
 
 def _by_rows(
-    allotment: Allotment, held: Sequence[ContainerDevices], pods: Mapping[str, Known], differences: list[str]
+    allotment: Allotment, held: Sequence[ContainerDevices], pods: Mapping[str, NodePod], differences: list[str]
 ) -> Allotment:
     """PodResources against the owner that we have; rows name no uid, so only another pod is a difference.
 
@@ -120,13 +114,13 @@ def _by_rows(
     differences.append(
         f"{allotment.name} is {mine[0]}/{mine[1]}'s with us, {rows[0].namespace}/{rows[0].pod} holds its ids"
     )
-    if (pod := pods.get(allotment.uid)) is not None and allotment.container in pod.running:
+    if (pod := pods.get(allotment.uid)) is not None and allotment.container in pod.running():
         return allotment
     return replace(allotment, uid="", namespace="", pod="", container="", plan="", driver="")
 
 
 def _by_api(
-    allotment: Allotment, pods: Mapping[str, Known], processes: Collection[str], differences: list[str]
+    allotment: Allotment, pods: Mapping[str, NodePod], processes: Collection[str], differences: list[str]
 ) -> Allotment | None:
     """The allotment with the plan in force; None if its pod is gone."""
     if not allotment.uid:
@@ -147,7 +141,7 @@ def _by_api(
 
 
 def unrecorded(
-    standing: Iterable[Allotment], pods: Iterable[Known], furnished: Callable[[PodKey, str], bool]
+    standing: Iterable[Allotment], pods: Iterable[NodePod], furnished: Callable[[PodKey, str], bool]
 ) -> list[Allotment]:
     """Containers that run with a share that no record has, each as an allotment; `furnished` tells of a folder.
 
@@ -156,22 +150,13 @@ def unrecorded(
     known = {(allotment.uid, allotment.container) for allotment in standing}
     allotments = []
     for pod in pods:
-        for name in sorted(pod.running if not pod.ended else ()):
-            key = pod.key
+        key = pod.key
+        for name in sorted(pod.running() if not pod.ended else ()):
             made = Allotment(f"{key.uid}-{name}", (), key.uid, key.namespace, key.pod, name, pod.plan)
             given = planned_container(made)
             if given is not None and (key.uid, name) not in known and furnished(key, given.uses or name):
                 allotments.append(made)
     return allotments
-
-
-def _report_unnamed(held: Sequence[ContainerDevices], standing: Iterable[Allotment], differences: list[str]) -> None:
-    known = {frozenset(allotment.ids) for allotment in standing}
-    differences += [
-        f"{row.namespace}/{row.pod} container {row.container} holds {len(row.ids)} ids that we never named"
-        for row in held
-        if row.ids not in known
-    ]
 
 
 def planned_container(allotment: Allotment) -> ContainerPlan | None:
