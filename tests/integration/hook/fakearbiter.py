@@ -52,6 +52,7 @@ class FakeArbiter:
     in_flight_us: int = 2000
     boot_id: int = 1
     auto_grant: bool = False
+    grant_after_s: float = 0.0
     auto_close: bool = False
     shares: bool = False
     crowded: str = ""  # hello or attach: refused, since there are 256 processes already
@@ -100,10 +101,10 @@ class FakeArbiter:
             connection.close()
         self._connections.clear()
 
-    def grant(self, gpu: int = 0, *, for_s: float | None = None) -> int:
-        """Open the gate; returns the epoch."""
+    def grant(self, gpu: int = 0, *, for_s: float | None = None, at_ns: int | None = None) -> int:
+        """Open the gate, as of `at_ns` or now; returns the epoch."""
         self.epoch += 1
-        now = time.monotonic_ns()
+        now = at_ns or time.monotonic_ns()
         self.pages[gpu].grant(self.epoch, now, now + int((for_s or self.deadline_s) * SECOND_NS))
         return self.epoch
 
@@ -174,6 +175,7 @@ class FakeArbiter:
                 self.heard.append(Heard(MessageType(kind), flags, gpu, a, b, c, time.monotonic_ns()))
                 self._changed.notify_all()
             if kind == MessageType.WANT and self.auto_grant:
+                time.sleep(self.grant_after_s)
                 self.grant(gpu)
             if kind == MessageType.RETURN and self.auto_close and a == self.epoch:
                 self.revoke(gpu)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from aliquot.arbiter.abi import MessageType
+
+# A request takes this long where a test must know on which side of a hand-over a pause is.
+HAND_OVER_S = 0.0004
 
 LOOP = """
 cuda = Cuda(); spin = cuda.spin(); ends, begins = [], []
@@ -34,19 +39,36 @@ def run(scene: Any, *, times: int, work_us: int, pause_us: int) -> dict[str, lis
 
 @pytest.mark.real_time
 def test_the_token_goes_back_at_once_in_a_usually_long_pause(tenant):
-    """A program whose pauses are longer than a hand-over there and back has returned the token within half a ms."""
+    """A program whose pauses are longer than a hand-over there and back mostly returns the token within half a ms."""
     scene = tenant(auto_grant=True, auto_close=True)
     scene.arbiter.crowd()
 
     ends = run(scene, times=60, work_us=2000, pause_us=1500)["ends"]
 
-    late = [min(back - end for back in returns(scene) if back > end) / 1e6 for end in ends[10:-1]]
-    assert statistics.median(late) < 0.5
+    # A pause in which the helper thread had no processor may end without a return.
+    late_ns = [min((at - end for at in returns(scene) if at > end), default=math.inf) for end in ends[10:-1]]
+    assert statistics.median(late_ns) < 500_000
+
+
+@pytest.mark.real_time
+def test_one_thread_that_woke_late_does_not_make_the_token_stay(tenant):
+    """A hand-over that took long once, as the woken thread had no processor, does not count as what hand-overs take."""
+    scene = tenant(auto_close=True)
+    scene.arbiter.crowd()
+    program = scene.run(LOOP.format(times=60, work_ns=1_000_000, pause_ns=1_000_000, rest="pass"))
+
+    want = scene.arbiter.wait_for(MessageType.WANT)
+    time.sleep(0.0035)
+    scene.arbiter.grant(at_ns=want.at_ns)
+    scene.arbiter.auto_grant = True
+    program.read()
+
+    assert len(returns(scene)) > 30
 
 
 def test_the_token_stays_through_usually_short_pauses(tenant):
     """A program whose pauses are shorter than a hand-over keeps the token through them."""
-    scene = tenant(auto_grant=True, auto_close=True)
+    scene = tenant(auto_grant=True, grant_after_s=HAND_OVER_S, auto_close=True)
     scene.arbiter.crowd()
 
     run(scene, times=300, work_us=500, pause_us=100)
@@ -66,7 +88,7 @@ def test_the_token_stays_while_nobody_waits(tenant):
 
 def test_a_change_of_pauses_is_learned(tenant):
     """After some long pauses, short ones keep the token again."""
-    scene = tenant(auto_grant=True, auto_close=True)
+    scene = tenant(auto_grant=True, grant_after_s=HAND_OVER_S, auto_close=True)
     scene.arbiter.crowd()
     source = LOOP.replace("{pause_ns}", "(4_000_000 if _ < 30 else 50_000)").replace("{rest}", "pass")
     program = scene.run(source.format(times=330, work_ns=500_000))
