@@ -147,25 +147,6 @@ async def equal(api: Api, store: Reflector[Pod], namespace: str) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_the_real_server_streams_its_first_objects(control_plane: ControlPlane, namespace: str):
-    """sendInitialEvents of the real API server fills the store, and the watch goes on from there."""
-
-    async def body(api: Api) -> None:
-        await api.create(PODS, {**POD, "metadata": {"name": "a"}}, namespace=namespace)
-        store = Reflector(api, PODS, namespace=namespace, tuning=Tuning(streaming=True))
-        following = asyncio.create_task(store.run())
-        await store.synced.wait()
-        first = {pod.metadata.name for pod in store}
-        await api.create(PODS, {**POD, "metadata": {"name": "b"}}, namespace=namespace)
-        await equal(api, store, namespace)
-        following.cancel()
-
-        assert {"a"} == first
-        assert 0 == store.counts.failures
-
-    run(control_plane, body)
-
-
 def test_one_of_two_candidates_leads_and_the_other_follows_it(control_plane: ControlPlane, namespace: str):
     """On the real API server one candidate leads; when it stops renewing, the other does within the duration."""
 

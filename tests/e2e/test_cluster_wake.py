@@ -17,7 +17,7 @@ from cluster.parts import until
 from cluster.whole import Whole, whole
 from scheduling import PROFILE
 
-from aliquot.kube.kernels import read_kernels
+from aliquot.kube.inventory import read_kernels
 from aliquot.kube.names import GPU_PERCENT, WAKE
 from aliquot.kube.plan import read_plan
 from aliquot.status.tenants import WakeStatus

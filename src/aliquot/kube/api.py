@@ -95,7 +95,7 @@ class Api:
             AlreadyExists: the name is taken. Unreachable: it may or may not have been made.
         """
         path = resource.path(namespace=namespace)
-        content = _encoded(_with_kind(resource, body))
+        content = _encoded(resource, body)
         return _decoded(resource, await self.request("POST", path, content=content, repeat=False))
 
     async def patch(
@@ -109,7 +109,7 @@ class Api:
         path = resource.path(namespace=namespace, name=name, sub=sub)
         return _decoded(
             resource,
-            await self.request("PATCH", path, content=_encoded(body), content_type=MERGE, repeat=repeat),
+            await self.request("PATCH", path, content=msgspec.json.encode(body), content_type=MERGE, repeat=repeat),
         )
 
     async def apply(
@@ -131,7 +131,7 @@ class Api:
         metadata = body["metadata"]
         path = resource.path(namespace=metadata.get("namespace", ""), name=metadata["name"], sub=sub)
         params = {"fieldManager": manager, "force": "true" if force else "false"}
-        content = _encoded(_with_kind(resource, body))
+        content = _encoded(resource, body)
         return _decoded(resource, await self.request("PATCH", path, content=content, content_type=APPLY, params=params))
 
     async def delete(
@@ -148,7 +148,9 @@ class Api:
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
         try:
-            await self.request("DELETE", resource.path(namespace=namespace, name=name), content=_encoded(body))
+            await self.request(
+                "DELETE", resource.path(namespace=namespace, name=name), content=msgspec.json.encode(body)
+            )
         except NotFound:
             return False
         return True
@@ -227,8 +229,12 @@ class Api:
         try:
             async with self.http.stream("GET", quote(path), params=params, timeout=timeout) as answer:
                 if not answer.is_success:
-                    body = await _at_most(answer, _ERROR_BYTES)
-                    raise failed(answer.status_code, body, answer.headers, what)
+                    body = b""
+                    async for chunk in answer.aiter_bytes():
+                        body += chunk
+                        if len(body) >= _ERROR_BYTES:
+                            break
+                    raise failed(answer.status_code, body[:_ERROR_BYTES], answer.headers, what)
                 yield answer
         except httpx2.HTTPError as error:
             raise unreachable(error, what) from None
@@ -252,22 +258,9 @@ def unreachable(error: httpx2.HTTPError, what: str) -> Unreachable:
     )
 
 
-async def _at_most(answer: httpx2.Response, size: int) -> bytes:
-    body = b""
-    async for chunk in answer.aiter_bytes():
-        body += chunk
-        if len(body) >= size:
-            break
-    return body[:size]
-
-
-def _with_kind(resource: Resource[T], body: Body | HasMeta) -> Body:
+def _encoded(resource: Resource[T], body: Body | HasMeta) -> bytes:
     plain: Body = body if isinstance(body, Mapping) else msgspec.to_builtins(body)
-    return {"apiVersion": resource.api_version, "kind": resource.kind, **plain}
-
-
-def _encoded(body: Body) -> bytes:
-    return msgspec.json.encode(body)
+    return msgspec.json.encode({"apiVersion": resource.api_version, "kind": resource.kind, **plain})
 
 
 def _decoded(resource: Resource[T], body: bytes) -> T:

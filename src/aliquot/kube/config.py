@@ -7,6 +7,7 @@ contexts without a user, and errors that people can read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -39,17 +40,30 @@ def load_config(kubeconfig: str = "", context: str = "") -> SingleConfig:
         BadKubeConfig: none of these is there, one cannot be read, or the context is not in it.
     """
     try:
-        config = _from_files(kubeconfig) if kubeconfig else _from_surroundings()
+        config: KubeConfig | None = None
+        if not kubeconfig and os.environ.get("KUBERNETES_SERVICE_HOST"):
+            with contextlib.suppress(ConfigError):  # not in a pod, or in one without a service account
+                config = KubeConfig.from_service_account()
+        if config is None:
+            config = _from_files(kubeconfig or os.environ.get("KUBECONFIG") or DEFAULT_FILE)
         single = config.get(context or None)
     except ConfigError as error:
-        raise BadKubeConfig(f"{_lower(str(error))}; name a kubeconfig with --kubeconfig or in KUBECONFIG") from None
+        text = str(error)[:1].lower() + str(error)[1:]
+        raise BadKubeConfig(f"{text}; name a kubeconfig with --kubeconfig or in KUBECONFIG") from None
     except KeyError as error:
         raise BadKubeConfig(f"the kubeconfig's context names {error}, which is not in the file") from None
     except (msgspec.ValidationError, TypeError, AttributeError) as error:
         raise BadKubeConfig(f"the kubeconfig is not in the form of one: {error}") from None
     if single is None:
         raise BadKubeConfig("the kubeconfig has no current context; choose one with --context")
-    return single._replace(user=_plugin_of_today(single.user or User()))
+    user = single.user or User()
+    if (plugin := user.exec) is not None:
+        # lightkube only knows v1beta1 of the plugins' API; the answers of v1 have the same form.
+        told = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
+        env = [*(plugin.env or []), NameValue("KUBERNETES_EXEC_INFO", json.dumps(told))]
+        version = _EXEC_V1BETA1 if plugin.apiVersion == _EXEC_V1 else plugin.apiVersion
+        user.exec = UserExec(version, plugin.command, env, plugin.args, plugin.installHint)
+    return single._replace(user=user)
 
 
 def open_client(config: SingleConfig) -> httpx2.AsyncClient:
@@ -62,15 +76,6 @@ def open_client(config: SingleConfig) -> httpx2.AsyncClient:
         return AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S)))
     except (ConfigError, OSError, ValueError) as error:
         raise BadKubeConfig(f"the kubeconfig cannot be used: {error}") from None
-
-
-def _from_surroundings() -> KubeConfig:
-    if os.environ.get("KUBERNETES_SERVICE_HOST"):
-        try:
-            return KubeConfig.from_service_account()
-        except ConfigError:
-            pass  # not in a pod, or in one without a service account
-    return _from_files(os.environ.get("KUBECONFIG") or DEFAULT_FILE)
 
 
 def _from_files(paths: str) -> KubeConfig:
@@ -107,19 +112,3 @@ def _read(path: Path) -> dict[str, Any]:
                 if body.get(key):
                     body[key] = str(path.parent / body[key])
     return document
-
-
-def _plugin_of_today(user: User) -> User:
-    """Allow a plugin of API v1: lightkube only knows v1beta1, whose answers have the same form."""
-    plugin = user.exec
-    if plugin is None:
-        return user
-    told = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
-    env = [*(plugin.env or []), NameValue("KUBERNETES_EXEC_INFO", json.dumps(told))]
-    version = _EXEC_V1BETA1 if plugin.apiVersion == _EXEC_V1 else plugin.apiVersion
-    user.exec = UserExec(version, plugin.command, env, plugin.args, plugin.installHint)
-    return user
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]

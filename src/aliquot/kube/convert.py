@@ -16,7 +16,7 @@ import yaml
 
 from aliquot.kube.dialects import FOREIGN, NATIVE, spoken, unread
 from aliquot.kube.dialects.base import Dialect, put, strip
-from aliquot.kube.dialects.kubeshare1 import API_VERSION as KUBESHARE1
+from aliquot.kube.dialects.kubeshare import API_VERSION_1 as KUBESHARE1
 from aliquot.kube.names import API_VERSION
 from aliquot.kube.objects import Pod, Undecodable, decoded
 from aliquot.kube.quantities import format_mib_quantity
@@ -70,11 +70,29 @@ def convert(document: object, target: Dialect = NATIVE, others: Mapping[str, Dia
     if document["kind"] == "SharePod":
         return [_sharepod(whole, target) if document.get("apiVersion") == KUBESHARE1 else Converted(whole)]
     path = WHERE_PODS_ARE.get(document["kind"])
-    inner = _inside(whole, path) if path is not None else None
-    if path is None or inner is None:
+    inner: Any = whole if path is not None else None
+    for key in path or ():
+        inner = inner.get(key) if isinstance(inner, dict) else None
+    if path is None or not isinstance(inner, dict):
         why = f"no pods are looked for in the kind {document['kind']}" if path is None else "it has no pod template"
         return [Converted(whole, notes=tuple(f"{place} is left as it is: {why}" for place in _unread(whole)))]
-    return [_with_pod(whole, inner, path, target, others)]
+    pod, prefix = _pod(whole, inner, path), "".join(f"{key}." for key in path)
+    try:
+        dialect = spoken(pod, others)
+        if dialect is None:
+            return [Converted(whole, notes=_left(inner, prefix))]
+        if dialect.name == target.name:
+            return [Converted(whole, dialect.name)]
+        ask = dialect.read(pod)
+    except BadPod as error:
+        faults = _PATH.sub(rf"{prefix}\1.", "; ".join(error.faults))
+        raise BadManifest(f"{who(whole)}: {faults}") from None
+    left: tuple[str, ...] = ()
+    if ask.containers:
+        strip(inner, dialect.owned)
+        left = _left(inner, prefix)
+        put(inner, target.write(ask))
+    return [Converted(whole, dialect.name, (*ask.notes, *left))]
 
 
 def _unread(value: Any, path: str = "") -> list[str]:
@@ -95,54 +113,14 @@ def _unread(value: Any, path: str = "") -> list[str]:
     return found
 
 
-def _inside(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
-    found: Any = document
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else None
-
-
-def _with_pod(
-    whole: dict[str, Any],
-    inner: dict[str, Any],
-    path: tuple[str, ...],
-    target: Dialect,
-    others: Mapping[str, Dialect],
-) -> Converted:
-    pod = _pod(whole, inner, path)
-    try:
-        dialect = spoken(pod, others)
-        if dialect is not None and dialect.name == target.name:
-            return Converted(whole, dialect.name)
-        if dialect is None:
-            return Converted(whole, notes=_left(inner, path))
-        ask = dialect.read(pod)
-    except BadPod as error:
-        raise BadManifest(f"{who(whole)}: {_placed('; '.join(error.faults), path)}") from None
-    left: tuple[str, ...] = ()
-    if ask.containers:
-        strip(inner, dialect.owned)
-        left = _left(inner, path)
-        put(inner, target.write(ask))
-    return Converted(whole, dialect.name, (*ask.notes, *left))
-
-
-def _left(pod: dict[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
-    """The parts of a pod that request GPUs in no known dialect."""
-    prefix = "".join(f"{key}." for key in path)
-    return tuple(
-        f"{prefix}{place} is left as it is: {way}"
-        for place, way in (
-            *((place, _way_out(place) or "it is not known here") for place in _unread(pod)),
-            *unread.model_affinity(pod).items(),
-        )
-    )
-
-
-def _way_out(place: str) -> str:
-    """What to write in place of the key at the end of a path."""
-    key = place.rpartition('["')[2].removesuffix('"]')
-    return unread.ANNOTATIONS.get(key) or unread.way_out(key)
+def _left(pod: dict[str, Any], prefix: str) -> tuple[str, ...]:
+    """The parts of a pod that request GPUs in no known dialect, with what to write in their place."""
+    ways = {}
+    for place in _unread(pod):
+        key = place.rpartition('["')[2].removesuffix('"]')
+        ways[place] = unread.ANNOTATIONS.get(key) or unread.way_out(key) or "it is not known here"
+    ways |= unread.model_affinity(pod)
+    return tuple(f"{prefix}{place} is left as it is: {way}" for place, way in ways.items())
 
 
 def _pod(whole: dict[str, Any], inner: dict[str, Any], path: tuple[str, ...]) -> Pod:
@@ -158,12 +136,6 @@ def _pod(whole: dict[str, Any], inner: dict[str, Any], path: tuple[str, ...]) ->
         return decoded(inner, Pod)
     except Undecodable as error:
         raise BadManifest(f"{who(whole)}: {'.'.join((*path, ''))}{error}") from None
-
-
-def _placed(text: str, path: tuple[str, ...]) -> str:
-    """Paths of a pod as paths of the manifest that holds its template."""
-    prefix = "".join(f"{key}." for key in path)
-    return _PATH.sub(rf"{prefix}\1.", text) if prefix else text
 
 
 def who(document: Mapping[str, Any]) -> str:

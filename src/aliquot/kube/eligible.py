@@ -32,23 +32,16 @@ def barred(pod: Pod, nodes: Iterable[Node], pods: Iterable[Pod], fitting: Collec
         if other.spec.node_name and not other.ended and other.metadata.uid != pod.metadata.uid:
             used.setdefault(other.spec.node_name, Counter()).update(_amounts(other))
     asked = _amounts(pod)
-    found = {}
+    reasons = {}
     for node in nodes:
         name = node.metadata.name
-        if (
-            why := _taint(pod, node)
-            or _labels(pod, node)
-            or _resources(asked, node, used.get(name, Counter()), gpus=name in fitting)
-        ):
-            found[name] = why
-    return found
-
-
-def _taint(pod: Pod, node: Node) -> str:
-    for taint in node.spec.taints:
-        if taint.effect in _BARRING and not any(one.covers(taint) for one in pod.spec.tolerations):
-            return f"has a taint that the pod does not tolerate ({taint.key}:{taint.effect})"
-    return ""
+        taints = [taint for taint in node.spec.taints if taint.effect in _BARRING]
+        taint = next((t for t in taints if not any(one.covers(t) for one in pod.spec.tolerations)), None)
+        if taint is not None:
+            reasons[name] = f"has a taint that the pod does not tolerate ({taint.key}:{taint.effect})"
+        elif why := _labels(pod, node) or _resources(asked, node, used.get(name, Counter()), gpus=name in fitting):
+            reasons[name] = why
+    return reasons
 
 
 def _labels(pod: Pod, node: Node) -> str:

@@ -1,12 +1,19 @@
-"""The node annotation `aliquot.dev/gpus`: which devices a node has and how they are connected. Read and written here.
+"""What a node's agent writes on its node and the scheduler reads: devices, and how long kernels are. Compact JSON.
 
-The node's agent writes it, the scheduler reads it. Compact JSON:
+`aliquot.dev/gpus`, which devices the node has and how they are connected:
 
     {"v":1,"devices":[{"index":0,"uuid":"GPU-..","model":"Tesla V100-SXM2-16GB","memory_mib":16384}],
      "links":[["X"]],"numa":[0],"cores":["0-19"]}
 
 `links` are labels as `nvidia-smi topo -m` prints them, `numa` and `cores` one entry for each device; the three may be
 left out. A device with `"unhealthy":"XID 79"` is unhealthy and takes no new tenants.
+
+`aliquot.dev/gpu-kernels`, the kernel lengths of the node's tenants, in microseconds by GPU and container, and its turn
+policy, by which the scheduler promises a tenant how soon it wakes:
+
+    {"turns":"fluid","gpus":{"GPU-..":{"default/a/main":2048}}}
+
+Lengths are rounded up to steps of a quarter or less, so that it changes rarely.
 """
 
 from __future__ import annotations
@@ -18,9 +25,11 @@ from typing import Final
 import msgspec
 
 from aliquot.driver.cores import core_list, read_core_list
-from aliquot.kube.names import GPUS
+from aliquot.kube.names import GPU_KERNELS, GPUS
+from aliquot.kube.objects import Node
 from aliquot.model.errors import AliquotError
 from aliquot.model.requests import Device
+from aliquot.placement.entries import MeasuredKernels
 from aliquot.topology.machine import BadTopology, Topology
 
 INVENTORY_VERSION: Final = 1
@@ -94,17 +103,69 @@ def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
     devices = tuple(raw.devices)
     if len({d.uuid for d in devices}) != len(devices) or any(d.memory_mib <= 0 or not d.uuid for d in devices):
         raise BadInventory(f"{where} has two devices of one UUID, or one without memory")
-    return Inventory(devices, _topology(raw, where), {d.uuid: d.unhealthy for d in healths if d.unhealthy})
+    topology = None
+    if raw.links:
+        counts = {len(raw.links), len(devices)} | {len(part) for part in (raw.numa, raw.cores) if part}
+        if len(counts) > 1:
+            raise BadInventory(f"{where} has links, numa or cores for another number of devices than {len(devices)}")
+        try:
+            cores = [read_core_list(text) for text in raw.cores] if raw.cores else None
+            topology = Topology.of(raw.links, numa=raw.numa or None, cores=cores, where=where)
+        except (BadTopology, ValueError) as error:
+            raise BadInventory(f"{where}: {error}") from None
+    return Inventory(devices, topology, {d.uuid: d.unhealthy for d in healths if d.unhealthy})
 
 
-def _topology(raw: _Inventory, where: str) -> Topology | None:
-    if not raw.links:
-        return None
-    counts = {len(raw.links), len(raw.devices)} | {len(part) for part in (raw.numa, raw.cores) if part}
-    if len(counts) > 1:
-        raise BadInventory(f"{where} has links, numa or cores for another number of devices than {len(raw.devices)}")
+class KernelLengths(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node's values; lengths in microseconds."""
+
+    turns: str = ""
+    gpus: dict[str, dict[str, int]] = {}
+
+
+def rounded_up(length_us: int) -> int:
+    """The next number with three bits in front and zeros behind."""
+    step = 1 << max(0, length_us.bit_length() - 3)
+    return -(-length_us // step) * step
+
+
+def write_kernels(kernels: KernelLengths) -> str:
+    """The annotation's text."""
+    gpus = {
+        gpu: {name: rounded_up(us) for name, us in sorted(lengths.items())} for gpu, lengths in kernels.gpus.items()
+    }
+    return msgspec.json.encode(KernelLengths(kernels.turns, dict(sorted(gpus.items())))).decode()
+
+
+def read_kernels(annotations: Mapping[str, str]) -> KernelLengths:
+    """The values of a node with these annotations; empty if missing or unreadable."""
     try:
-        cores = [read_core_list(text) for text in raw.cores] if raw.cores else None
-        return Topology.of(raw.links, numa=raw.numa or None, cores=cores, where=where)
-    except (BadTopology, ValueError) as error:
-        raise BadInventory(f"{where}: {error}") from None
+        return msgspec.json.decode(annotations.get(GPU_KERNELS, "{}"), type=KernelLengths)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return KernelLengths()
+
+
+class KernelLengthTracker:
+    """Reads kernel lengths from nodes' annotations; a node is trusted only for the GPUs of its own inventory."""
+
+    def __init__(self, measured: MeasuredKernels) -> None:
+        self._measured = measured
+        self._texts: dict[str, str] = {}
+        self._gpus: dict[str, tuple[str, ...]] = {}
+
+    def take(self, node: Node, *, gone: bool) -> None:
+        """Replace the node's earlier values."""
+        name, annotations = node.metadata.name, node.metadata.annotations
+        text = "" if gone else annotations.get(GPU_KERNELS, "")
+        if self._texts.get(name, "") == text:
+            return
+        self._texts[name] = text
+        lengths = read_kernels({GPU_KERNELS: text} if text else {})
+        self._measured.turns.pop(name, None)
+        if lengths.turns:
+            self._measured.turns[name] = lengths.turns
+        for uuid in self._gpus.pop(name, ()):
+            self._measured.kernels.pop(uuid, None)
+        own = {uuid: kernels for uuid, kernels in lengths.gpus.items() if f'"{uuid}"' in annotations.get(GPUS, "")}
+        self._measured.kernels.update(own)
+        self._gpus[name] = tuple(own)

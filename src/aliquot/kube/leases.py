@@ -76,7 +76,7 @@ class Elector:
     async def step(self) -> None:
         """Read the lease once, and try once to take or renew it if that is allowed."""
         try:
-            await self._try()
+            await self._take_or_renew()
         except KubeError as error:
             self.last_failure = str(error)
         self._tell()
@@ -97,12 +97,24 @@ class Elector:
             self._told = leads
             self.on_change(leads)
 
-    async def _try(self) -> None:
+    async def _take_or_renew(self) -> None:
         began_s = self.clock.monotonic_s()
         try:
             lease = await self.api.get(LEASES, self.name, namespace=self.namespace)
         except NotFound:
-            await self._create(began_s)
+            now = micro_time(self.clock.wall())
+            spec = {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": self.terms.lasts_s,
+                "acquireTime": now,
+                "renewTime": now,
+                "leaseTransitions": 0,
+            }
+            body = {"metadata": {"name": self.name, "namespace": self.namespace}, "spec": spec}
+            try:
+                self._won(await self.api.create(LEASES, body, namespace=self.namespace), began_s)
+            except Conflict:
+                self._renewed_s = None  # another candidate was quicker
             return
         self._observe(lease, began_s)
         ours = lease.spec.holder_identity == self.identity
@@ -110,7 +122,9 @@ class Elector:
             # A later holder may have led meanwhile: report an unnoticed end before the new beginning.
             self._renewed_s = None
             self._tell()
-            if not self._free(lease):
+            # The lease is free when it has not been renewed for its duration, by our own observation.
+            lasts_s = lease.spec.lease_duration_seconds or self.terms.lasts_s
+            if lease.spec.holder_identity and self.clock.monotonic_s() < self._seen_s + lasts_s:
                 return
         now = micro_time(self.clock.wall())
         change: dict[str, Any] = {"renewTime": now, "leaseDurationSeconds": self.terms.lasts_s}
@@ -119,36 +133,14 @@ class Elector:
             change |= {"holderIdentity": self.identity, "acquireTime": now, "leaseTransitions": turns}
         began_s = self.clock.monotonic_s()
         try:
-            written = await self._write(lease, change)
+            self._won(await self._write(lease, change), began_s)
         except Conflict:
             self._renewed_s = None if not ours else self._renewed_s
-            return
-        self._won(written, began_s)
-
-    async def _create(self, began_s: float) -> None:
-        now = micro_time(self.clock.wall())
-        spec = {
-            "holderIdentity": self.identity,
-            "leaseDurationSeconds": self.terms.lasts_s,
-            "acquireTime": now,
-            "renewTime": now,
-            "leaseTransitions": 0,
-        }
-        body = {"metadata": {"name": self.name, "namespace": self.namespace}, "spec": spec}
-        try:
-            self._won(await self.api.create(LEASES, body, namespace=self.namespace), began_s)
-        except Conflict:
-            self._renewed_s = None  # another candidate was quicker
 
     def _observe(self, lease: Lease, now_s: float) -> None:
         if self._seen is None or self._seen.metadata.resource_version != lease.metadata.resource_version:
             self._seen, self._seen_s = lease, now_s
         self.holder = lease.spec.holder_identity or ""
-
-    def _free(self, lease: Lease) -> bool:
-        """Whether the lease has not been renewed for its duration, by our own observation."""
-        lasts_s = lease.spec.lease_duration_seconds or self.terms.lasts_s
-        return not lease.spec.holder_identity or self.clock.monotonic_s() >= self._seen_s + lasts_s
 
     async def _write(self, lease: Lease, change: dict[str, Any]) -> Lease:
         body = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": change}

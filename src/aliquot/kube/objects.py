@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from aliquot.kube.names import PLAN_STATUS
-from aliquot.kube.planstatus import read_missing
+from aliquot.kube.plan import read_missing
 from aliquot.kube.quantities import Quantity
 from aliquot.model.sharepod import PATTERNS
 from aliquot.model.validation import sentence

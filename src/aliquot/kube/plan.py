@@ -10,13 +10,17 @@ alone, also when someone edits the pod's other annotations later. Compact JSON w
 container whose slices it uses, since both never run at once; `e` what is enforced, `all` where absent; `i` its place
 among the init containers, from 1 on, negative for a sidecar; `w` the promise of how soon it wakes, in microseconds.
 Keys that a reader does not know are passed over; another version is refused.
+
+The annotation `aliquot.dev/plan-status` says the outcome of each container's part, as its node reports it:
+`main: provisioned; side: waits (the arbiter is away)`, or `missing` for a container that runs without its share.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -29,6 +33,9 @@ from aliquot.model.wake import MAX_US
 PLAN_VERSION: Final = 1
 MAX_BYTES: Final = 64 * 1024
 STARTS_LAST: Final = 1 << 31
+Outcome = Literal["provisioned", "waits", "refused", "missing"]
+"""`waits` may resolve itself, `refused` never does, and of `missing` the container runs all the same."""
+_MISSING: Final = re.compile(r"(?:^|; )([^:;]+): missing \(([^)]*)")
 
 
 class BadPlan(AliquotError):
@@ -92,11 +99,13 @@ class _Version(msgspec.Struct):
 
 def write_plan(plan: PodPlan) -> str:
     """The annotation's text."""
-    containers = {
-        name: _Container(
+    containers = {}
+    for name, given in plan.containers.items():
+        labels = (given.labels.affinity, given.labels.anti_affinity, given.labels.exclusion)
+        containers[name] = _Container(
             given.slices,
             given.cores,
-            _labels(given.labels),
+            labels if any(labels) else (),
             given.gpu_id,
             given.parts,
             given.uses,
@@ -104,8 +113,6 @@ def write_plan(plan: PodPlan) -> str:
             given.init,
             given.wake_us,
         )
-        for name, given in plan.containers.items()
-    }
     return msgspec.json.encode(_Plan(PLAN_VERSION, plan.node, containers)).decode()
 
 
@@ -130,18 +137,25 @@ def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
         raw = msgspec.json.decode(text, type=_Plan)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadPlan(f'metadata.annotations["{PLAN}"] cannot be read: {error}') from None
-    return PodPlan(raw.n, {name: _container(name, given) for name, given in raw.c.items()})
+    containers = {}
+    for name, given in raw.c.items():
+        for piece in given.s:
+            if not (0 < piece.request_milli <= piece.limit_milli <= MILLI and piece.memory_mib >= 0):
+                text = f'metadata.annotations["{PLAN}"] gives container "{name}" a slice that cannot be: {piece}'
+                raise BadPlan(text)
+        if given.e != "all" and any(piece.request_milli < MILLI for piece in given.s):
+            raise BadPlan(f'metadata.annotations["{PLAN}"] does not enforce the part of a GPU of container "{name}"')
+        containers[name] = ContainerPlan(
+            given.s, given.k, Labels(*given.l[:3]), given.g, given.p, given.u, given.e, given.i, given.w
+        )
+    return PodPlan(raw.n, containers)
 
 
-def _labels(labels: Labels) -> tuple[str, ...]:
-    found = (labels.affinity, labels.anti_affinity, labels.exclusion)
-    return found if any(found) else ()
+def written_outcome(container: str, outcome: Outcome, why: str) -> str:
+    """What the annotation says of one container."""
+    return f"{container}: {outcome}" + (f" ({why})" if why else "")
 
 
-def _container(name: str, raw: _Container) -> ContainerPlan:
-    for piece in raw.s:
-        if not (0 < piece.request_milli <= piece.limit_milli <= 1000 and piece.memory_mib >= 0):
-            raise BadPlan(f'metadata.annotations["{PLAN}"] gives container "{name}" a slice that cannot be: {piece}')
-    if raw.e != "all" and any(piece.request_milli < MILLI for piece in raw.s):
-        raise BadPlan(f'metadata.annotations["{PLAN}"] does not enforce the part of a GPU of container "{name}"')
-    return ContainerPlan(raw.s, raw.k, Labels(*raw.l[:3]), raw.g, raw.p, raw.u, raw.e, raw.i, raw.w)
+def read_missing(text: str) -> dict[str, str]:
+    """Why each container that runs without its share does so, by name."""
+    return dict(_MISSING.findall(text))

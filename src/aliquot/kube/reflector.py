@@ -1,4 +1,4 @@
-"""A copy of the API server's objects that is kept up to date and knows when it is.
+"""A copy of the API server's objects that is kept up to date and knows when it is (client-go: reflector and indexer).
 
 One LIST fills the store, one WATCH follows from there. Guarantees, whatever the server and the network do:
 
@@ -14,15 +14,14 @@ One LIST fills the store, one WATCH follows from there. Guarantees, whatever the
 8. However long a list is, the loop's other tasks have their turn after every few of its objects.
 
 An event that repeats what the store has, or is older than it, changes nothing. An object that cannot be decoded is
-counted and left as it was, and the watch goes on behind it. With `streaming`, the first objects come through the watch
-itself (sendInitialEvents), which spares the server building the list.
+counted and left as it was, and the watch goes on behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
@@ -30,14 +29,20 @@ from typing import Final, Generic, Literal, TypeVar
 import msgspec
 
 from aliquot.kube.api import Api
-from aliquot.kube.errors import BadAnswer, Gone, Invalid, KubeError, Unreachable, error_of
+from aliquot.kube.errors import BadAnswer, Gone, KubeError, Unreachable, error_of
 from aliquot.kube.objects import ApiStatus, HasMeta, MetaOnly, WatchEvent
 from aliquot.kube.resources import Resource
-from aliquot.kube.turns import turn
 from aliquot.lib.backoff import Backoff
 
 T = TypeVar("T", bound=HasMeta)
-INITIAL_END: Final = "k8s.io/initial-events-end"
+SLICE: Final = 100
+"""Objects processed before other tasks run: some milliseconds."""
+
+
+async def turn(number: int) -> None:
+    """Let others have their turn if the object of this number, from 1, is the last of a slice."""
+    if number % SLICE == 0:
+        await asyncio.sleep(0)
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,6 @@ class Tuning:
     wait_max_s: float = 30.0
     line_bytes: int = 16 * 1024 * 1024
     patience: int = 5
-    streaming: bool = False
 
 
 @dataclass
@@ -101,7 +105,6 @@ class Reflector(Generic[T]):
         self._path = self.resource.path(namespace=self.namespace)
         self._refusals = 0
         self._delivered = False
-        self._streaming = self.tuning.streaming
         self._interrupt, self._renewed = asyncio.Event(), asyncio.Event()
 
     def __len__(self) -> int:
@@ -128,13 +131,18 @@ class Reflector(Generic[T]):
             self._delivered, started_s = False, loop.time()
             try:
                 if not self.version:
-                    await self._fill()
+                    await self._list()
                     started_s = loop.time()
                 await self._watch_unless_interrupted()
             except Gone:
                 self.version = ""
             except KubeError as error:
-                self._note(error)
+                self.counts.failures += 1
+                self.counts.last_failure = str(error)
+                self._refusals = 0 if self._delivered else self._refusals + (not isinstance(error, Unreachable))
+                if self._refusals >= self.tuning.patience:
+                    self._refusals = 0
+                    self.version = ""
             if self._delivered or loop.time() - started_s >= self.tuning.wait_max_s:
                 backoff.reset()  # a watch that lasted was a good one, though nothing happened
             await asyncio.sleep(backoff.next_s())
@@ -161,26 +169,10 @@ class Reflector(Generic[T]):
         else:
             watching.result()
 
-    def _note(self, error: KubeError) -> None:
-        self.counts.failures += 1
-        self.counts.last_failure = str(error)
-        self._refusals = 0 if self._delivered else self._refusals + (not isinstance(error, Unreachable))
-        if self._refusals >= self.tuning.patience:
-            self._refusals = 0
-            self.version = ""
-
-    async def _fill(self) -> None:
+    async def _list(self) -> None:
+        """Guarantee 1. The store changes only once the list is whole, and in slices: first what is gone."""
         self._interrupt.clear()
-        if self._streaming:
-            try:
-                return await self._stream_all()
-            except Invalid:
-                self._streaming = False  # a server without WatchList
-        return await self._list_all()
-
-    async def _list_all(self) -> None:
-        """Guarantee 1. The store changes only once the list is whole."""
-        found: dict[str, T] = {}
+        listed: dict[str, T] = {}
         version = ""
         size, list_s = self.tuning.page, self.tuning.list_s
         async for page in self.api.pages(self._path, self.selectors, size=size, timeout_s=list_s):
@@ -188,82 +180,58 @@ class Reflector(Generic[T]):
             for raw in page.items or []:
                 item = self._decoded(raw)
                 if item is not None:
-                    found[item.metadata.key] = item
+                    listed[item.metadata.key] = item
             await asyncio.sleep(0)
-        await self._filled(found, version)
-
-    async def _stream_all(self) -> None:
-        """The list by way of a watch: everything there is as ADDED, then a bookmark that says that this was all."""
-        found: dict[str, T] = {}
-        params = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "resourceVersion": ""}
-        async with aclosing(self._events(params)) as events:
-            async for event in events:
-                if event.type == "BOOKMARK":
-                    meta = _meta(event.object).metadata
-                    if meta.annotations.get(INITIAL_END) == "true":
-                        return await self._filled(found, meta.resource_version)
-                elif (item := self._decoded(event.object)) is not None:
-                    found[item.metadata.key] = item
-                    if event.type == "DELETED":
-                        del found[item.metadata.key]
-        raise BadAnswer(f"watch {self._path} ended before its initial events did")
-
-    async def _filled(self, found: dict[str, T], version: str) -> None:
         self.counts.lists += 1
-        await self._replace(found)
+        for number, key in enumerate([key for key in self._store if key not in listed], 1):
+            self._delete(key, self._store[key])
+            await turn(number)
+        for number, key in enumerate(list(listed), 1):
+            item, old = listed.pop(key), self._store.get(key)
+            if old is not None and old.metadata.uid != item.metadata.uid:
+                self._delete(key, old)
+                old = None
+            if old is None or old.metadata.resource_version != item.metadata.resource_version:
+                self._put(key, item, old)
+            await turn(number)
         self.version = version
         self.synced.set()
         if not self._interrupt.is_set():
             self._renewed.set()
 
-    async def _replace(self, found: dict[str, T]) -> None:
-        """Bring the store to a list, in slices: first what is gone, then what is there. The list is used up."""
-        for number, key in enumerate([key for key in self._store if key not in found], 1):
-            self._delete(key, self._store[key])
-            await turn(number)
-        for number, key in enumerate(list(found), 1):
-            self._bring(key, found.pop(key))
-            await turn(number)
-
-    def _bring(self, key: str, item: T) -> None:
-        """One object of a list."""
-        old = self._store.get(key)
-        if old is not None and old.metadata.uid != item.metadata.uid:
-            self._delete(key, old)
-            old = None
-        if old is None or old.metadata.resource_version != item.metadata.resource_version:
-            self._put(key, item, old)
-
     async def _watch(self) -> None:
         """Returns on a clean end (guarantee 2)."""
-        async with aclosing(self._events({"resourceVersion": self.version})) as events:
+        async with aclosing(self._events()) as events:
             async for event in events:
-                if event.type == "BOOKMARK":
-                    self.version = _meta(event.object).metadata.resource_version or self.version
+                item = self._decoded(event.object) if event.type != "BOOKMARK" else None
+                if item is not None:
+                    self._take(event.type, item)
                 else:
-                    self._take(event)
+                    try:
+                        meta = msgspec.json.decode(event.object, type=MetaOnly).metadata
+                    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                        raise BadAnswer(f"an object without metadata: {error}") from None
+                    self.version = meta.resource_version or self.version
                 self._delivered = True
                 self._refusals = 0
 
-    def _take(self, event: WatchEvent) -> None:
-        item = self._decoded(event.object)
-        if item is None:
-            self.version = _meta(event.object).metadata.resource_version or self.version
-            return
-        self.version = item.metadata.resource_version
-        key, old = item.metadata.key, self._store.get(item.metadata.key)
-        if old is not None and not _newer(item, old) and not (event.type == "DELETED" and _same(item, old)):
-            self.counts.repeated += 1
-        elif event.type == "DELETED":
-            if old is None:
+    def _take(self, kind: str, item: T) -> None:
+        """One event of a watch."""
+        meta, old = item.metadata, self._store.get(item.metadata.key)
+        self.version = meta.resource_version
+        replaced = old is not None and old.metadata.uid != meta.uid
+        if kind == "DELETED":
+            same = old is not None and not replaced and old.metadata.resource_version == meta.resource_version
+            if old is None or not (same or _newer(item, old)):
                 self.counts.repeated += 1
             else:
-                self._delete(key, item if item.metadata.uid == old.metadata.uid else old)
-        elif old is not None and old.metadata.uid != item.metadata.uid:
-            self._delete(key, old)
-            self._put(key, item, None)
+                self._delete(meta.key, old if replaced else item)
+        elif old is not None and not _newer(item, old):
+            self.counts.repeated += 1
         else:
-            self._put(key, item, old)
+            if old is not None and replaced:
+                self._delete(meta.key, old)
+            self._put(meta.key, item, None if replaced else old)
 
     def _put(self, key: str, item: T, old: T | None) -> None:
         self._store[key] = item
@@ -275,14 +243,14 @@ class Reflector(Generic[T]):
         self.counts.events += 1
         self.on_change(Change("deleted", item, old))
 
-    async def _events(self, params: Mapping[str, str]) -> AsyncGenerator[WatchEvent, None]:
+    async def _events(self) -> AsyncGenerator[WatchEvent, None]:
         lasts_s = self.random.randint(self.tuning.watch_min_s, self.tuning.watch_max_s)
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(lasts_s),
             **self.selectors,
-            **params,
+            "resourceVersion": self.version,
         }
         self.counts.watches += 1
         async with self.api.stream(self._path, query, idle_s=self.tuning.idle_s) as answer:
@@ -320,13 +288,6 @@ def _event(line: bytes, path: str) -> WatchEvent:
     raise error_of(status.code, status, f"watch {path}", 0.0)
 
 
-def _meta(raw: msgspec.Raw) -> MetaOnly:
-    try:
-        return msgspec.json.decode(raw, type=MetaOnly)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer(f"an object without metadata: {error}") from None
-
-
 def _newer(item: HasMeta, old: HasMeta) -> bool:
     """Is `item` later? Versions are ordered as integers (KEP-5504); where one is no integer, different is later."""
     new_version, old_version = item.metadata.resource_version, old.metadata.resource_version
@@ -335,5 +296,25 @@ def _newer(item: HasMeta, old: HasMeta) -> bool:
     return new_version != old_version
 
 
-def _same(item: HasMeta, old: HasMeta) -> bool:
-    return (item.metadata.uid, item.metadata.resource_version) == (old.metadata.uid, old.metadata.resource_version)
+class Index(Generic[T]):
+    """Objects by keys of their own, maintained from changes; `words` gives those of one object, empty ones skipped."""
+
+    def __init__(self, words: Callable[[T], Iterable[str]]) -> None:
+        self._words = words
+        self._by_word: dict[str, dict[str, T]] = {}
+
+    def changed(self, change: Change[T]) -> None:
+        """One object was added, changed or deleted."""
+        key = change.object.metadata.key
+        for word in self._words(change.old) if change.old is not None else ():
+            found = self._by_word.get(word, {})
+            found.pop(key, None)
+            if not found:
+                self._by_word.pop(word, None)
+        for word in self._words(change.object) if change.kind != "deleted" else ():
+            if word:
+                self._by_word.setdefault(word, {})[key] = change.object
+
+    def naming(self, word: str) -> list[T]:
+        """The objects that have this key."""
+        return list(self._by_word.get(word, {}).values())

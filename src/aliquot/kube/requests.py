@@ -15,6 +15,7 @@ from typing import Final, Literal
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import Quantity
 from aliquot.model.errors import UserError
+from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI, BadQuantity
 from aliquot.model.requests import Enforce, GpuRequest
 from aliquot.placement.asks import Ask, PlacementUnit, model_matches
@@ -121,9 +122,15 @@ class ContainerAsk:
             labels = replace(labels, anti_affinity=labels.anti_affinity or apart)
         model, gpu = self.request.model, self.request.gpu
         if self.models_not:
-            model = "|".join(_models(self.request.models, self.models_not, known.models))
+            wanted = [
+                m
+                for m in known.models
+                if not self.request.models or any(model_matches(a, m) for a in self.request.models)
+            ]
+            fine = [m for m in wanted if not any(model_matches(refused, m) for refused in self.models_not)]
+            model = "|".join(fine) or "none but " + ", ".join(self.models_not)
         if self.uuids_not:
-            gpu = _uuids(gpu, self.uuids_not, known.uuids)
+            gpu = ",".join(u for u in (gpu.split(",") if gpu else known.uuids) if u not in self.uuids_not) or "none"
         return Ask(replace(self.request, labels=labels, model=model, gpu=gpu), near_cores=self.near_cores)
 
 
@@ -139,6 +146,11 @@ class PodAsk:
     containers: tuple[ContainerAsk, ...]
     dialect: str = "aliquot"
     notes: tuple[str, ...] = ()
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the pod."""
+        return split_key(self.key)[0]
 
     def units(self, known: ClusterDevices | None = None) -> tuple[PlacementUnit, ...]:
         """The requests to place on one node, largest first, since small ones fit more easily."""
@@ -170,17 +182,6 @@ def improbable(c: ContainerAsk, gpus: str, memory: str, amount: Quantity | None,
         context = f"a CUDA context alone takes 250 MiB (T4) to {CONTEXT_MIB} MiB (H100)"
         return [f"{memory} {amount} leaves little or nothing to a program: {context}"]
     return []
-
-
-def _models(asked: tuple[str, ...], refused: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    left = [m for m in known if not asked or any(model_matches(a, m) for a in asked)]
-    left = [m for m in left if not any(model_matches(r, m) for r in refused)]
-    return tuple(left) or ("none but " + ", ".join(refused),)
-
-
-def _uuids(asked: str, refused: tuple[str, ...], known: tuple[str, ...]) -> str:
-    left = [uuid for uuid in (asked.split(",") if asked else known) if uuid not in refused]
-    return ",".join(left) or "none"
 
 
 def role_of(container: Container, *, init: bool) -> Role:

@@ -93,7 +93,15 @@ class Reviews:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        answer = self._post(token, msgspec.json.encode(body))
+        if not self._slots.acquire(timeout=_TURN_S):
+            raise Busy("too many ask at once what they may do; try again")
+        try:
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            answer = self._http.post(_PATH, content=msgspec.json.encode(body), headers=headers)
+        except httpx2.HTTPError as error:
+            raise unreachable(error, "ask what a token may do") from None
+        finally:
+            self._slots.release()
         if answer.status_code == 401:
             raise TokenRefused("the API server does not accept this token; it may have expired")
         if answer.status_code == 403:
@@ -104,14 +112,3 @@ class Reviews:
             return msgspec.json.decode(answer.content, type=_Review).status.allowed
         except msgspec.DecodeError as error:
             raise BadAnswer(f"the API server's review cannot be read: {error}") from None
-
-    def _post(self, token: str, content: bytes) -> httpx2.Response:
-        if not self._slots.acquire(timeout=_TURN_S):
-            raise Busy("too many ask at once what they may do; try again")
-        try:
-            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-            return self._http.post(_PATH, content=content, headers=headers)
-        except httpx2.HTTPError as error:
-            raise unreachable(error, "ask what a token may do") from None
-        finally:
-            self._slots.release()

@@ -17,6 +17,7 @@ import msgspec
 from aliquot.kube import names
 from aliquot.kube.custom import SHAREPODS, SharePod
 from aliquot.kube.dialects import NATIVE, read
+from aliquot.kube.dialects.annotations import base_of
 from aliquot.kube.dialects.base import put
 from aliquot.kube.objects import OwnerReference, Pod, Undecodable, decoded
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk
@@ -31,6 +32,7 @@ STOCK: Final = frozenset({"", "default-scheduler", PROFILE})
 
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
+"""How paths of the pod begin, which are paths of the SharePod's template."""
 
 
 class BadTemplate(BadSharePod):
@@ -97,7 +99,8 @@ def ask_of(sharepod: SharePod, body: Mapping[str, Any]) -> PodAsk:
     try:
         ask = read(_understood(sharepod, body))
     except BadPod as error:
-        raise BadTemplate(sharepod.metadata.key, tuple(_placed(fault) for fault in error.faults)) from None
+        faults = tuple(_PATH.sub(r"spec.template.\1.", fault) for fault in error.faults)
+        raise BadTemplate(sharepod.metadata.key, faults) from None
     assert ask is not None
     return ask
 
@@ -147,7 +150,7 @@ def _template_faults(sharepod: SharePod, spec: Mapping[str, Any]) -> list[str]:
     faults += [
         f'spec.template.metadata.annotations["{key}"] is for plain pods; a SharePod says it in spec.gpu'
         for key in sorted(notes)
-        if _base(key) in names.ASK_ANNOTATIONS and _base(key) != names.CPU_BIND
+        if base_of(key) in names.ASK_ANNOTATIONS and base_of(key) != names.CPU_BIND
     ]
     return faults + [
         f'spec.template.metadata.annotations["{key}"] is written by Aliquot alone; leave it out'
@@ -187,13 +190,3 @@ def _gpu_faults(sharepod: SharePod) -> list[str]:
         if devices > 1 and value:
             faults.append(f"spec.gpu.{name} means one GPU, spec.gpu.request asks for {devices}; leave one of them out")
     return faults
-
-
-def _base(key: str) -> str:
-    prefix, slash, rest = key.partition("/")
-    return prefix + slash + rest.partition(".")[0]
-
-
-def _placed(fault: str) -> str:
-    """Paths of the pod as paths of the SharePod's template."""
-    return _PATH.sub(r"spec.template.\1.", fault)

@@ -20,7 +20,7 @@ from aliquot.driver.cores import core_list
 from aliquot.driver.gpu import Gpu
 from aliquot.driver.injection import TenantConf, TenantFolder
 from aliquot.driver.native import HOOK, native_part
-from aliquot.kube.kernels import KernelLengths, write_kernels
+from aliquot.kube.inventory import KernelLengths, write_kernels
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.errors import AliquotError
 from aliquot.model.requests import GpuRequest

@@ -9,95 +9,47 @@ Nothing here waits or does I/O; every method leaves the ledger consistent.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
-from aliquot.driver.cores import least_used
-from aliquot.kube.inventory import BadInventory, Inventory, read_inventory
-from aliquot.kube.kernels import read_kernels
-from aliquot.kube.names import GPU_KERNELS, GPUS
+from aliquot.kube.inventory import BadInventory, KernelLengthTracker, read_inventory
+from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
-from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, read_plan
+from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import ClusterDevices, PodAsk
 from aliquot.lib.bounded import Bounded
 from aliquot.lib.log import Logger
-from aliquot.model.ids import GpuUuid, split_key
-from aliquot.model.quantities import MILLI
-from aliquot.model.requests import BadRequest, GpuRequest, Slice
-from aliquot.placement.asks import Ask, PlacementUnit
+from aliquot.model.requests import BadRequest
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import Decider
-from aliquot.placement.entries import LedgerError, MeasuredKernels, NodeSpec, Placement
+from aliquot.placement.entries import LedgerError, NodeSpec
 from aliquot.placement.ledger import ledger_gpu, ledger_gpus
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
-from aliquot.placement.reasons import judge
-from aliquot.placement.sentences import refusal, sentence_of, text_of
-from aliquot.placement.together import AllocationPart, bookings, phases
+from aliquot.placement.sentences import text_of
+from aliquot.scheduler.allocations import (
+    CLOSED,
+    Allocation,
+    closed_device,
+    keeps_closed,
+    pod_plan,
+    reservations,
+    why_not,
+)
 from aliquot.status.gpus import Gpu
-
-
-class KernelLengthTracker:
-    """Reads the annotation of each node; a node is trusted only for the GPUs of its own inventory."""
-
-    def __init__(self, measured: MeasuredKernels) -> None:
-        self._measured = measured
-        self._texts: dict[str, str] = {}
-        self._gpus: dict[str, tuple[str, ...]] = {}
-
-    def take(self, node: Node, *, gone: bool) -> None:
-        """Replace the node's earlier values."""
-        name, notes = node.metadata.name, node.metadata.annotations
-        text = "" if gone else notes.get(GPU_KERNELS, "")
-        if self._texts.get(name, "") == text:
-            return
-        self._texts[name] = text
-        said = read_kernels({GPU_KERNELS: text} if text else {})
-        self._measured.turns.pop(name, None)
-        if said.turns:
-            self._measured.turns[name] = said.turns
-        for uuid in self._gpus.pop(name, ()):
-            self._measured.kernels.pop(uuid, None)
-        own = {uuid: kernels for uuid, kernels in said.gpus.items() if f'"{uuid}"' in notes.get(GPUS, "")}
-        self._measured.kernels.update(own)
-        self._gpus[name] = tuple(own)
-
 
 log = Logger("scheduler")
 _SEEN_MOST: Final = 100_000
-_DEVICES_SHOWN: Final = 8
 UNKNOWN_NODE: Final = UnmetConstraint(Code.NODE_UNKNOWN, lasting=True)
 FAULTY_NODE: Final = UnmetConstraint(Code.NODE_FAULTY, lasting=True)
-CLOSED: Final = "~closed/"
-"""Tenants with this prefix are not pods: they keep devices that are about to leave the pool."""
 
 
 class NodeFull(Exception):
     """The node cannot take the pod now; the text gives the reason."""
-
-
-@dataclass(eq=False)
-class Allocation:
-    """What one pod holds on one node. `confirmed` once the API server shows the pod bound there by this plan."""
-
-    uid: str
-    key: str
-    node: str
-    plan: PodPlan
-    tenants: tuple[str, ...]
-    since_s: float
-    confirmed: bool = False
-    in_doubt: bool = False
-    """A bind was sent and its fate is not known."""
-    assumed: bool = False
-    """No bind was asked for yet: kube-scheduler places the pod's group (`groups`)."""
-    initialized: bool = False
-    """The init containers have ended, and what only they had is given back."""
 
 
 @dataclass
@@ -127,10 +79,8 @@ class Ledger:
     _seen: Bounded[str, None] = field(default_factory=lambda: Bounded(_SEEN_MOST))
 
     def __post_init__(self) -> None:
-        self.decider, self._kernel_lengths = (
-            Decider(self.cluster, self.policy, self.seed),
-            KernelLengthTracker(self.cluster.measured),
-        )
+        self.decider = Decider(self.cluster, self.policy, self.seed)
+        self._kernel_lengths = KernelLengthTracker(self.cluster.measured)
 
     # What the API server says
 
@@ -146,14 +96,19 @@ class Ledger:
             self._cordon(node)
             return
         self._inventory_changed(node, text)
-        for other in [node for known, node in self._duplicates.items() if known != name]:
+        for other in [node for duplicate, node in self._duplicates.items() if duplicate != name]:
             self._inventory_changed(other, self._inventories[other.metadata.name])
 
     def pod_changed(self, change: Change[Pod]) -> None:
         """A pod was added, changed or deleted."""
-        pod = change.object
+        pod, uid = change.object, change.object.metadata.uid
         if change.kind == "deleted" or pod.ended:
-            self._pod_gone(pod)
+            self._drop_all(uid)
+            self.inconsistent.pop(uid, None)
+            self._seen.pop(uid, None)
+            waiting = self._awaiting_node.get(pod.spec.node_name, {})
+            if waiting.pop(uid, None) is not None and not waiting:
+                del self._awaiting_node[pod.spec.node_name]
         elif pod.spec.node_name:
             self._bound(pod)
 
@@ -168,7 +123,11 @@ class Ledger:
         self._known = None
         self.faulty.pop(name, None)
         self._duplicates.pop(name, None)
-        staying = self._remove_node(name)
+        staying = self.on_node(name)
+        if name in self.cluster.index:
+            for allocation in staying:
+                self._release(allocation)
+            self.cluster.remove_node(name)
         self._inventories.pop(name, None)
         if not text:
             return
@@ -176,7 +135,12 @@ class Ledger:
         try:
             inventory = read_inventory({GPUS: text})
             assert inventory is not None
-            self.cluster.add_node(self._spec(name, inventory))
+            self._ranks += 1
+            # Devices that are not healthy stay, since pods may hold parts of them, and take no new ones.
+            unhealthy = frozenset(inventory.unhealthy)
+            self.cluster.add_node(
+                NodeSpec(name, inventory.devices, topology=inventory.topology, rank=self._ranks, unhealthy=unhealthy)
+            )
         except (BadInventory, LedgerError) as error:
             self.faulty[name] = str(error)
             if isinstance(error, LedgerError):
@@ -191,34 +155,6 @@ class Ledger:
                 self.close(device.uuid)
         for pod in self._awaiting_node.pop(name, {}).values():
             self._bound(pod)
-
-    def _spec(self, name: str, inventory: Inventory) -> NodeSpec:
-        """Devices that are not healthy stay, since pods may hold parts of them, and take no new ones."""
-        self._ranks += 1
-        unhealthy = frozenset(inventory.unhealthy)
-        return NodeSpec(name, inventory.devices, topology=inventory.topology, rank=self._ranks, unhealthy=unhealthy)
-
-    def _remove_node(self, name: str) -> list[Allocation]:
-        """Remove a node from the ledger; returns the allocations that were on it."""
-        found = self.on_node(name)
-        if name in self.cluster.index:
-            for allocation in found:
-                self._release(allocation)
-            self.cluster.remove_node(name)
-        return found
-
-    def _pod_gone(self, pod: Pod) -> None:
-        uid = pod.metadata.uid
-        self._drop_all(uid)
-        self.inconsistent.pop(uid, None)
-        self._seen.pop(uid, None)
-        self._found_node(pod)
-
-    def _found_node(self, pod: Pod) -> None:
-        """The pod waits for its node no more."""
-        waiting = self._awaiting_node.get(pod.spec.node_name, {})
-        if waiting.pop(pod.metadata.uid, None) is not None and not waiting:
-            del self._awaiting_node[pod.spec.node_name]
 
     def _bound(self, pod: Pod) -> None:
         """The pod is on a node: it holds what its plan says, and nothing else."""
@@ -247,8 +183,17 @@ class Ledger:
             self._reserve(right)
             self._add(right)
         right.confirmed, right.in_doubt, right.assumed = True, False, False
-        if not right.initialized and pod.status.initialized:
-            self._init_ended(right)
+        if right.initialized or not pod.status.initialized:
+            return
+        # What only the init containers had is released; they run again only where the pod restarts on its node.
+        before = {tenant for tenant, _, _ in reservations(right)}
+        right.initialized = True
+        ended = before - {tenant for tenant, _, _ in reservations(right)}
+        if leaving := [name for name in right.tenants if name.partition("@")[0] in ended]:
+            for name in leaving:
+                self.cluster.release(name)
+            right.tenants = tuple(name for name in right.tenants if name not in leaving)
+            self._reserve_inconsistent(node)
 
     def _add(self, allocation: Allocation) -> None:
         self.allocations.setdefault(allocation.uid, []).append(allocation)
@@ -276,18 +221,6 @@ class Ledger:
         else:
             self.inconsistent.pop(allocation.uid, None)
         allocation.tenants = tuple(tenants)
-
-    def _init_ended(self, allocation: Allocation) -> None:
-        """Release what only the init containers had; they run again only where the pod restarts on its node."""
-        before = {tenant for tenant, _, _ in reservations(allocation)}
-        allocation.initialized = True
-        gone = before - {tenant for tenant, _, _ in reservations(allocation)}
-        leaving = [name for name in allocation.tenants if name.partition("@")[0] in gone]
-        for name in leaving:
-            self.cluster.release(name)
-        allocation.tenants = tuple(name for name in allocation.tenants if name not in leaving)
-        if leaving:
-            self._reserve_inconsistent(allocation.node)
 
     def _reserve_inconsistent(self, node: str) -> None:
         """A holder left: it may have kept another out, as when a list shows a pod before the end of the earlier one."""
@@ -341,24 +274,23 @@ class Ledger:
         Raises:
             NodeFull: it does not fit on the node (any more), or the namespace may have no more.
         """
-        for known in self.allocations.get(ask.uid, []):
-            if known.node == node:
-                known.since_s, known.assumed = now_s, False
-                return known
+        for allocation in self.allocations.get(ask.uid, []):
+            if allocation.node == node:
+                allocation.since_s, allocation.assumed = now_s, False
+                return allocation
         if node not in self.cluster.index:
             raise NodeFull(f'node "{node}" {text_of(self.absent(node))}')
-        namespace = split_key(ask.key)[0]
-        units, reasons = ask.units(self.known), [""]
-
-        def refused(unit: PlacementUnit) -> None:
-            reasons.append(why_not(self.decider, unit, node, namespace))
-
-        placed = self.decider.place_together(units, node, namespace, refused)
-        if placed is None:
-            raise NodeFull(reasons[-1])
-        plan = pod_plan(self.cluster, ask, node, list(zip(units, placed, strict=True)), self.on_node(node))
-        made = Allocation(ask.uid, ask.key, node, plan, (), now_s)
-        asks = {unit.tenant: (found.slices, unit.ask) for unit, found in zip(units, placed, strict=True)}
+        units, refused = ask.units(self.known), [""]
+        placements = self.decider.place_together(
+            units, node, ask.namespace, lambda unit: refused.append(why_not(self.decider, unit, node, ask.namespace))
+        )
+        if placements is None:
+            raise NodeFull(refused[-1])
+        placed = list(zip(units, placements, strict=True))
+        made = Allocation(
+            ask.uid, ask.key, node, pod_plan(self.cluster, ask, node, placed, self.on_node(node)), (), now_s
+        )
+        asks = {unit.tenant: (placement.slices, unit.ask) for unit, placement in placed}
         try:
             for tenant, placement, part in reservations(made):
                 slices, whole = asks[tenant]
@@ -392,12 +324,9 @@ class Ledger:
 
     def close(self, uuid: str) -> bool:
         """Accept no new tenant on a device; False, and nothing changed, if it has one."""
-        cell = self.cluster.uuids.get(uuid)
-        if cell is not None and f"{CLOSED}{uuid}" not in self.cluster.tenants:
-            spec = self.cluster.spec(cell[0])
-            whole = Slice(GpuUuid(uuid), MILLI, MILLI, spec.gpus[cell[1]].memory_mib)
+        if uuid in self.cluster.uuids and f"{CLOSED}{uuid}" not in self.cluster.tenants:
             try:
-                self.cluster.reserve(f"{CLOSED}{uuid}", Placement(spec.name, (whole,)), Ask(GpuRequest(MILLI, MILLI)))
+                self.cluster.reserve(*closed_device(self.cluster, uuid))
             except LedgerError:
                 return False
         self.closed.add(uuid)
@@ -430,79 +359,3 @@ class Ledger:
         for name in [spec.name for spec in self.cluster.nodes] if not node else [node]:
             if name in self.cluster.index:
                 yield from ledger_gpus(self.cluster, name, keeps_closed)
-
-
-def keeps_closed(tenant: str) -> bool:
-    """Whether a tenant only keeps others off a device."""
-    return tenant.startswith(CLOSED)
-
-
-def pod_plan(
-    cluster: Cluster,
-    ask: PodAsk,
-    node: str,
-    placed: Sequence[tuple[PlacementUnit, Placement]],
-    others: Iterable[Allocation],
-) -> PodPlan:
-    """The plan for a pod whose units have these places on a node; `others` are the allocations there."""
-    found: dict[str, ContainerPlan] = {}
-    by_name = {c.container: c for c in ask.containers}
-    booked = [plan for other in others for plan in other.plan.containers.values() if not plan.uses]
-    for unit, placement in sorted(placed, key=lambda each: (each[0].container, each[0].part)):
-        before = found.get(unit.container)
-        slices = (before.slices if before else ()) + placement.slices
-        asked = by_name[unit.container]
-        found[unit.container] = ContainerPlan(
-            slices,
-            _cores(cluster, slices[0].gpu, unit.ask.near_cores, chain(booked, found.values())),
-            unit.ask.labels if asked.parts > 1 else asked.request.labels,
-            asked.request.gpu_id,
-            asked.parts,
-            enforce=asked.enforced,
-            init=asked.init,
-            wake_us=asked.request.wake_us,
-        )
-    for asked in ask.containers:
-        if asked.uses:
-            found[asked.container] = replace(found[asked.uses], uses=asked.uses, init=asked.init)
-    return PodPlan(node, found)
-
-
-def why_not(decider: Decider, unit: PlacementUnit, node: str, namespace: str) -> str:
-    """Why a unit does not fit on a node, with the first of its devices."""
-    verdict = judge(decider.cluster, unit.ask, node, decider.quotas, namespace)
-    if verdict.reason is None:
-        return f'container "{unit.container}" fits on node "{node}" no more'
-    devices = f" ({refusal(verdict, _DEVICES_SHOWN)})" if any(verdict.devices) else ""
-    return f'container "{unit.container}": node {sentence_of(verdict.reason)}{devices}'
-
-
-def _cores(cluster: Cluster, gpu: str, count: int, plans: Iterable[ContainerPlan]) -> tuple[int, ...]:
-    """The requested number of cores near a GPU, the least bound by these plans first."""
-    number, g = cluster.uuids[gpu]
-    topology = cluster.spec(number).topology
-    if topology is None or not count:
-        return ()
-    used = Counter(core for plan in plans for core in plan.cores)
-    return tuple(sorted(least_used(topology.cores[g], count, used)))
-
-
-def parts_of(key: str, plan: PodPlan) -> list[AllocationPart]:
-    """What the containers of a pod have, one by one; those that use another's are left out."""
-    found = []
-    for container, given in plan.containers.items():
-        if given.uses or not given.slices:
-            continue
-        groups = [given.slices] if given.parts == 1 else [(piece,) for piece in given.slices]
-        for number, slices in enumerate(groups):
-            suffix = f"#{number + 1}" if number else ""
-            name = f"{key}/{container}{suffix}"
-            found.append(AllocationPart(name, given.init, slices, given.labels, given.gpu_id, given.wake_us))
-    return found
-
-
-def reservations(allocation: Allocation) -> list[tuple[str, Placement, Ask]]:
-    """The bookings that a plan stands for, as they were when it was made."""
-    parts = parts_of(allocation.key, allocation.plan)
-    booked = bookings(phases(parts, 0 if allocation.initialized else None))
-    return [(part.name, Placement(allocation.node, part.slices), part.ask) for part in booked]

@@ -1,28 +1,17 @@
-"""The status source of a cluster: its ledger, and what its programs know besides.
+"""The status source of a running scheduler program: its ledger, and what its caches of objects say.
 
-`ClusterSource` reads a ledger, of which only nodes that have changed are read again; the scheduler's own is filled by
-`SchedulerSource`, that of `kubectl aliquot top` by watches. Snapshots are answered from any thread. `explain` and
-`try_request` read the ledger itself and so go through `while_still`, which runs a function while the ledger does not
-change (an event loop hops to its own thread). Whether a request fits is determined in the ledger: some milliseconds.
-Why it does not takes 57 ms at 1,000 nodes and grows with them, and an open page asks again each second; so the calling
-thread computes it in a copy of the ledger, one request at a time, and the answer is valid for as long as the copy is
-used.
+What a pod, a vGPU and a quota are in the words of the read model is said here, also for `kubectl aliquot top`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-import msgspec
-
-from aliquot.arbiter.records import GpuTurns, turns_of
-from aliquot.driver.wiring import topology_of_gpus
 from aliquot.kube.custom import SHAREPODS, VGPU
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.base import Dialect
@@ -33,49 +22,28 @@ from aliquot.kube.requests import BadPod, ClusterDevices
 from aliquot.lib.log import Logger
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI, BadQuantity, parse_memory, parse_milli
-from aliquot.model.requests import GpuRequest
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.decide import Decider
-from aliquot.placement.explain import NOWHERE, PlacementExplanation, explain_fitting, explain_waiting
-from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.quota import Quota
-from aliquot.placement.trial import shown, trial
-from aliquot.scheduler.agents import AgentThread, NodeMeasure, agent_addresses, tenant_key
-from aliquot.scheduler.ledger import CLOSED
+from aliquot.scheduler.agents import AgentThread, agent_addresses
+from aliquot.scheduler.cluster_source import ClusterSource
 from aliquot.scheduler.verdicts import closed_nodes
 from aliquot.status import (
     PENDING,
     SCHEDULED,
-    Event,
-    Explanation,
-    Gpu,
     Pool,
     QuotaLine,
     Recorder,
-    Share,
-    Snapshot,
-    SnapshotSource,
     Standing,
-    TopologyFacts,
-    Trial,
     Turns,
     Vgpu,
     Workload,
     WorkloadKind,
 )  # fmt: skip
-from aliquot.status.gpus import with_measures
-from aliquot.status.history import Counts, counts_of, readings
-from aliquot.status.sums import node_sums, quota_of
-from aliquot.status.workloads import placed
-from aliquot.topology import Topology
 
 if TYPE_CHECKING:
     from aliquot.scheduler.program import Scheduler
 
-COPY_S: Final = 5.0
-COPY_PART: Final = 20
-"""The ledger is copied no more often than would take a twentieth of its owner's time."""
 READ_S: Final = 1.0
 READ_PART: Final = 4
 UNSEEN_READ_S: Final = 5.0
@@ -83,169 +51,7 @@ ADDRESSES_S: Final = 5.0
 UNSEEN_S: Final = 10.0
 AGE_STEP_S: Final = 10.0
 HOP_S: Final = 10.0
-WINDOW_S: Final = 10.0
-"""Until a node has reported its own."""
-NO_AGENT: Final = "no agent is known on the node"
-
-WhileStill = Callable[[Callable[[], Any]], Any]
 _LOG: Final = Logger("status")
-
-
-class LedgerReading(NamedTuple):
-    """The ledger's content at one moment: the GPUs of each node by its name, as promised, and the nodes."""
-
-    gpus: Mapping[str, Sequence[Gpu]]
-    cordoned: frozenset[str]
-    with_topology: frozenset[str]
-
-
-class ClusterSource(SnapshotSource):
-    """Answers for a cluster.
-
-    What the ledger does not contain is in public attributes, which the program replaces as it learns it; each is read
-    as a whole. A workload in `waiting` comes with what each of its containers asks; `barred` says which nodes
-    Kubernetes does not allow for it, and why. `measured` and `silent` are by node: its agent's answer, or why it is
-    unknown; `answered_at_s` is the wall clock's time of a silent node's last answer. `owner_of` is a tenant's
-    controller, such as `Deployment/web`.
-    """
-
-    def __init__(
-        self,
-        decider: Decider,
-        *,
-        title: str,
-        while_still: WhileStill = lambda work: work(),
-        recorder: Recorder | None = None,
-    ) -> None:
-        super().__init__(
-            title=title, program="kubectl aliquot", window_s=WINDOW_S, asked_s=-math.inf, clock=time.monotonic,
-            recorder=recorder,
-        )  # fmt: skip
-        self.waiting: Sequence[tuple[Workload, Sequence[Ask]]] = ()
-        self.measured: Mapping[str, NodeMeasure] = {}
-        self.silent: Mapping[str, str] = {}
-        self.answered_at_s: Mapping[str, float] = {}
-        self.latest_events: Sequence[Event] = ()
-        self.quotas: Sequence[QuotaLine] | None = None
-        self.vgpus = Pool("on-demand", [])
-        self.standing: Callable[[str], Standing] = lambda pod: Standing()
-        self.barred: Callable[[str], Mapping[str, str]] = lambda pod: {}
-        self.owner_of: Callable[[str], str] = lambda tenant: f"Pod/{split_key(tenant.rpartition('/')[0])[1]}"
-        self._decider = decider
-        self._explanations = LedgerExplanations(decider, while_still)
-        self._barred: dict[str, Mapping[str, str]] = {}
-        self._barred_until_s = -math.inf
-        self._nodes: dict[str, tuple[int, list[Gpu]]] = {}  # node -> (version of its ledger, its GPUs)
-        self._topologies: dict[str, Topology] = {}
-
-    def refresh(self, now_s: float) -> None:
-        """Read the ledger and the program's facts now, and show them; call it while the ledger does not change.
-
-        `now_s` is of a clock that only goes forward, as `time.monotonic`.
-        """
-        self.show(self.read_ledger(), now_s)
-
-    def read_ledger(self) -> LedgerReading:
-        """Read the ledger's changes; call it while the ledger does not change, which is short."""
-        cluster = self._decider.cluster
-        read = {spec.name: self._node(cluster, spec.name) for spec in cluster.nodes}
-        self._topologies = {name: known for name, known in self._topologies.items() if name in read}
-        self._nodes = read
-        return LedgerReading(
-            {name: gpus for name, (_, gpus) in sorted(read.items())},
-            frozenset(name for name in read if not bool(cluster.open[cluster.index[name]])),
-            frozenset(self._topologies),
-        )
-
-    def show(self, ledger: LedgerReading, now_s: float) -> None:
-        """Publish it with all other facts; one caller at a time, in any thread.
-
-        `now_s` as in `refresh`.
-        """
-        heard, silent = self.measured, self.silent
-        self.window_s = next((node.window_s for node in heard.values() if node.window_s), WINDOW_S)
-        gpus = [_with_measures(gpu, heard.get(name)) for name, own in ledger.gpus.items() for gpu in own]
-        workloads = [workload for workload, _ in self.waiting]
-        workloads += _placed(gpus, self.standing)
-        nodes = [
-            msgspec.structs.replace(
-                node,
-                cordoned=node.name in ledger.cordoned,
-                silent="" if node.name in heard else silent.get(node.name, NO_AGENT),
-                silent_since_s=0.0 if node.name in heard else self.answered_at_s.get(node.name, 0.0),
-            )
-            for node in node_sums(gpus, with_topology=ledger.with_topology)
-        ]
-        self.as_of_s = time.time()
-        if self._recorder is not None:
-            self._recorder.see(now_s, readings(gpus, lambda gpu, share: _counts(heard, gpu, share), self.owner_of))
-        quota = self.quotas if self.quotas is not None else quota_of(gpus)
-        self._publish(Snapshot(gpus, workloads, nodes, quota, self.vgpus), changed=self._explanations.forget())
-
-    def turns_from(self, gpu: str, query: Callable[[str], Mapping[str, GpuTurns]]) -> Turns | None:
-        """The last minute of a GPU with the ledger's names; `query` returns the turns on a node's GPUs."""
-        node = next((shown.node for shown in self._snapshot.gpus if shown.uuid == gpu), None)
-        found = query(node).get(gpu) if node is not None else None
-        return None if found is None else turns_of(gpu, found, time.time(), self.names_on(gpu))
-
-    def turns(self, gpu: str) -> Turns | None:
-        """See `StatusSource`."""
-        return None
-
-    def names_on(self, gpu: str) -> dict[str, str]:
-        """The tenants of a GPU, as its node's agent calls them: `namespace/pod/container` to the ledger's name."""
-        known = next((each for each in self._snapshot.gpus if each.uuid == gpu), None)
-        return {tenant_key(share.tenant): share.tenant for share in known.shares} if known is not None else {}
-
-    def topology(self, node: str) -> TopologyFacts | None:
-        """See `StatusSource`."""
-        known = self._topologies.get(node)
-        if known is None:
-            return None
-        _, gpus = self._nodes.get(node, (0, []))  # it may leave meanwhile
-        return topology_of_gpus(node, known, gpus)
-
-    def events(self, since: int) -> Sequence[Event]:
-        """See `StatusSource`."""
-        return [event for event in self.latest_events if event.id > since]
-
-    def explain(self, name: str) -> Explanation | None:
-        """See `StatusSource`."""
-        for workload, asks in self.waiting:
-            if workload.name == name:
-                barred = self._barred_for(name)
-                found = [self._explanations.explain(ask, workload.namespace, barred) for ask in asks]
-                first = min(found, key=lambda each: each.placement is not None)
-                return shown(name, first, workload.message)
-        placed = self._workload(name)
-        if placed is None:
-            return None
-        where = " and ".join(f"GPU {piece.index} of {piece.node}" for piece in placed.pieces)
-        return Explanation(name, f"{name} is on {where}.")
-
-    def try_request(self, request: GpuRequest) -> Trial:
-        """See `StatusSource`."""
-        return trial(self._explanations.explain(Ask(request)), self._snapshot.gpus)
-
-    def _barred_for(self, name: str) -> Mapping[str, str]:
-        """The nodes that a waiting workload may not go to, and why, as they were at most `COPY_S` ago."""
-        now_s = time.monotonic()
-        if now_s >= self._barred_until_s:
-            self._barred, self._barred_until_s = {}, now_s + COPY_S
-        if name not in self._barred:
-            self._barred[name] = self.barred(name)
-        return self._barred[name]
-
-    def _node(self, cluster: Cluster, name: str) -> tuple[int, list[Gpu]]:
-        number = cluster.index[name]
-        version = int(cluster.version[number])
-        known = self._nodes.get(name)
-        if known is not None and known[0] == version:
-            return known
-        spec = cluster.spec(number)
-        if spec.topology is not None:
-            self._topologies[name] = spec.topology
-        return version, ledger_gpus(cluster, name, lambda tenant: tenant.startswith(CLOSED))
 
 
 class SchedulerSource(ClusterSource):
@@ -351,83 +157,6 @@ class SchedulerSource(ClusterSource):
 
         find = self._in_loop(closed)
         return {} if find is None else cast(dict[str, str], find())
-
-
-class LedgerExplanations:
-    """Explains by a ledger, from any thread; `while_still` runs a function while the ledger does not change."""
-
-    def __init__(self, decider: Decider, while_still: WhileStill, clock: Callable[[], float] = time.monotonic) -> None:
-        self._decider = decider
-        self._while_still = while_still
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._copy: Cluster | None = None
-        self._good_until_s = -math.inf
-        self._waiting: dict[tuple[Ask, str, tuple[tuple[str, str], ...]], PlacementExplanation] = {}
-
-    def explain(self, ask: Ask, namespace: str = "", barred: Mapping[str, str] = NOWHERE) -> PlacementExplanation:
-        """The explanation of a request that may not go to the nodes in `barred`, for the reasons given there."""
-        with self._lock:
-            found: PlacementExplanation | None = self._while_still(lambda: self._look(ask, namespace, barred))
-            if found is not None:
-                return found
-            key = (ask, namespace, tuple(sorted(barred.items())))
-            if key not in self._waiting:
-                assert self._copy is not None
-                self._waiting[key] = explain_waiting(self._decider, ask, self._copy, namespace, barred)
-            return self._waiting[key]
-
-    def forget(self) -> bool:
-        """Drop outdated answers; called now and then."""
-        if self._copy is None or self._clock() < self._good_until_s or not self._lock.acquire(blocking=False):
-            return False
-        self._copy = None
-        self._waiting.clear()
-        self._lock.release()
-        return True
-
-    def _look(self, ask: Ask, namespace: str, barred: Mapping[str, str]) -> PlacementExplanation | None:
-        found = explain_fitting(self._decider, ask, namespace, barred)
-        began_s = self._clock()
-        if found is None and (self._copy is None or began_s >= self._good_until_s):
-            self._copy = self._decider.cluster.copy()
-            self._waiting.clear()
-            now_s = self._clock()
-            self._good_until_s = now_s + max(COPY_S, COPY_PART * (now_s - began_s))
-        return found
-
-
-def _with_measures(gpu: Gpu, node: NodeMeasure | None) -> Gpu:
-    """A GPU of the ledger with its node's measurements; one that the node does not report stays unmeasured."""
-    now = node.gpus.get(gpu.uuid) if node is not None else None
-    if node is None or now is None:
-        return gpu
-    kept = node.kept
-    found = with_measures(
-        gpu,
-        busy_milli=now.busy_milli,
-        holder=now.holder,
-        now=now.of,
-        kept=lambda tenant: kept.get((gpu.uuid, tenant), (None, 0)),
-        reported_as=tenant_key,
-    )
-    return msgspec.structs.replace(found, healthy=not now.unhealthy, bypassing=now.bypassing, sensors=now.sensors)
-
-
-def _counts(nodes: Mapping[str, NodeMeasure], gpu: Gpu, share: Share) -> Counts | None:
-    node = nodes.get(gpu.node)
-    now = node.gpus.get(gpu.uuid) if node is not None else None
-    status = now.of(tenant_key(share.tenant)) if now is not None else None
-    return counts_of(status) if status is not None else None
-
-
-def _placed(gpus: Iterable[Gpu], standing: Callable[[str], Standing]) -> list[Workload]:
-    """Every pod of the ledger with the pieces of its containers, by name."""
-    owns: dict[str, list[tuple[Gpu, Share]]] = {}
-    for gpu in gpus:
-        for share in gpu.shares:
-            owns.setdefault(share.workload, []).append((gpu, share))
-    return [placed(name, own, standing(name)) for name, own in sorted(owns.items())]
 
 
 def waiting_pods(

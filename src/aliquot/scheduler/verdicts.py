@@ -19,7 +19,6 @@ from aliquot.kube.eligible import barred
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.requests import PodAsk
 from aliquot.lib.arrays import BoolArray, IntArray
-from aliquot.model.ids import split_key
 from aliquot.placement.asks import PlacementUnit
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import NEVER
@@ -109,8 +108,7 @@ def lasting(code: int) -> bool:
 def judge(ledger: Ledger, ask: PodAsk, numbers: IntArray, name: Callable[[int], str]) -> Judged:
     """What becomes of the nodes of these indices, -1 for unknown ones; `name` tells that of a place in `numbers`."""
     units = ask.units(ledger.known)
-    namespace = split_key(ask.key)[0]
-    cluster = ledger.cluster
+    namespace, cluster = ask.namespace, ledger.cluster
     each = [ledger.decider.feasible(unit.ask, namespace) for unit in units]
     fits = np.array(np.logical_and.reduce(each))
     untried = np.arange(0)
@@ -151,7 +149,7 @@ def scores(ledger: Ledger, ask: PodAsk, numbers: IntArray, *, near: bool = False
     if (kept := np.isin(numbers, held)).any():
         found[kept] = BEST
         return found
-    values = ledger.decider.scores(unit.ask, split_key(ask.key)[0])
+    values = ledger.decider.scores(unit.ask, ask.namespace)
     here = values[numbers] if len(values) else np.full(len(numbers), NEVER)
     known = (numbers >= 0) & (here != NEVER)
     if not known.any():
@@ -172,7 +170,7 @@ def _together(
     ledger: Ledger, ask: PodAsk, units: Sequence[PlacementUnit], fits: BoolArray, numbers: IntArray
 ) -> tuple[BoolArray, IntArray]:
     """Where all asks of a pod fit at once, and the nodes that were not tried: see `MAX_PLACEMENTS`."""
-    namespace = split_key(ask.key)[0]
+    namespace = ask.namespace
     nodes = np.unique(numbers[(numbers >= 0) & fits[numbers]])
     surely, maybe = ledger.decider.together(units, nodes, namespace)
     fits = np.zeros_like(fits)

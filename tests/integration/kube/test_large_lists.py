@@ -8,7 +8,7 @@ from dataclasses import replace
 from breaking import Answer, Request, Server
 from reflecting import TUNING, run, scene
 
-from aliquot.kube.turns import SLICE
+from aliquot.kube.reflector import SLICE
 
 
 def test_a_long_list_lets_others_have_their_turn():

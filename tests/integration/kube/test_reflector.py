@@ -291,46 +291,6 @@ def test_a_failing_first_list_is_tried_until_it_works():
     run(body)
 
 
-def test_the_first_objects_can_come_through_the_watch():
-    """With `streaming` the store is filled by sendInitialEvents and no list is asked for."""
-
-    async def body() -> None:
-        async with scene(replace(TUNING, streaming=True)) as s:
-            first = await s.server.put("a")
-
-            async def initial(server: Server, request: Request, answer: Answer) -> None:
-                await answer.start()
-                await answer.line("ADDED", first)
-                annotations = {"k8s.io/initial-events-end": "true"}
-                await answer.line("BOOKMARK", {"metadata": {"resourceVersion": "101", "annotations": annotations}})
-                await answer.end()
-
-            s.server.on_watch.append(initial)
-            await s.start()
-            await s.server.put("b")
-            await s.until(lambda: "b" in s.names)
-
-            assert 0 == len(s.server.lists)
-            assert "true" == s.server.watches[0].query["sendInitialEvents"]
-            assert "101" == s.server.watches[1].query["resourceVersion"]
-
-    run(body)
-
-
-def test_a_server_that_can_not_stream_is_listed():
-    """Where sendInitialEvents is refused as invalid, the reflector lists."""
-
-    async def body() -> None:
-        async with scene(replace(TUNING, streaming=True)) as s:
-            await s.server.put("a")
-            s.server.on_watch.append(gone_status(422))
-            await s.start()
-
-            assert {"a"} == s.names
-
-    run(body)
-
-
 def test_renewing_leaves_nothing_out():
     """`renew` returns when the store is a list made after the call, though the watch had told nothing of it."""
 

@@ -13,8 +13,7 @@ from node_room import NODE, Room
 
 from aliquot.kube.names import GPU_PERCENT, PLAN, PLAN_STATUS
 from aliquot.kube.objects import OwnerReference, Pod
-from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
-from aliquot.kube.planstatus import read_missing
+from aliquot.kube.plan import ContainerPlan, PodPlan, read_missing, write_plan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.allocation.checkpoint import Allotment, Content, PodKey, write_checkpoint

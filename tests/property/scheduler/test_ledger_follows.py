@@ -16,7 +16,8 @@ from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.reflector import Change
 from aliquot.placement.policy import policy
-from aliquot.scheduler.ledger import Allocation, Ledger, reservations
+from aliquot.scheduler.allocations import Allocation, reservations
+from aliquot.scheduler.ledger import Ledger
 
 SETTINGS = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -7,9 +7,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aliquot.kube.index import Index
 from aliquot.kube.objects import Meta, MetaOnly
-from aliquot.kube.reflector import Change
+from aliquot.kube.reflector import Change, Index
 
 
 def words_of(thing: MetaOnly) -> list[str]:

@@ -6,7 +6,7 @@ import msgspec
 
 from aliquot.kube.names import PLAN_STATUS
 from aliquot.kube.objects import Pod
-from aliquot.kube.planstatus import read_missing, written_outcome
+from aliquot.kube.plan import read_missing, written_outcome
 
 
 def test_an_outcome_is_written_with_its_reason():

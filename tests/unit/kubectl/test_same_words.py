@@ -28,8 +28,9 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.explain import explain_with
 from aliquot.placement.policy import policy
 from aliquot.placement.trial import shown
+from aliquot.scheduler.cluster_source import ClusterSource
 from aliquot.scheduler.extender.groups import _only
-from aliquot.scheduler.status_source import ClusterSource, waiting_pods
+from aliquot.scheduler.status_source import waiting_pods
 from aliquot.scheduler.verdicts import FITS, closed_nodes, indices_of, judge, verdicts
 from aliquot.standalone.explaining import explained_on
 

@@ -14,7 +14,7 @@ import pytest
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.api import Api
 from aliquot.kube.errors import Unreachable
-from aliquot.kube.kernels import KernelLengths, read_kernels, write_kernels
+from aliquot.kube.inventory import KernelLengths, read_kernels, write_kernels
 from aliquot.kube.names import GPU_KERNELS, GPU_MEMORY, GPUS
 from aliquot.kube.objects import Node as ApiNode
 from aliquot.model.ids import GpuUuid

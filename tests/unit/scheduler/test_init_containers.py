@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from aliquot.kube.plan import PodPlan, read_plan
 from aliquot.kube.requests import effective
 from aliquot.placement.together import phases
-from aliquot.scheduler.ledger import parts_of
+from aliquot.scheduler.allocations import parts_of
 
 
 def container(name: str, percent: int, memory: str = "1Gi", *, always: bool = False) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from served import Served, pod
 from starlette.requests import Request
 
-from aliquot.kube.turns import SLICE
+from aliquot.kube.reflector import SLICE
 from aliquot.scheduler.config import kube_scheduler_config
 from aliquot.scheduler.extender.server import Extender
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aliquot.kube.dialects import read
-from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.kernels import KernelLengths, read_kernels, rounded_up, write_kernels
+from aliquot.kube.inventory import Inventory, KernelLengths, read_kernels, rounded_up, write_inventory, write_kernels
 from aliquot.kube.names import GPU_KERNELS, GPU_PERCENT, GPUS, PLAN, WAKE
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, read_plan, write_plan

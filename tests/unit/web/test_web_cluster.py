@@ -17,7 +17,7 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
 from aliquot.placement.reasons import Infeasible
 from aliquot.scheduler.agents import NodeMeasure
-from aliquot.scheduler.status_source import ClusterSource
+from aliquot.scheduler.cluster_source import ClusterSource
 from aliquot.status import Pool, QuotaLine, Vgpu, Workload
 from aliquot.status.nodes import NodeGpu, Owner, Use
 from aliquot.status.tenants import TenantStatus

@@ -16,8 +16,8 @@ from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
 from aliquot.placement.reasons import Infeasible
-from aliquot.scheduler import status_source
-from aliquot.scheduler.status_source import COPY_S, ClusterSource, LedgerExplanations
+from aliquot.scheduler import cluster_source
+from aliquot.scheduler.cluster_source import COPY_S, ClusterSource, LedgerExplanations
 from aliquot.status import Workload
 
 
@@ -72,7 +72,7 @@ def test_what_takes_long_is_found_while_the_books_may_move(scene: Scene, monkeyp
         seen.append((scene.standing_still, trial is decider.cluster))
         return explain.explain_waiting(decider, ask, trial, *rest)
 
-    monkeypatch.setattr(status_source, "explain_waiting", explained)
+    monkeypatch.setattr(cluster_source, "explain_waiting", explained)
     found = scene.explaining.explain(asking(rest_milli=500))
 
     assert [(False, False)] == seen
@@ -104,7 +104,7 @@ def test_an_answer_is_given_again_until_the_next_copy(scene: Scene, monkeypatch:
     """A page that asks each second costs one explanation in five."""
     asked = []
     plain = explain.explain_waiting
-    monkeypatch.setattr(status_source, "explain_waiting", lambda *given: asked.append(given) or plain(*given))
+    monkeypatch.setattr(cluster_source, "explain_waiting", lambda *given: asked.append(given) or plain(*given))
     for second in range(5):
         scene.now_s = float(second)
         scene.explaining.explain(asking(rest_milli=500))

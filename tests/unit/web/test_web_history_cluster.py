@@ -11,7 +11,7 @@ from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
 from aliquot.scheduler.agents import measure_of
-from aliquot.scheduler.status_source import ClusterSource
+from aliquot.scheduler.cluster_source import ClusterSource
 from aliquot.status.history import RANGES
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 from aliquot.status.tenants import PromiseStatus, TenantStatus

@@ -30,6 +30,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, GpuRequest
 from aliquot.placement.cluster import Placement
 from aliquot.placement.policy import policy
+from aliquot.scheduler import cluster_source
 from aliquot.scheduler import status_source as web
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.settings import SchedulerSettings
@@ -295,10 +296,10 @@ def test_a_hop_that_comes_too_late_is_not_made(monkeypatch: pytest.MonkeyPatch):
     """While the program's loop is busy elsewhere, what nobody waits for any more does not pile up in front of it."""
     monkeypatch.setattr(web, "HOP_S", 0.05)
     made = []
+    monkeypatch.setattr(cluster_source, "explain_fitting", lambda *given: made.append(given))
 
     async def main() -> None:
         facts = SchedulerSource(program(), "test")
-        facts._explanations._look = lambda *given: made.append(given)  # type: ignore[method-assign]
         asking = asyncio.get_running_loop().run_in_executor(None, facts.explain, "nobody/there")
         asked = asyncio.get_running_loop().run_in_executor(None, facts.try_request, GpuRequest(500))
         time.sleep(0.5)  # busy

@@ -24,8 +24,9 @@ from aliquot.kube.reflector import Reflector
 from aliquot.kube.resources import NODES, PODS
 from aliquot.placement.policy import policy as named_policy
 from aliquot.scheduler.agents import Agents, Pace, is_agent, keep_asking
+from aliquot.scheduler.cluster_source import ClusterSource, LedgerReading
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.status_source import ClusterSource, LedgerReading, standings, waiting_pods
+from aliquot.scheduler.status_source import standings, waiting_pods
 from aliquot.status import NamespacedView, StatusSource
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from aliquot.kube.api import Api
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import Pod
 from aliquot.scheduler.agents import PAGE, NodeMeasure, UnreadableReport, is_agent, measure_of, read_report, tenant_key
-from aliquot.scheduler.status_source import NO_AGENT
+from aliquot.scheduler.cluster_source import NO_AGENT
 from aliquot.status.tenants import TenantStatus
 
 NAMED: Final = 3

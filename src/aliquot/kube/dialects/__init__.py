@@ -14,8 +14,7 @@ from aliquot.kube import names
 from aliquot.kube.dialects.aliyun import Aliyun, Unit
 from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.dialects.hami import Hami
-from aliquot.kube.dialects.kubeshare1 import KubeShare1
-from aliquot.kube.dialects.kubeshare2 import KubeShare2
+from aliquot.kube.dialects.kubeshare import KubeShare1, KubeShare2
 from aliquot.kube.dialects.native import Native
 from aliquot.kube.dialects.nvidia import Nvidia
 from aliquot.kube.dialects.tencent import Tencent

@@ -15,15 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aliquot.kube.dialects.base import (
-    CanNotSay,
-    Dialect,
-    Owned,
-    Words,
-    asked,
-    count,
-    only_plain,
-)
+from aliquot.kube.dialects.base import CanNotSay, Dialect, Owned, Words, asked, count, only_plain
 from aliquot.kube.objects import Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.quantities import parse_count
@@ -157,20 +149,18 @@ def inspect(nodes: Iterable[tuple[str, Iterable[Gpu]]], unit: Unit = "GiB", erro
     unit_mib = UNIT_MIB[unit]
     found = []
     for name, gpus in sorted(nodes, key=lambda node: node[0]):
-        devs = [_inspected(gpu, unit_mib) for gpu in sorted(gpus, key=lambda gpu: gpu.index)]
+        devs: list[dict[str, Any]] = []
+        for gpu in sorted(gpus, key=lambda gpu: gpu.index):
+            held_mib: dict[tuple[str, str], int] = {}
+            for share in gpu.shares:
+                namespace, pod, *_ = share.tenant.split("/")
+                held_mib[namespace, pod] = held_mib.get((namespace, pod), 0) + share.memory_mib
+            pods = [
+                {"name": pod, "namespace": namespace, "usedGPU": -(-mib // unit_mib)}
+                for (namespace, pod), mib in sorted(held_mib.items())
+            ]
+            used = sum(-(-mib // unit_mib) for mib in held_mib.values())
+            devs.append({"id": gpu.index, "totalGPU": gpu.memory_mib // unit_mib, "usedGPU": used, "pods": pods})
         sums = {of: sum(dev[of] for dev in devs) for of in ("totalGPU", "usedGPU")}
         found.append({"name": name, **sums, "devs": devs})
     return msgspec.json.encode({"nodes": found, **({"error": error} if error else {})})
-
-
-def _inspected(gpu: Gpu, unit_mib: int) -> dict[str, Any]:
-    held_mib: dict[tuple[str, str], int] = {}
-    for share in gpu.shares:
-        namespace, pod, *_ = share.tenant.split("/")
-        held_mib[namespace, pod] = held_mib.get((namespace, pod), 0) + share.memory_mib
-    pods = [
-        {"name": pod, "namespace": namespace, "usedGPU": -(-mib // unit_mib)}
-        for (namespace, pod), mib in sorted(held_mib.items())
-    ]
-    used = sum(-(-mib // unit_mib) for mib in held_mib.values())
-    return {"id": gpu.index, "totalGPU": gpu.memory_mib // unit_mib, "usedGPU": used, "pods": pods}

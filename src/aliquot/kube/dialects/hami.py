@@ -15,16 +15,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
-from aliquot.kube.dialects.base import (
-    ORDERED,
-    CanNotSay,
-    Dialect,
-    Owned,
-    Words,
-    asked,
-    count,
-    names_any,
-)
+from aliquot.kube.dialects.base import ORDERED, CanNotSay, Dialect, Owned, Words, asked, count, names_any
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
@@ -163,10 +154,13 @@ def _ask(pod: Pod, c: Container, role: Role, path: str, faults: list[str]) -> Co
         return None
     use = _list(pod, USE_UUID)
     whole = cores == 100 or not (mib or part or cores)
+    memory: Memory | None = Memory(mib=mib) if mib else Memory(part=Fraction(part or 100, 100))
+    if whole and (number > 1 or (not mib and part in (0, 100))):
+        memory = None
     request = GpuRequest(
         request_milli=number * MILLI if whole else max(cores, 1) * LEAST_MILLI,
         limit_milli=None if whole else (cores * LEAST_MILLI or MILLI),
-        memory=_memory(mib, part, whole=whole, number=number),
+        memory=memory,
         model="|".join(_models(pod, USE_TYPE)),
         gpu=",".join(use),
     )
@@ -179,14 +173,6 @@ def _ask(pod: Pod, c: Container, role: Role, path: str, faults: list[str]) -> Co
         () if use else _list(pod, NOUSE_UUID),
         int(priority == 0),
     )
-
-
-def _memory(mib: int, part: int, *, whole: bool, number: int) -> Memory | None:
-    if whole and (number > 1 or (not mib and part in (0, 100))):
-        return None
-    if mib:
-        return Memory(mib=mib)
-    return Memory(part=Fraction(part or 100, 100))
 
 
 def _resources(c: ContainerAsk) -> dict[str, str | int | float]:

@@ -26,8 +26,18 @@ from aliquot.kube.dialects.annotations import (
 from aliquot.kube.dialects.base import ORDERED, Dialect, Owned, Words, asked, count, names_any
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
-from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, Role, containers_of, improbable, pod_ask, shortened
-from aliquot.model.quantities import BadQuantity, Memory, format_milli, parse_milli
+from aliquot.kube.requests import (
+    LEAST_MILLI,
+    BadPod,
+    ContainerAsk,
+    PodAsk,
+    Role,
+    containers_of,
+    improbable,
+    pod_ask,
+    shortened,
+)
+from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli, parse_milli
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, parse_enforce, parse_label
 from aliquot.model.wake import format_wake, parse_wake
 
@@ -74,7 +84,27 @@ class Native(Dialect):
         for c in ask.containers:
             suffix = f".{c.container}" if len(ask.containers) > 1 else ""
             words.resources[c.container] = resources_for(c)
-            words.annotations |= {f"{name}{suffix}": text for name, text in _annotations(c).items() if text}
+            request, labels = c.request, c.request.labels
+            part = request.memory.part if request.memory is not None else None
+            limit = f"{request.limit_milli * c.parts / MILLI:.3f}" if request.limit_milli is not None else ""
+            annotations = {
+                names.GPU_REQUEST: f"{c.total_milli / MILLI:.3f}" if c.total_milli != c.percent * LEAST_MILLI else "",
+                names.GPU_LIMIT: limit.rstrip("0").rstrip("."),
+                names.GPU_MEMORY_PART: f"{float(part * 100):g}%" if part is not None else "",
+                names.GPU_PARTS: str(c.parts) if c.parts > 1 else "",
+                names.GPU_MODEL: ", ".join(filter(None, request.model.split("|"))),
+                names.GPU_MODEL_NOT: ", ".join(c.models_not),
+                names.GPU_UUID: ", ".join([*filter(None, request.gpu.split(",")), *(f"!{u}" for u in c.uuids_not)]),
+                names.GPU_ID: request.gpu_id,
+                names.AFFINITY: labels.affinity,
+                names.ANTI_AFFINITY: labels.anti_affinity,
+                names.EXCLUSION: labels.exclusion,
+                names.GPU_MODELS_MIXED: "true" if request.mixed else "",
+                names.CPU_BIND: str(c.near_cores) if c.near_cores else "",
+                names.ENFORCE: request.enforce or "",
+                names.WAKE: format_wake(request.wake_us) if request.wake_us else "",
+            }
+            words.annotations |= {f"{name}{suffix}": text for name, text in annotations.items() if text}
         return words
 
 
@@ -84,33 +114,6 @@ def resources_for(ask: ContainerAsk) -> dict[str, str | int | float]:
     if ask.request.memory is not None and ask.request.memory.mib:
         found[names.GPU_MEMORY] = format_mib_quantity(ask.request.memory.mib * ask.parts)
     return found
-
-
-def _annotations(c: ContainerAsk) -> dict[str, str]:
-    request, labels = c.request, c.request.labels
-    part = request.memory.part if request.memory is not None else None
-    exact = c.total_milli != c.percent * 10
-    return {
-        names.GPU_REQUEST: f"{c.total_milli / 1000:.3f}" if exact else "",
-        names.GPU_LIMIT: _decimal(request.limit_milli * c.parts) if request.limit_milli is not None else "",
-        names.GPU_MEMORY_PART: f"{float(part * 100):g}%" if part is not None else "",
-        names.GPU_PARTS: str(c.parts) if c.parts > 1 else "",
-        names.GPU_MODEL: ", ".join(filter(None, request.model.split("|"))),
-        names.GPU_MODEL_NOT: ", ".join(c.models_not),
-        names.GPU_UUID: ", ".join([*filter(None, request.gpu.split(",")), *(f"!{uuid}" for uuid in c.uuids_not)]),
-        names.GPU_ID: request.gpu_id,
-        names.AFFINITY: labels.affinity,
-        names.ANTI_AFFINITY: labels.anti_affinity,
-        names.EXCLUSION: labels.exclusion,
-        names.GPU_MODELS_MIXED: "true" if request.mixed else "",
-        names.CPU_BIND: str(c.near_cores) if c.near_cores else "",
-        names.ENFORCE: request.enforce or "",
-        names.WAKE: format_wake(request.wake_us) if request.wake_us else "",
-    }
-
-
-def _decimal(milli: int) -> str:
-    return f"{milli / 1000:.3f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -166,18 +169,23 @@ def _asking(pod: Pod, faults: list[str]) -> list[_Entry]:
         key = f"{names.GPU_REQUEST}.{c.name}" if c.name in named else names.GPU_REQUEST
         request = (path_of(key), notes[key]) if c.name in named or c.name == lone else None
         before = len(faults)
-        percent, memory = count(c, path, names.GPU_PERCENT, faults), _memory(c, path, faults)
+        percent = count(c, path, names.GPU_PERCENT, faults)
+        amount, mib = asked(c, names.GPU_MEMORY), 0
+        try:
+            mib = mib_up(amount) if amount is not None else 0
+            if amount is not None and (mib < 1 or mib_up(c.resources.requests.get(names.GPU_MEMORY, amount)) != mib):
+                raise BadQuantity(f"{amount} is not an amount of memory above 0, equal in limits and requests")
+        except BadQuantity as error:
+            faults.append(f'{path}.resources.limits["{names.GPU_MEMORY}"]: {error}')
+            mib = 0
         if not percent and request is None and len(faults) == before:
-            faults.append(_no_share(c, path))
-        found.append(_Entry(c, role, path, percent, memory, request))
+            if asked(c, names.GPU_PERCENT) is not None:
+                faults.append(f'{path}.resources.limits["{names.GPU_PERCENT}"] is 0, which is no share; the least is 1')
+            else:
+                way_out = f'add "{names.GPU_PERCENT}" to its resources.limits, 1 is the least'
+                faults.append(f"{path} asks for GPU memory but for no share; {way_out}")
+        found.append(_Entry(c, role, path, percent, mib, request))
     return found
-
-
-def _no_share(c: Container, path: str) -> str:
-    if asked(c, names.GPU_PERCENT) is not None:
-        return f'{path}.resources.limits["{names.GPU_PERCENT}"] is 0, which is no share; the least is 1'
-    way_out = f'add "{names.GPU_PERCENT}" to its resources.limits, 1 is the least'
-    return f"{path} asks for GPU memory but for no share; {way_out}"
 
 
 def _lone_request(
@@ -198,20 +206,6 @@ def _lone_request(
         f"name one, as in {names.GPU_REQUEST}.{sorted(candidates)[0]}"
     )
     return None
-
-
-def _memory(c: Container, path: str, faults: list[str]) -> int:
-    value = asked(c, names.GPU_MEMORY)
-    if value is None:
-        return 0
-    try:
-        mib = mib_up(value)
-        if mib < 1 or mib_up(c.resources.requests.get(names.GPU_MEMORY, value)) != mib:
-            raise BadQuantity(f"{value} is not an amount of memory above 0, equal in limits and requests")
-        return mib
-    except BadQuantity as error:
-        faults.append(f'{path}.resources.limits["{names.GPU_MEMORY}"]: {error}')
-        return 0
 
 
 def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> ContainerAsk | None:

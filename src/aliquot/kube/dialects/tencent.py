@@ -15,6 +15,7 @@ from typing import Final
 from aliquot.kube.dialects.base import CanNotSay, Dialect, Owned, Words, count, names_any, only_plain
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
+from aliquot.kube.quantities import Quantity
 from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import Device, GpuRequest
@@ -36,8 +37,14 @@ class Tencent(Dialect):
     def read(self, pod: Pod) -> PodAsk:
         """The pod's ask."""
         faults: list[str] = []
-        limit = _limit(pod, faults)
-        model = pod.spec.node_selector.get(MODEL, "")
+        limit: int | None = None
+        text, model = pod.metadata.annotations.get(LIMIT), pod.spec.node_selector.get(MODEL, "")
+        if text is not None and text.strip().isdigit() and int(text):
+            limit = min(int(text), 100) * LEAST_MILLI  # gpu-manager takes at most 100 hundredths of what is written
+        elif text is not None:
+            faults.append(
+                f'metadata.annotations["{LIMIT}"] "{text}" is not a number of hundredths of a GPU; write 1 to 100'
+            )
         asks = [
             ask
             for c, role, path in containers_of(pod)
@@ -61,7 +68,20 @@ class Tencent(Dialect):
         if elastic and len(limits) > 1:
             raise CanNotSay(f"{self.name} has one limit for the whole pod, here are {sorted(limits)} milli-GPU")
         for c in ask.containers:
-            words.resources[c.container] = _resources(c)
+            request = c.request
+            if request.request_milli % LEAST_MILLI or (request.rest_milli and request.whole):
+                raise CanNotSay(
+                    f'container "{c.container}" asks for {request.request_milli} milli-GPU; tencent knows hundredths '
+                    "of one GPU, or whole ones"
+                )
+            resources: dict[str, Quantity] = {CORE: request.request_milli // LEAST_MILLI}
+            if request.memory is not None and request.memory.mib:
+                if request.memory.mib % BLOCK_MIB:
+                    raise CanNotSay(
+                        f'container "{c.container}" asks for {request.memory.mib} MiB; tencent counts in 256 MiB'
+                    )
+                resources[MEMORY] = request.memory.mib // BLOCK_MIB
+            words.resources[c.container] = resources
         if elastic:
             words.annotations[LIMIT] = str(limits.pop() // LEAST_MILLI)
         if model := next(iter(models), ""):
@@ -84,19 +104,6 @@ class Tencent(Dialect):
     def started(self, pod: Pod) -> dict[str, str]:
         """What gpu-manager writes when it has allocated."""
         return {ASSIGNED: "true"}
-
-
-def _limit(pod: Pod, faults: list[str]) -> int | None:
-    """Milli-GPU; gpu-manager takes at most 100 hundredths of what is written."""
-    text = pod.metadata.annotations.get(LIMIT)
-    if text is None:
-        return None
-    if not text.strip().isdigit() or not int(text):
-        faults.append(
-            f'metadata.annotations["{LIMIT}"] "{text}" is not a number of hundredths of a GPU; write 1 to 100'
-        )
-        return None
-    return min(int(text), 100) * LEAST_MILLI
 
 
 def _ask(
@@ -122,18 +129,3 @@ def _ask(
     memory = Memory(mib=blocks * BLOCK_MIB) if blocks else None
     limit = limit_milli if limit_milli is not None else (request if core else 1000)
     return ContainerAsk(c.name, GpuRequest(request, limit, memory, model), role)
-
-
-def _resources(c: ContainerAsk) -> dict[str, str | int | float]:
-    request = c.request
-    if request.request_milli % LEAST_MILLI or (request.rest_milli and request.whole):
-        raise CanNotSay(
-            f'container "{c.container}" asks for {request.request_milli} milli-GPU; tencent knows hundredths of one '
-            "GPU, or whole ones"
-        )
-    found: dict[str, str | int | float] = {CORE: request.request_milli // LEAST_MILLI}
-    if request.memory is not None and request.memory.mib:
-        if request.memory.mib % BLOCK_MIB:
-            raise CanNotSay(f'container "{c.container}" asks for {request.memory.mib} MiB; tencent counts in 256 MiB')
-        found[MEMORY] = request.memory.mib // BLOCK_MIB
-    return found

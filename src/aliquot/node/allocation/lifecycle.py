@@ -21,8 +21,7 @@ from typing import Any, Final
 from aliquot.kube.dialects import foreign, of_origin
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT, PLAN, PLAN_STATUS
-from aliquot.kube.plan import BadPlan, PodPlan, read_plan
-from aliquot.kube.planstatus import Outcome, read_missing
+from aliquot.kube.plan import BadPlan, Outcome, PodPlan, read_missing, read_plan
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.node.allocation.checkpoint import Allotment, Allotments, CheckpointError, PodKey, read_checkpoint

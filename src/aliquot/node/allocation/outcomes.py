@@ -24,7 +24,7 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.dialects import foreign, of_origin
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import PLAN_STATUS
-from aliquot.kube.planstatus import Outcome, written_outcome
+from aliquot.kube.plan import Outcome, written_outcome
 from aliquot.kube.resources import PODS
 from aliquot.lib.backoff import doubled_s
 from aliquot.lib.bounded import Bounded

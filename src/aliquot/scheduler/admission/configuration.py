@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from aliquot.kube import names
-from aliquot.kube.dialects import FOREIGN, hami, kubeshare1, kubeshare2, unread
+from aliquot.kube.dialects import FOREIGN, hami, kubeshare, unread
 from aliquot.kube.dialects.nvidia import GPU
 
 NAME: Final = "aliquot"
@@ -99,8 +99,8 @@ def asks_for_gpus(*, whole: bool = True) -> str:
     served = [name for name in _SERVED if whole or name != GPU]
     found = [
         _resource(f"{ours} || key in {_listed(served)}"),
-        _noted("annotations", f"{ours} || key in {_listed(kubeshare1.ASKING)}"),
-        _noted("labels", f"key in {_listed(kubeshare2.ASKING)}"),
+        _noted("annotations", f"{ours} || key in {_listed(kubeshare.ASKING_1)}"),
+        _noted("labels", f"key in {_listed(kubeshare.ASKING_2)}"),
     ]
     if not whole:
         found.append(

@@ -36,8 +36,9 @@ from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
 from aliquot.model.requests import Device
+from aliquot.scheduler.allocations import Allocation
 from aliquot.scheduler.extender.wire import BindingArgs
-from aliquot.scheduler.ledger import Allocation, Ledger, NodeFull
+from aliquot.scheduler.ledger import Ledger, NodeFull
 
 log = Logger("scheduler")
 DOUBT_S: Final = 70.0

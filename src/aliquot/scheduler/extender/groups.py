@@ -29,7 +29,8 @@ from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
 from aliquot.placement.codes import Code, UnmetConstraint
-from aliquot.scheduler.ledger import Allocation, Ledger, NodeFull
+from aliquot.scheduler.allocations import Allocation
+from aliquot.scheduler.ledger import Ledger, NodeFull
 from aliquot.scheduler.verdicts import FITS, Judged, scores
 
 log = Logger("scheduler")

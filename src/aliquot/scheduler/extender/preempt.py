@@ -24,8 +24,9 @@ from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid, split_key
 from aliquot.model.requests import Slice
 from aliquot.placement.asks import PlacementUnit
+from aliquot.scheduler.allocations import Allocation
 from aliquot.scheduler.extender.wire import MetaPod, MetaVictims
-from aliquot.scheduler.ledger import Allocation, Ledger
+from aliquot.scheduler.ledger import Ledger
 
 MAX_S: Final = 2.5
 """Less than kube-scheduler waits (5 s)."""

@@ -27,12 +27,12 @@ from aliquot.http.exposition import exposition
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.aliyun import Unit, inspect
 from aliquot.kube.objects import Meta, Node, Pod
-from aliquot.kube.reflector import Change
+from aliquot.kube.reflector import Change, turn
 from aliquot.kube.requests import BadPod, PodAsk
-from aliquot.kube.turns import turn
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.ledger import ledger_facts, ledger_gpus
 from aliquot.placement.policy import POLICIES
+from aliquot.scheduler.allocations import keeps_closed, reservations
 from aliquot.scheduler.extender import wire
 from aliquot.scheduler.extender.bind import Binder, CanNotBind
 from aliquot.scheduler.extender.groups import Groups, PodGroups, group_of
@@ -40,7 +40,7 @@ from aliquot.scheduler.extender.metrics import SchedulerMetrics
 from aliquot.scheduler.extender.preempt import victims
 from aliquot.scheduler.extender.spans import PodSpans
 from aliquot.scheduler.extender.wording import Wording, filter_result
-from aliquot.scheduler.ledger import Ledger, keeps_closed, reservations
+from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, judge, scores
 
 LIMITS: Final = RequestLimits(body_bytes=64 * 1024 * 1024)

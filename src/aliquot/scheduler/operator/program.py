@@ -16,13 +16,11 @@ from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import Conflict, KubeError, NotFound
-from aliquot.kube.index import Index
 from aliquot.kube.names import API_VERSION
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.queue import WorkQueue
-from aliquot.kube.reflector import Change, Reflector
-from aliquot.kube.turns import SLICE
+from aliquot.kube.reflector import SLICE, Change, Index, Reflector
 from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.ledger import Ledger

@@ -25,9 +25,8 @@ from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock, seconds_time
 from aliquot.kube.custom import VGPU, VGPUS, Attached, VGPUPhase
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
-from aliquot.kube.index import Index
 from aliquot.kube.names import POOL
-from aliquot.kube.reflector import Change, Reflector
+from aliquot.kube.reflector import Change, Index, Reflector
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.pool_policy import PoolPolicy
