@@ -1,8 +1,8 @@
 """In how many windows of the last hour the promise was kept, from the arbiter's counts.
 
-The arbiter evaluates every window in which a tenant wanted the GPU, as `aliquot.tokens.kept` says, and counts since the
-tenant was registered. Here the counts of two readings are subtracted. At the first reading all earlier counts are dated
-to that moment, so that a page that has just been opened shows them.
+The arbiter evaluates every window in which a tenant wanted the GPU, as `aliquot.tokens.account.Kept` says, and counts
+since the tenant was registered. Here the counts of two readings are subtracted. At the first reading all earlier counts
+are dated to that moment, so that a page that has just been opened shows them.
 """
 
 from __future__ import annotations

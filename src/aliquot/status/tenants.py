@@ -13,7 +13,7 @@ from aliquot.model.requests import Enforce
 
 
 class PromiseStatus(msgspec.Struct, frozen=True):
-    """How well the promise to a tenant on one GPU was kept since it was added: see `aliquot.tokens.kept`.
+    """How well the promise to a tenant on one GPU was kept since it was added: see `aliquot.tokens.account.Kept`.
 
     Windows are those in which it wanted the GPU, one for each fortieth of a window. `kept` are those in which it got
     its request for the time it wanted the GPU, within 0.02; `busy_windows` those in which it wanted the GPU all the

@@ -1,6 +1,6 @@
 """Whose turn it is on a shared GPU, for how long, and what was charged: pure, in integer nanoseconds."""
 
-from .account import Account
+from .account import Account, ChargeWindow
 from .actions import (
     MS,
     SECOND,
@@ -16,10 +16,9 @@ from .actions import (
 )
 from .fluid_turns import FluidPolicy
 from .gemini import GeminiPolicy, QuotaEstimate
-from .kubeshare import KubeSharePolicy
+from .kubeshare import KubeSharePolicy, LimitBucket
 from .policy import TokenPolicy
 from .tenants import UnknownTenant
-from .window import ChargeWindow, LimitBucket
 
 __all__ = [
     "MS",

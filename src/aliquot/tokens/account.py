@@ -1,24 +1,166 @@
-"""One tenant on one GPU: its share, what it was charged, and how far that is from the fluid.
+"""One tenant on one GPU: its share, what it was charged, and whether the promise to it was kept.
 
 The distance from the fluid (`lag`) is kept whatever the order of turns is, for the promise is judged by it. Where its
 charges put a tenant in the order, and when its limit holds it back, a policy's own account says.
 
-The usage of a tenant that has been here for less than a window is measured against its own time, not against time
-before it came.
+Time is charged when it was used, whether within a grant or past its end. The usage of a tenant that has been here for
+less than a window is measured against its own time, not against time before it came.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from .actions import Share, TokenConfig
-from .fluid import WHOLE
-from .kept import AccountSnapshot, Kept
-from .lag import Lag
+from .fluid import WHOLE, Lag
 from .residual import Residuals
-from .window import ChargeWindow
+
+BUCKETS: Final = 500
+LOOKS: Final = 40
+"""Samples in one window."""
+SLACK_MILLI: Final = 20
+WHOLE_WINDOW: Final = 0.999
+"""A tenant that wanted the GPU for this part of a window counts as wanting it all the time."""
+BINS: Final = 200
+"""Errors are counted by thousandths of a window, up to a fifth of it; the last bin has what is beyond."""
 
 Rank = tuple[int, int, int]
+
+
+class ChargeWindow:
+    """Nanoseconds charged to one tenant on one GPU during the last `window_ns`.
+
+    Times must not go backwards between calls. The answer is exact to one part in 500 of the window.
+    """
+
+    __slots__ = ("_buckets", "_sum_ns", "_width_ns", "_window_ns", "total_ns")
+
+    def __init__(self, window_ns: int) -> None:
+        self._window_ns = window_ns
+        self._width_ns = max(1, window_ns // BUCKETS)
+        self._buckets: deque[list[int]] = deque()
+        self._sum_ns = 0
+        self.total_ns = 0
+
+    def charge(self, start_ns: int, end_ns: int, amount_ns: int) -> None:
+        """Charge `amount_ns` for [start, end): less than its length where several tenants overlapped."""
+        self.total_ns += amount_ns
+        self._sum_ns += amount_ns
+        span, left, at = end_ns - start_ns, amount_ns, start_ns
+        oldest = end_ns - self._window_ns - self._width_ns
+        while left:
+            index = at // self._width_ns
+            stop = min(end_ns, (index + 1) * self._width_ns)
+            part = left if stop >= end_ns else amount_ns * (stop - at) // span
+            if stop <= oldest:
+                self._sum_ns -= part
+            elif self._buckets and self._buckets[-1][0] == index:
+                self._buckets[-1][1] += part
+            else:
+                self._buckets.append([index, part])
+            left -= part
+            at = stop
+
+    def used_ns(self, now_ns: int) -> int:
+        """The charge in (now - window, now]."""
+        horizon = now_ns - self._window_ns
+        buckets, width = self._buckets, self._width_ns
+        while buckets and (buckets[0][0] + 1) * width <= horizon:
+            self._sum_ns -= buckets.popleft()[1]
+        used = self._sum_ns
+        if buckets:
+            outside = horizon - buckets[0][0] * width
+            if outside > 0:
+                used -= buckets[0][1] * outside // width
+        return used
+
+    def left_ns(self, now_ns: int, after_ns: int) -> int:
+        """What will still be in the window after a time without a charge. To be asked at the time of `used_ns`."""
+        horizon, used, width = now_ns + after_ns - self._window_ns, self._sum_ns, self._width_ns
+        for index, charged in self._buckets:
+            outside = min(horizon - index * width, width)
+            if outside <= 0:
+                break
+            used -= -(-charged * outside // width)
+        return used
+
+
+class AccountSnapshot(NamedTuple):
+    """What a tenant's account says at one moment, in nanoseconds since it came."""
+
+    at_ns: int
+    charged_ns: int
+    wanted_ns: int
+    given_ns: int
+    debt_ns: int
+
+
+@dataclass(slots=True)
+class Kept:
+    """Whether the promise to one tenant was kept on one GPU, over sliding windows.
+
+    The windows end a fortieth of a window apart.
+
+    - *request*: in every window a tenant gets its request for the time it wanted the GPU, within 0.02 of the window;
+    - *busy*: a tenant that wanted the GPU all the time gets its request, within 0.02;
+    - *fluid*: how far what it got is from what the fluid gave it, as a part of the window.
+
+    It wants the GPU while it waits for it, holds it or has work on it. A tenant that owes time for kernels from before
+    the window has already had that part of its share. Windows in which the tenant never wanted the GPU are not counted.
+    "Its request in every window in which it wanted that much" is not promised: the fluid itself does not keep it,
+    because limits hold a tenant back while others rest, and what was not given then is not made up for later.
+    """
+
+    request_milli: int
+    window_ns: int
+    windows: int = 0
+    kept: int = 0
+    busy_windows: int = 0
+    busy_kept: int = 0
+    error: float = 0.0
+    """Of the last window."""
+    error_worst: float = 0.0
+    _looks: deque[AccountSnapshot] = field(default_factory=deque)
+    _errors: list[int] = field(default_factory=lambda: [0] * BINS)
+
+    def look(self, account: AccountSnapshot) -> None:
+        """Judge the window that ends now, if the tenant has existed for that long."""
+        looks = self._looks
+        if looks and account.at_ns - looks[-1].at_ns < self.window_ns // LOOKS:
+            return
+        looks.append(account)
+        while len(looks) > 1 and looks[1].at_ns <= account.at_ns - self.window_ns:
+            looks.popleft()
+        first = looks[0]
+        span, wanted = account.at_ns - first.at_ns, account.wanted_ns - first.wanted_ns
+        if span < self.window_ns or wanted <= 0:
+            return
+        charged = account.charged_ns - first.charged_ns
+        had_milli = (charged + max(0, first.debt_ns)) * 1000 + SLACK_MILLI * span
+        self.windows += 1
+        self.kept += had_milli >= self.request_milli * wanted
+        if wanted >= WHOLE_WINDOW * span:
+            self.busy_windows += 1
+            self.busy_kept += had_milli >= self.request_milli * span
+        self.error = abs(charged - (account.given_ns - first.given_ns)) / span
+        self.error_worst = max(self.error_worst, self.error)
+        self._errors[min(BINS - 1, int(self.error * 1000))] += 1
+
+    def forget(self) -> None:
+        """Discard the samples: time passed without decisions, and no window that contains any of it is judged."""
+        self._looks.clear()
+
+    def error_p95(self) -> float:
+        """The 95th percentile of the errors of all windows, to a thousandth; 0 before the first."""
+        left = self.windows * 95 / 100
+        for step, count in enumerate(self._errors):
+            left -= count
+            if left <= 0:
+                return min((step + 1) / 1000, self.error_worst)
+        return self.error_worst
 
 
 class Account(ABC):
@@ -54,7 +196,7 @@ class Account(ABC):
 
     def skip(self, now_ns: int) -> None:
         """Let time pass in which nothing becomes due."""
-        self.lag.skip(now_ns)
+        self.lag.flow.skip(now_ns)
         self.kept.forget()
 
     def is_active(self, now_ns: int) -> bool:

@@ -5,49 +5,42 @@ Time is charged as it passes, divided among the occupants, so the charges of a G
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from .account import Account
 
 
+@dataclass(slots=True, eq=False)
 class ActiveGrant:
     """A grant in force: on which GPUs, since when, until when."""
 
-    __slots__ = (
-        "deadline_ns",
-        "ended_ns",
-        "gpus",
-        "gpus_set",
-        "lent",
-        "period_start_ns",
-        "quota_ns",
-        "shortened",
-        "stopped",
-        "told_ns",
-    )
+    gpus: tuple[str, ...]
+    quota_ns: int
+    period_start_ns: int
+    deadline_ns: int
+    gpus_set: frozenset[str] = field(init=False)
+    told_ns: int = field(init=False)  # the deadline that the tenant knows; it may be revoked earlier
+    lent: bool = False  # renewed while no tenant waited: not a turn of its own, so a waiter may end it early
+    shortened: bool = False
+    stopped: bool = False
+    ended_ns: int | None = None  # resumed: when the turn ended whose work is to be finished
 
-    def __init__(self, gpus: tuple[str, ...], quota_ns: int, start_ns: int, deadline_ns: int) -> None:
-        self.gpus = gpus
-        self.gpus_set = frozenset(gpus)
-        self.quota_ns = quota_ns
-        self.period_start_ns = start_ns
-        self.deadline_ns = deadline_ns
-        self.told_ns = deadline_ns  # the deadline that the tenant knows; it may be revoked earlier
-        self.lent = False  # renewed while no tenant waited: not a turn of its own, so a waiter may end it early
-        self.shortened = False
-        self.stopped = False
-        self.ended_ns: int | None = None  # resumed: when the turn ended whose work is to be finished
+    def __post_init__(self) -> None:
+        self.gpus_set = frozenset(self.gpus)
+        self.told_ns = self.deadline_ns
 
 
 class GpuOccupants:
-    """The occupants of one GPU in the order they came."""
+    """The occupants of one GPU in the order they came, charged up to `at_ns`."""
 
-    __slots__ = ("_at_ns", "gpu", "holder", "members", "occupants")
+    __slots__ = ("at_ns", "gpu", "holder", "members", "occupants")
 
     def __init__(self, gpu: str, now_ns: int) -> None:
         self.gpu = gpu
+        self.at_ns = now_ns
         self.members: dict[str, Account] = {}
         self.occupants: dict[str, int | None] = {}  # name -> when its turn ended, None while its grant is valid
         self.holder: str | None = None
-        self._at_ns = now_ns
 
     def active(self, now_ns: int) -> int:
         """How many tenants want the GPU or have used it within the last window."""
@@ -55,7 +48,7 @@ class GpuOccupants:
 
     def settle(self, now_ns: int) -> None:
         """Charge every tenant on the GPU for the time since the last call."""
-        start, self._at_ns = self._at_ns, now_ns
+        start, self.at_ns = self.at_ns, now_ns
         span = now_ns - start
         if span <= 0 or not self.occupants:
             return
@@ -67,7 +60,7 @@ class GpuOccupants:
 
     def skip(self, now_ns: int) -> None:
         """Let time pass without charges."""
-        self._at_ns = now_ns
+        self.at_ns = now_ns
         for account in self.members.values():
             account.skip(now_ns)
 

@@ -22,8 +22,7 @@ from typing import Final
 from .account import Account, Rank
 from .actions import MS, SECOND, Action, Renew, Share, TokenConfig, Upcoming
 from .device import ActiveGrant
-from .fluid import WHOLE
-from .lag import Flow, Lag
+from .fluid import WHOLE, Flow, Lag
 from .policy import TokenPolicy
 from .tenant import PolicyTenant
 
@@ -70,7 +69,7 @@ class FluidAccount(Account):
     def restore(self, used_ns: int, debt_ns: int, total_ns: int, now_ns: int) -> None:
         """Take over what was charged in the window before now, and how far it was ahead of the fluid."""
         super().restore(used_ns, debt_ns, total_ns, now_ns)
-        self.lag.owe(debt_ns)
+        self.lag.level -= debt_ns * WHOLE
 
     def missing_ns(self, now_ns: int) -> int:
         """How far it is behind the fluid; negative ahead of it."""
@@ -87,21 +86,17 @@ class FluidAccount(Account):
 
     def open_at_ns(self, now_ns: int) -> int:
         """When its limit and a pause of another tenant allow the next grant; now or earlier means at once."""
-        opens = now_ns if self.lag.flow.creditor is None else max(now_ns, self._held_until_ns())
+        opens, creditor = now_ns, self.lag.flow.creditor
+        # A tenant that is owed time and rests may come back before this one begins a long kernel.
+        if creditor is not None and creditor.owed_ns >= QUANTUM_NS and creditor.lag is not self.lag:
+            hold_ns = self.hold_ns()
+            opens = max(now_ns, creditor.rested_ns + hold_ns) if hold_ns else now_ns
         if self.share.limit_milli >= 1000:
             return opens
         behind = self.lag.owed_ns(now_ns)
         if self.blocked and behind < 0 and self.lag.is_held_by_its_limit:
             opens += max(LOOK_NS, -behind * WHOLE // self.lag.rate)
         return opens if self.room_ns(now_ns) > 0 else max(opens, now_ns + self.config.window_ns // 1000)
-
-    def _held_until_ns(self) -> int:
-        """Until when a tenant that is owed time and rests may come back before this one begins a long kernel."""
-        creditor = self.lag.flow.creditor
-        if creditor is None or creditor.owed_ns < QUANTUM_NS or creditor.lag is self.lag:
-            return 0
-        hold = self.hold_ns()
-        return creditor.rested_ns + hold if hold else 0
 
     def hold_ns(self) -> int:
         """How long it waits after another tenant's rest that may be a pause; 0 for one with short kernels."""
@@ -148,20 +143,25 @@ class FluidPolicy(TokenPolicy):
         actions: list[Action],
     ) -> None:
         if not hold.stopped:
-            if now_ns >= hold.told_ns - self._lead(hold):
-                self._settle_in(tenant)
+            whole = now_ns >= hold.told_ns - self._lead(hold)
+            if whole:  # the tenant has had a whole turn since it woke, so it loses its lead
+                for account in tenant.accounts.values():
+                    account.lag.fresh = False
+                self._ranks.pop(tenant.name, None)
             ends = self._ends_ns(tenant, hold, rivals, reserved, now_ns)
-            if now_ns >= hold.told_ns - self._lead(hold) and ends > hold.told_ns:
-                self._extend(tenant, hold, now_ns, actions)
+            if whole and ends > hold.told_ns:
+                hold.quota_ns = self._turn_ns(tenant, now_ns)
+                hold.told_ns = max(hold.told_ns, now_ns + hold.quota_ns)
+                hold.ended_ns = None
+                self._begin(tenant, now_ns)
+                actions.append(Renew(tenant.name, hold.gpus, hold.quota_ns, hold.told_ns))
             hold.deadline_ns = min(hold.told_ns, ends)
         if now_ns >= self._revoked_at_ns(hold):
-            self._end(tenant, hold, now_ns, actions)
-
-    def _settle_in(self, tenant: PolicyTenant) -> None:
-        """The tenant has had a whole turn since it woke, so it loses its lead."""
-        for account in tenant.accounts.values():
-            account.lag.fresh = False
-        self._ranks.pop(tenant.name, None)
+            for account in tenant.accounts.values():
+                assert isinstance(account, FluidAccount)
+                account.lag.fresh = False
+                account.blocked = account.lag.is_held_by_its_limit and account.lag.owed_ns(now_ns) <= -QUANTUM_NS
+            self._revoke(tenant, hold, now_ns, actions)
 
     def _ends_ns(
         self,
@@ -182,18 +182,24 @@ class FluidPolicy(TokenPolicy):
             ends.append(now_ns if runway <= 0 else now_ns + max(LOOK_NS, runway))
         if not hold.gpus_set.isdisjoint(reserved):
             ends.append(now_ns)
-        rivals = [rival for rival in rivals if self._could_start(rival, hold, now_ns)]
+        # Who would have all of its GPUs if this turn ended; a gang that would not, reserves them in time.
+        rivals = [
+            rival
+            for rival in rivals
+            if all(gpu in hold.gpus_set or self._free(gpu, rival.name, now_ns) for gpu in rival.accounts)
+        ]
         if rivals:
             best = min(rivals, key=lambda rival: self._rank(rival, now_ns))
             if self._is_urgent(best, now_ns):
                 return hold.period_start_ns + SLICE_NS if self._is_urgent(tenant, now_ns) else now_ns
             gap = self._rank(tenant, now_ns)[1] - self._rank(best, now_ns)[1]
-            ends.append(now_ns if gap >= QUANTUM_NS else now_ns + max(LOOK_NS, _closes_ns(tenant, best, gap)))
+            if gap >= QUANTUM_NS:
+                ends.append(now_ns)
+            else:  # until the gap is a quantum: one earns, the other earns and pays
+                mine, theirs = tenant.accounts, best.accounts
+                speed = max(WHOLE + theirs[gpu].lag.rate - mine[gpu].lag.rate for gpu in mine if gpu in theirs)
+                ends.append(now_ns + max(LOOK_NS, (QUANTUM_NS - gap) * WHOLE // max(speed, WHOLE // 100)))
         return max(min(ends), hold.period_start_ns + SLICE_NS)
-
-    def _could_start(self, rival: PolicyTenant, hold: ActiveGrant, now_ns: int) -> bool:
-        """Whether it would have all of its GPUs if this turn ended; a gang that would not, reserves them in time."""
-        return all(gpu in hold.gpus_set or self._free(gpu, rival.name, now_ns) for gpu in rival.accounts)
 
     def _is_due(self, tenant: PolicyTenant, now_ns: int) -> bool:
         """Whether no other tenant that may start on its GPUs is owed more."""
@@ -214,13 +220,6 @@ class FluidPolicy(TokenPolicy):
     def _is_urgent(tenant: PolicyTenant, now_ns: int) -> bool:
         return any(account.is_urgent(now_ns) for account in tenant.accounts.values())
 
-    def _extend(self, tenant: PolicyTenant, hold: ActiveGrant, now_ns: int, actions: list[Action]) -> None:
-        hold.quota_ns = self._turn_ns(tenant, now_ns)
-        hold.told_ns = max(hold.told_ns, now_ns + hold.quota_ns)
-        hold.ended_ns = None
-        self._begin(tenant, now_ns)
-        actions.append(Renew(tenant.name, hold.gpus, hold.quota_ns, hold.told_ns))
-
     def upcoming(self, gpu: str, now_ns: int) -> Upcoming | None:
         """Who is granted this GPU when its occupant has returned or drained; None where that is not certain."""
         found = super().upcoming(gpu, now_ns)
@@ -228,16 +227,14 @@ class FluidPolicy(TokenPolicy):
             return None
         account = self._tenants[found.tenant].accounts[gpu]
         assert isinstance(account, FluidAccount)
-        if self._may_close(account, now_ns) or account.hold_ns():
+        if account.blocked and account.lag.owed_ns(now_ns) < EXACT_NS:
+            return None  # it was stopped ahead of its limit and is barely even: a change of rates might hold it back
+        if account.hold_ns():
             return None  # the occupant's return may be a pause
         # A tenant at rest that is ahead leaves the fluid as soon as it is even and the policy looks: rates change then.
         leaving = [account.lag.may_leave_at_ns(now_ns) for account in self._devices[gpu].members.values()]
         until = min([found.until_ns, *(at for at in leaving if at is not None)])
         return replace(found, until_ns=until, until_wanting_ns=min(until, found.until_wanting_ns))
-
-    def _may_close(self, account: FluidAccount, now_ns: int) -> bool:
-        """Whether its limit might hold it back when rates change: it was stopped ahead of it and is barely even."""
-        return account.blocked and account.lag.owed_ns(now_ns) < EXACT_NS
 
     def _stays_ns(
         self, gpu: str, first: PolicyTenant, rivals: list[PolicyTenant], occupant: PolicyTenant, now_ns: int
@@ -274,20 +271,3 @@ class FluidPolicy(TokenPolicy):
         """The key of a single-GPU tenant in the order of turns, in millionths of a nanosecond: larger goes first."""
         (account,) = tenant.accounts.values()
         return -self._rank(tenant, now_ns)[1] * WHOLE + account.lag.level % WHOLE
-
-    def _end(self, tenant: PolicyTenant, hold: ActiveGrant, now_ns: int, actions: list[Action]) -> None:
-        for account in tenant.accounts.values():
-            assert isinstance(account, FluidAccount)
-            account.lag.fresh = False
-            account.blocked = account.lag.is_held_by_its_limit and account.lag.owed_ns(now_ns) <= -QUANTUM_NS
-        self._revoke(tenant, hold, now_ns, actions)
-
-
-def _closes_ns(holder: PolicyTenant, waiter: PolicyTenant, gap_ns: int) -> int:
-    """How long until the waiter is owed a quantum more than the holder: one earns, the other earns and pays."""
-    speed = max(
-        WHOLE + waiter.accounts[gpu].lag.rate - holder.accounts[gpu].lag.rate
-        for gpu in holder.accounts
-        if gpu in waiter.accounts
-    )
-    return (QUANTUM_NS - gap_ns) * WHOLE // max(speed, WHOLE // 100)

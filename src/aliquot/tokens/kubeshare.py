@@ -1,9 +1,8 @@
 """Turns as in KubeShare: three steps over a sliding window, and grants of one length.
 
 The order (HPDC'20, 4.5): tenants at their limit are left out; of those below their request the one farthest below comes
-first; otherwise the lowest usage. The balance in `promise` measures how far below; the window and the bucket in
-`window` measure usage and limit. The order is evaluated when a grant ends, and shortly before, so that the holder goes
-on if it would be chosen again.
+first; otherwise the lowest usage. A balance measures how far below, the window usage, and a bucket the limit. The
+order is evaluated when a grant ends, and shortly before, so that the holder goes on if it would be chosen again.
 
 The request goes before the limit. The limit is paced by a bucket that saves little, so a tenant whose limit is close to
 its request could not make up for a neighbour's long turn; a tenant below its request is therefore never held back.
@@ -17,14 +16,143 @@ from typing import Final
 from .account import Account, Rank
 from .actions import MS, SECOND, Action, Renew, Share, TokenConfig
 from .device import ActiveGrant
-from .lag import KEPT_NS, Flow, Lag
+from .fluid import KEPT_NS, Flow, Lag
 from .policy import TokenPolicy
-from .promise import WAITING_WINDOWS, PromiseBalance
 from .tenant import PolicyTenant
-from .window import LimitBucket
 
 SURE_NS: Final = 10 * MS
 """How far ahead the window is evaluated: by then a turn that has ended is really over, except for long kernels."""
+WAITING_WINDOWS: Final = 10
+"""What a waiting tenant is owed at most, in windows of its request."""
+
+
+class PromiseBalance:
+    """What a tenant is owed on one GPU: a balance that fills at its request's rate and pays for every charge.
+
+    The sliding window of KubeShare (HPDC'20, 4.5) shows how far a tenant is below its request, but it forgets: with
+    kernels of seconds, which cannot be stopped at a grant's end, the tenant that launches them would get the time that
+    falls out of the window for nothing, at its neighbours' cost. The balance forgets nothing that was promised:
+
+    - while the tenant wants or uses the GPU it is owed `request` of the time, and every charge is paid from that, work
+      that ran past its grant included, however long it ran;
+    - a turn that begins on a balance below zero was lent by a tenant that had enough, so what was lent before is
+      forgiven;
+    - a pause is owed nothing: a tenant that could save up turns by staying away would take them from its neighbours
+      when it comes back, as long as it had saved.
+
+    So among tenants that always want the GPU, whose requests add up to it, each gets its request to within one lump of
+    its work at any time, and exactly in the long run. In nanoseconds, negative when it had more than was promised; held
+    in thousandths of a nanosecond, so that nothing is rounded away.
+    """
+
+    __slots__ = ("_at_ns", "_balance", "_overrun_ns", "_request_milli", "_waiting_cap", "waiting")
+
+    def __init__(self, request_milli: int, window_ns: int, now_ns: int) -> None:
+        self._request_milli = request_milli
+        self._waiting_cap = request_milli * window_ns * WAITING_WINDOWS
+        self._balance = 0
+        self._at_ns = now_ns
+        self.waiting = False
+        self._overrun_ns = 0
+
+    def owed_ns(self, now_ns: int) -> int:
+        """What is owed now; rounds towards less."""
+        self._accrue(now_ns, busy=self.waiting)
+        return self._balance // 1000
+
+    def lead_over(self, other: PromiseBalance) -> int:
+        """How much more is owed to it than to another, in thousandths of a nanosecond, as of when each was asked."""
+        return self._balance - other._balance
+
+    def debt_ns(self, now_ns: int) -> int:
+        """How much of the last turn's overrun is not made up for yet."""
+        return max(0, min(-self.owed_ns(now_ns), self._overrun_ns))
+
+    def wait(self, now_ns: int) -> None:
+        """The tenant wants the GPU from now on."""
+        self._accrue(now_ns, busy=self.waiting)
+        self.waiting = True
+
+    def rest(self, now_ns: int) -> None:
+        """The tenant wants nothing from now on."""
+        self._accrue(now_ns, busy=self.waiting)
+        self.waiting = False
+
+    def begin(self, now_ns: int) -> None:
+        """A turn begins; one that was not owed leaves nothing to make up for but itself."""
+        self._accrue(now_ns, busy=self.waiting)
+        self._balance = max(self._balance, 0)
+        self._overrun_ns = 0
+        self.waiting = False
+
+    def charge(self, end_ns: int, amount_ns: int, *, overrun: bool) -> None:
+        """The tenant was on the GPU until `end_ns` and is charged `amount_ns` of it."""
+        self._accrue(end_ns, busy=True, paid_ns=amount_ns)
+        if overrun:
+            self._overrun_ns += amount_ns
+
+    def owe(self, debt_ns: int) -> None:
+        """A debt of the past, read from a journal."""
+        self._balance -= debt_ns * 1000
+        self._overrun_ns += debt_ns
+
+    def skip(self, now_ns: int) -> None:
+        """Let time pass in which nothing becomes due."""
+        self._at_ns = now_ns
+
+    def reset(self, now_ns: int) -> None:
+        """The tenant has been away for a whole window: nothing is owed to it; what it owes stays."""
+        self._balance = min(self._balance, 0)
+        self._at_ns = now_ns
+
+    def _accrue(self, now_ns: int, *, busy: bool, paid_ns: int = 0) -> None:
+        grown = self._balance + (now_ns - self._at_ns) * self._request_milli - paid_ns * 1000
+        cap = self._waiting_cap if busy else 0
+        self._balance = min(grown, max(self._balance, cap))
+        self._at_ns = now_ns
+
+
+class LimitBucket:
+    """Room under the limit: fills at `limit_milli` per mille of time, pays for every charge, may go below zero.
+
+    A tenant held at 0.6 runs six parts of every ten, instead of six seconds at full speed and then four not at all.
+    Held in thousandths of a nanosecond, so that no share is lost by rounding. A limit of 1000 is no limit.
+    """
+
+    __slots__ = ("_at_ns", "_cap", "_level", "limit_milli", "resume_ns")
+
+    def __init__(self, limit_milli: int, *, resume_ns: int, cap_ns: int, now_ns: int) -> None:
+        """A bucket that allows a grant of `resume_ns` at once and saves up to `cap_ns`."""
+        self.limit_milli = limit_milli
+        self.resume_ns = resume_ns
+        self._cap = cap_ns * 1000
+        self._level = resume_ns * (1000 - limit_milli)
+        self._at_ns = now_ns
+
+    def advance(self, now_ns: int, charged_ns: int = 0) -> None:
+        """Fill up to now and pay for `charged_ns`."""
+        filled = self._level + (now_ns - self._at_ns) * self.limit_milli - charged_ns * 1000
+        self._level = min(filled, self._cap)
+        self._at_ns = now_ns
+
+    def pay(self, charged_ns: int) -> None:
+        """Pay for a charge of the past, read from a journal."""
+        self._level -= charged_ns * 1000
+
+    def open_at_ns(self, now_ns: int) -> int:
+        """From when on a grant of `resume_ns` fits under the limit; now or earlier means at once."""
+        if self.limit_milli >= 1000:
+            return now_ns
+        missing = self.resume_ns * (1000 - self.limit_milli) - self._level
+        wait_from = self._at_ns
+        return wait_from if missing <= 0 else wait_from - (-missing // max(1, self.limit_milli))
+
+    def runway_ns(self, now_ns: int) -> int | None:
+        """How long a grant that starts now stays under the limit; None where there is no limit."""
+        if self.limit_milli >= 1000:
+            return None
+        level = min(self._level + (now_ns - self._at_ns) * self.limit_milli, self._cap)
+        return max(0, level) // (1000 - self.limit_milli)
 
 
 class WindowAccount(Account):
@@ -164,61 +292,32 @@ class KubeSharePolicy(TokenPolicy):
         now_ns: int,
         actions: list[Action],
     ) -> None:
-        self._shorten(tenant, hold, rivals, now_ns)
+        # A waiter ends lent time at the minimum quota, and so does one that is owed more than this whole grant.
+        # Waiters of equal standing do not: taking turns by whole quotas keeps hand-overs rare.
+        if rivals and not hold.shortened:
+            ranks = [] if hold.lent else [self._rank(rival, now_ns) for rival in rivals]
+            owed = max((-rank[1] for rank in ranks if rank[0] == 0), default=0)
+            if hold.lent or (owed > hold.quota_ns and self._rank(tenant, now_ns)[0] != 0):
+                hold.shortened = True
+                hold.deadline_ns = min(hold.deadline_ns, max(now_ns, hold.period_start_ns + self.config.min_quota_ns))
         if now_ns < hold.deadline_ns - self._lead(hold):
             return
-        if self._may_go_on(tenant, hold, rivals, reserved, now_ns) and self._renew(
-            tenant, hold, now_ns, actions, lent=not rivals
-        ):
-            return
+        # The holder goes on if it would be chosen again at once and no gang has reserved its GPU. A tenant that is to
+        # resume there goes first, because its charges do not end before its work does, whatever its share.
+        goes_on = not self._is_anyone_overdue(hold, now_ns)
+        if goes_on and rivals:
+            mine = self._rank(tenant, now_ns)
+            goes_on = hold.gpus_set.isdisjoint(reserved) and not any(self._rank(r, now_ns) < mine for r in rivals)
+        if goes_on and not hold.stopped:
+            quota = self._bounded_quota(tenant, now_ns)
+            if now_ns + quota > hold.deadline_ns + self.config.min_quota_ns // 2:
+                hold.quota_ns, hold.deadline_ns, hold.told_ns = quota, now_ns + quota, now_ns + quota
+                hold.period_start_ns, hold.lent, hold.shortened, hold.ended_ns = now_ns, not rivals, False, None
+                self._begin(tenant, now_ns)
+                actions.append(Renew(tenant.name, hold.gpus, quota, hold.deadline_ns))
+                return
         if now_ns >= self._revoked_at_ns(hold):
             self._revoke(tenant, hold, now_ns, actions)
-
-    def _may_go_on(
-        self,
-        tenant: PolicyTenant,
-        hold: ActiveGrant,
-        rivals: list[PolicyTenant],
-        reserved: Mapping[str, str],
-        now_ns: int,
-    ) -> bool:
-        """Whether the holder would be chosen again at once: no gang has reserved its GPU, and no tenant is to resume
-        there.
-
-        A tenant that is to resume goes first, because its charges do not end before its work does, whatever its share.
-        """
-        if self._is_anyone_overdue(hold, now_ns):
-            return False
-        if not rivals:
-            return True
-        mine = self._rank(tenant, now_ns)
-        return hold.gpus_set.isdisjoint(reserved) and not any(self._rank(rival, now_ns) < mine for rival in rivals)
-
-    def _shorten(self, tenant: PolicyTenant, hold: ActiveGrant, rivals: list[PolicyTenant], now_ns: int) -> None:
-        """A waiter ends lent time at the minimum quota, and so does one that is owed more than this whole grant.
-
-        Waiters of equal standing do not: taking turns by whole quotas keeps hand-overs rare.
-        """
-        if not rivals or hold.shortened:
-            return
-        if not hold.lent:
-            owed = max(-self._rank(rival, now_ns)[1] if self._rank(rival, now_ns)[0] == 0 else 0 for rival in rivals)
-            if owed <= hold.quota_ns or self._rank(tenant, now_ns)[0] == 0:
-                return
-        hold.shortened = True
-        hold.deadline_ns = min(hold.deadline_ns, max(now_ns, hold.period_start_ns + self.config.min_quota_ns))
-
-    def _renew(
-        self, tenant: PolicyTenant, hold: ActiveGrant, now_ns: int, actions: list[Action], *, lent: bool
-    ) -> bool:
-        quota = self._bounded_quota(tenant, now_ns)
-        if hold.stopped or now_ns + quota <= hold.deadline_ns + self.config.min_quota_ns // 2:
-            return False
-        hold.quota_ns, hold.deadline_ns, hold.told_ns = quota, now_ns + quota, now_ns + quota
-        hold.period_start_ns, hold.lent, hold.shortened, hold.ended_ns = now_ns, lent, False, None
-        self._begin(tenant, now_ns)
-        actions.append(Renew(tenant.name, hold.gpus, quota, hold.deadline_ns))
-        return True
 
     def _bounded_quota(self, tenant: PolicyTenant, now_ns: int) -> int:
         """The quota, cut to what its limits leave, and among several tenants to a hundredth of the window.

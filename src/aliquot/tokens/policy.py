@@ -14,19 +14,39 @@ This is what all policies share. The order, the length of a turn and what ends i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from .account import Rank
 from .actions import MS, SECOND, Action, Grant, Revoke, TokenConfig, Upcoming
 from .device import ActiveGrant
-from .gangs import reservations
 from .residual import RESUME_NS
 from .tenant import PolicyTenant
 from .tenants import Tenants
 
 UNKNOWN: Final = -1
 MAX_CARRY_OUT_NS: Final = MS // 2
+
+
+def reservations(ranked: Sequence[PolicyTenant], patience_ns: int, now_ns: int) -> dict[str, str]:
+    """Which GPU is kept for which gang, of the candidates in the order of turns; each gets all of its GPUs or none.
+
+    A gang must have waited for `patience_ns`, and never overtakes a tenant ranked before it: a tenant that is passed
+    over moves up in that order with time, so neither a gang nor its neighbours starve.
+    """
+    reserved: dict[str, str] = {}
+    if not any(len(tenant.accounts) > 1 for tenant in ranked):
+        return reserved
+    claimed: set[str] = set()
+    for tenant in ranked:
+        gang = len(tenant.accounts) > 1
+        if gang and now_ns - (tenant.wanting_since_ns or 0) < patience_ns:
+            continue
+        if gang and claimed.isdisjoint(tenant.accounts):
+            reserved.update(dict.fromkeys(tenant.accounts, tenant.name))
+        if not gang or tenant.name in reserved.values():
+            claimed.update(tenant.accounts)
+    return reserved
 
 
 class TokenPolicy(Tenants):
@@ -56,7 +76,10 @@ class TokenPolicy(Tenants):
         reserved: Mapping[str, str] = {}
         if any(len(tenant.accounts) > 1 for tenant in candidates):
             reserved = reservations(self._in_order(candidates, now_ns), self.config.gang_patience_ns, now_ns)
-        self._expire(now_ns, candidates, reserved, actions)
+        for tenant in self._tenants.values():
+            if (hold := tenant.hold) is not None:
+                rivals = [c for c in candidates if not hold.gpus_set.isdisjoint(c.accounts)]
+                self._review(tenant, hold, rivals, reserved, now_ns, actions)
         self._resume(now_ns, actions)
         if any(device.holder is None for device in self._devices.values()):
             self._assign(now_ns, self._in_order(candidates, now_ns), reserved, actions)
@@ -84,7 +107,25 @@ class TokenPolicy(Tenants):
 
     def next_wake_ns(self) -> int | None:
         """When `tick` has something to do even if nothing happens; None for never. To be asked after `tick`."""
-        return self._next_wake(self._ticked_at_ns) if self._wake_ns == UNKNOWN else self._wake_ns
+        if self._wake_ns != UNKNOWN:
+            return self._wake_ns
+        now_ns = self._ticked_at_ns
+        wakes: list[int] = []
+        for tenant in self._tenants.values():
+            if tenant.hold is not None:
+                lead = tenant.hold.told_ns - self._lead(tenant.hold)
+                wakes += [lead, self._revoked_at_ns(tenant.hold)]
+            elif tenant.wanting_since_ns is not None:
+                wakes += tenant.wakes_ns(now_ns)
+                if len(tenant.accounts) > 1:
+                    wakes.append(tenant.wanting_since_ns + self.config.gang_patience_ns)
+            if tenant.drained:
+                wakes.append(self._kept_until(tenant))
+            wakes += [leave for a in tenant.accounts.values() if (leave := a.lag.leave_at_ns) is not None]
+        for device in self._devices.values():
+            if device.holder is None:
+                wakes += [self._drain_until(n, ended) for n, ended in device.occupants.items() if ended is not None]
+        return min((wake for wake in wakes if wake > now_ns), default=None)
 
     def upcoming(self, gpu: str, now_ns: int) -> Upcoming | None:
         """Who is granted this GPU when its occupant has returned or drained; None where that is not certain.
@@ -92,11 +133,22 @@ class TokenPolicy(Tenants):
         It is what `tick` would decide at any time until then if nothing else happened. To be asked after `tick`, at the
         same time; changes nothing.
         """
-        occupant = self._lone_occupant(gpu)
-        if occupant is None:
+        device = self._devices.get(gpu)
+        if device is None or len(device.occupants) != 1:
             return None
-        returns = occupant.hold is not None
-        members = [self._tenants[name] for name in self._devices[gpu].members]
+        occupant = self._tenants[next(iter(device.occupants))]
+        hold = occupant.hold
+        returns = hold is not None
+        # The end of one that wants more, is to stop, or has work elsewhere or of earlier turns, has other effects too.
+        if occupant.outlived or occupant.drained:
+            return None
+        if hold is None and occupant.residual != {gpu}:
+            return None
+        if hold is not None and (
+            hold.stopped or hold.ended_ns is not None or occupant.residual or occupant.wanting_since_ns is not None
+        ):
+            return None
+        members = [self._tenants[name] for name in device.members]
         waiting = [t for t in members if t.wanting_since_ns is not None and t is not occupant]
         ready = [t for t in waiting if t.open_at_ns(now_ns) <= now_ns]
         if not ready or any(len(t.accounts) > 1 for t in members):
@@ -138,19 +190,6 @@ class TokenPolicy(Tenants):
     ) -> int:
         """For how long at least a waiter goes before all rivals when the occupant is gone; 0 if it may not now."""
 
-    def _lone_occupant(self, gpu: str) -> PolicyTenant | None:
-        """The tenant that alone holds the GPU, or whose work alone is waited for; None if its end has other effects."""
-        device = self._devices.get(gpu)
-        if device is None or len(device.occupants) != 1:
-            return None
-        tenant = self._tenants[next(iter(device.occupants))]
-        hold = tenant.hold
-        if tenant.outlived or tenant.drained or (hold is not None and (hold.stopped or hold.ended_ns is not None)):
-            return None
-        if hold is not None:
-            return tenant if tenant.wanting_since_ns is None and not tenant.residual else None
-        return tenant if tenant.residual == {gpu} else None
-
     def _candidates(self, now_ns: int) -> list[PolicyTenant]:
         """The tenants that wait and are held back neither by a limit nor by unfinished work.
 
@@ -175,23 +214,9 @@ class TokenPolicy(Tenants):
             rank = self._ranks[tenant.name] = min(account.rank(now_ns) for account in tenant.accounts.values())
         return rank
 
-    def _expire(
-        self, now_ns: int, candidates: list[PolicyTenant], reserved: Mapping[str, str], actions: list[Action]
-    ) -> None:
-        """Renew the grants that may go on and revoke those whose time is over."""
-        for tenant in self._tenants.values():
-            if (hold := tenant.hold) is not None:
-                rivals = [c for c in candidates if not hold.gpus_set.isdisjoint(c.accounts)]
-                self._review(tenant, hold, rivals, reserved, now_ns, actions)
-
     def _is_anyone_overdue(self, hold: ActiveGrant, now_ns: int) -> bool:
         """Whether a tenant is to finish what it began on a GPU of this grant."""
         return any(self._tenants[n].is_overdue(now_ns) for gpu in hold.gpus for n in self._devices[gpu].occupants)
-
-    def _is_waited_for(self, tenant: PolicyTenant) -> bool:
-        """Whether another tenant waits for one of its GPUs."""
-        names = {name for gpu in tenant.accounts for name in self._devices[gpu].members}
-        return any(self._tenants[name].wanting_since_ns is not None for name in names if name != tenant.name)
 
     def _lead(self, hold: ActiveGrant) -> int:
         return min(self.config.renew_lead_ns, hold.quota_ns // 4)
@@ -202,8 +227,10 @@ class TokenPolicy(Tenants):
         return hold.deadline_ns - ahead_ns
 
     def _revoke(self, tenant: PolicyTenant, hold: ActiveGrant, now_ns: int, actions: list[Action]) -> None:
-        if hold.ended_ns is not None and self._is_waited_for(tenant):
-            tenant.pay_resume(now_ns - hold.period_start_ns, now_ns)
+        if hold.ended_ns is not None:
+            neighbours = {name for gpu in tenant.accounts for name in self._devices[gpu].members} - {tenant.name}
+            if any(self._tenants[name].wanting_since_ns is not None for name in neighbours):
+                tenant.pay_resume(now_ns - hold.period_start_ns, now_ns)
         tenant.ended_ns = now_ns if hold.ended_ns is None else hold.ended_ns
         tenant.revoked_ns = now_ns
         for gpu in hold.gpus:
@@ -241,7 +268,10 @@ class TokenPolicy(Tenants):
             name, gpus = tenant.name, tenant.accounts
             free = all(self._free(gpu, name, now_ns) and reserved.get(gpu, name) == name for gpu in gpus)
             if free and waited_for.isdisjoint(tenant.residual):
-                self._grant(tenant, now_ns, actions)
+                turn = self._turn_ns(tenant, now_ns)
+                self._begin(tenant, now_ns)
+                tenant.resumes = 0
+                self._enter(tenant, turn, now_ns, actions)
                 if all(device.holder is not None for device in self._devices.values()):
                     return
             else:
@@ -257,12 +287,6 @@ class TokenPolicy(Tenants):
             for other, ended in device.occupants.items()
         )
 
-    def _grant(self, tenant: PolicyTenant, now_ns: int, actions: list[Action]) -> None:
-        turn = self._turn_ns(tenant, now_ns)
-        self._begin(tenant, now_ns)
-        tenant.resumes = 0
-        self._enter(tenant, turn, now_ns, actions)
-
     def _enter(self, tenant: PolicyTenant, quota_ns: int, now_ns: int, actions: list[Action]) -> ActiveGrant:
         gpus = tuple(tenant.accounts)
         hold = tenant.hold = ActiveGrant(gpus, quota_ns, now_ns, now_ns + quota_ns)
@@ -271,21 +295,3 @@ class TokenPolicy(Tenants):
             self._devices[gpu].enter(tenant.name, now_ns)
         actions.append(Grant(tenant.name, gpus, quota_ns, hold.deadline_ns))
         return hold
-
-    def _next_wake(self, now_ns: int) -> int | None:
-        wakes: list[int] = []
-        for tenant in self._tenants.values():
-            if tenant.hold is not None:
-                lead = tenant.hold.told_ns - self._lead(tenant.hold)
-                wakes += [lead, self._revoked_at_ns(tenant.hold)]
-            elif tenant.wanting_since_ns is not None:
-                wakes += tenant.wakes_ns(now_ns)
-                if len(tenant.accounts) > 1:
-                    wakes.append(tenant.wanting_since_ns + self.config.gang_patience_ns)
-            if tenant.drained:
-                wakes.append(self._kept_until(tenant))
-            wakes += [leave for a in tenant.accounts.values() if (leave := a.lag.leave_at_ns) is not None]
-        for device in self._devices.values():
-            if device.holder is None:
-                wakes += [self._drain_until(n, ended) for n, ended in device.occupants.items() if ended is not None]
-        return min((wake for wake in wakes if wake > now_ns), default=None)

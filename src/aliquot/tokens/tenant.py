@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from .account import Account
@@ -14,6 +15,7 @@ LEAST_RATE: Final = WHOLE // 50
 """At least at this rate a tenant earns the time for which it is resumed, also where it requests nothing."""
 
 
+@dataclass(slots=True, eq=False)
 class PolicyTenant:
     """`residual` are the GPUs on which work of the last turn still runs; `drained` those kept for the rest of a gang.
 
@@ -21,34 +23,21 @@ class PolicyTenant:
     `lone` is its account if it has one GPU.
     """
 
-    __slots__ = (
-        "accounts",
-        "drained",
-        "earned_ns",
-        "ended_ns",
-        "hold",
-        "lone",
-        "name",
-        "outlived",
-        "residual",
-        "resumes",
-        "revoked_ns",
-        "wanting_since_ns",
-    )
+    name: str
+    accounts: dict[str, Account]
+    lone: Account | None = field(init=False)
+    hold: ActiveGrant | None = None
+    residual: set[str] = field(default_factory=set)
+    drained: set[str] = field(default_factory=set)
+    outlived: dict[str, int] = field(default_factory=dict)
+    ended_ns: int = 0
+    revoked_ns: int = 0
+    resumes: int = 0
+    earned_ns: int = 0  # when its rate of the fluid has earned the time for which it was resumed
+    wanting_since_ns: int | None = None
 
-    def __init__(self, name: str, accounts: dict[str, Account]) -> None:
-        self.name = name
-        self.accounts = accounts
-        self.lone = next(iter(accounts.values())) if len(accounts) == 1 else None
-        self.hold: ActiveGrant | None = None
-        self.residual: set[str] = set()
-        self.drained: set[str] = set()
-        self.outlived: dict[str, int] = {}
-        self.ended_ns = 0
-        self.revoked_ns = 0
-        self.resumes = 0
-        self.earned_ns = 0  # when its rate of the fluid has earned the time for which it was resumed
-        self.wanting_since_ns: int | None = None
+    def __post_init__(self) -> None:
+        self.lone = next(iter(self.accounts.values())) if len(self.accounts) == 1 else None
 
     def is_idle(self) -> bool:
         """Whether it neither wants a GPU nor has anything on one."""

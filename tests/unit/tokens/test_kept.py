@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aliquot.tokens import MS, SECOND, Grant, Revoke, Share, TokenConfig, Turns, token_policy
-from aliquot.tokens.kept import LOOKS, AccountSnapshot, Kept
+from aliquot.tokens.account import LOOKS, AccountSnapshot, Kept
 
 W = 10 * SECOND
 

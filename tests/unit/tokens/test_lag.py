@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aliquot.tokens import MS, SECOND, FluidPolicy, Grant, Share
-from aliquot.tokens.fluid import WHOLE
-from aliquot.tokens.lag import KEPT_NS, Flow, Lag
+from aliquot.tokens.fluid import KEPT_NS, WHOLE, Flow, Lag
 
 SHARES = (Share(200, 500), Share(300, 1000), Share(500, 500), Share(0, 1000))
 STEPS = st.lists(

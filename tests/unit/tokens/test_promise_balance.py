@@ -1,7 +1,7 @@
 """What a tenant is owed: how the balance fills, what it pays for, and what is forgiven."""
 
 from aliquot.tokens import MS, SECOND
-from aliquot.tokens.promise import PromiseBalance
+from aliquot.tokens.kubeshare import PromiseBalance
 
 
 def balance_of(request_milli: int, *, waiting: bool = True) -> PromiseBalance:

@@ -13,8 +13,8 @@ import numpy as np
 
 from aliquot.lib.arrays import FloatArray
 from aliquot.tokens import SECOND, Share, TokenConfig, Turns, token_policy
+from aliquot.tokens.account import SLACK_MILLI, WHOLE_WINDOW
 from aliquot.tokens.fluid import WHOLE, rates
-from aliquot.tokens.kept import SLACK_MILLI, WHOLE_WINDOW
 
 from .mixes import Mix
 from .node import STEP_NS, MachineSpeeds, SimulatedNode
