@@ -19,7 +19,7 @@ from cluster.control_plane import ControlPlane
 from cluster.parts import Part
 from scheduling import PLAN, PORT, ROOT, eventually, gpu_pod, percent, pods_of
 
-from aliquot.cli.scheduler import scheduler
+from aliquot.cli.programs import scheduler
 from aliquot.kube.api import MERGE, Api
 from aliquot.kube.errors import KubeError
 from aliquot.node.settings import node_settings

@@ -22,7 +22,7 @@ from work import counted
 
 from aliquot.arbiter.journal import Journal
 from aliquot.cli.main import main
-from aliquot.cli.topo_facts import read_used
+from aliquot.cli.topo import read_used
 from aliquot.driver.emulation import parse_spec
 from aliquot.driver.policies import maker
 from aliquot.kube import names

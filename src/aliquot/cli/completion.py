@@ -35,30 +35,7 @@ def completion(shell: str) -> None:
     click.echo(made(click.get_current_context().find_root().command, {}, "aliquot", "_ALIQUOT_COMPLETE").source())
 
 
-def resource_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """After `get`: the kinds, then the names of what is of that kind."""
-    from aliquot.cli.kinds import kind_names, read_words
-    from aliquot.model.errors import AliquotError
-    from aliquot.standalone.wire import GpusCall, TenantsCall
-
-    words = ctx.params.get(param.name or "") or ()
-    if not words:
-        return [CompletionItem(word) for word in kind_names() if word.startswith(incomplete)]
-    try:
-        kinds, _ = read_words(words)
-    except AliquotError:
-        return []
-    if kinds == ["sharepods"]:
-        return sharepod_names(ctx, param, incomplete)
-    names: list[str] = []
-    if kinds == ["tenants"] and (tenants := _answer(TenantsCall())) is not None:
-        names = [tenant.name for tenant in tenants.tenants]
-    elif kinds == ["gpus"] and (gpus := _answer(GpusCall())) is not None:
-        names = [str(gpu.index) for gpu in gpus.gpus]
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-def _answer(call: Call[A]) -> A | None:
+def answer_of(call: Call[A]) -> A | None:
     """The engine's answer, None where no engine answers: completion must not print errors."""
     from aliquot.cli.calling import ask_engine
     from aliquot.model.errors import AliquotError
@@ -73,7 +50,7 @@ def sharepod_names(_ctx: click.Context, _param: click.Parameter, incomplete: str
     """The SharePods of the engine that is up, by full name and, in the namespace `default`, by name alone."""
     from aliquot.standalone.wire import PodsCall
 
-    answer = _answer(PodsCall())
+    answer = answer_of(PodsCall())
     pods = [] if answer is None else answer.pods
     names = {name: pod.phase for pod in pods for name in (pod.name, pod.name.removeprefix("default/"))}
     return [CompletionItem(name, help=phase) for name, phase in sorted(names.items()) if name.startswith(incomplete)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -33,6 +32,7 @@ def convert(files: tuple[str, ...], target: str, aliyun_unit: str, output: str) 
     not understood, or that have no counterpart, are reported on stderr, one line each, and make the exit status 1.
     """
     from aliquot.cli.calling import read_text
+    from aliquot.cli.forms import text_of
     from aliquot.kube.convert import convert as convert_document
     from aliquot.kube.convert import who
     from aliquot.kube.dialects import NATIVE, foreign
@@ -47,15 +47,11 @@ def convert(files: tuple[str, ...], target: str, aliyun_unit: str, output: str) 
     for one in made:
         for note in one.notes:
             click.echo(f"{who(one.document)}: {note}", err=True)
-    click.echo(_text([one.document for one in made], output), nl=False)
-    if any(one.notes for one in made):
-        click.get_current_context().exit(1)
-
-
-def _text(documents: list[dict[str, Any]], output: str) -> str:
-    import yaml
-
+    documents = [one.document for one in made]
     if output == "json":
         whole = documents[0] if len(documents) == 1 else {"apiVersion": "v1", "kind": "List", "items": documents}
-        return json.dumps(whole, indent=2) + "\n"
-    return "---\n".join(yaml.safe_dump(d, sort_keys=False, allow_unicode=True) for d in documents)
+        click.echo(text_of("json", whole))
+    else:
+        click.echo("---\n".join(text_of("yaml", document) for document in documents), nl=False)
+    if any(one.notes for one in made):
+        click.get_current_context().exit(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from aliquot.arbiter.records import Status
 from aliquot.cli.calling import arbiter_status, ask_engine
 from aliquot.cli.forms import show
 from aliquot.cli.options import output_option
+from aliquot.model.errors import AliquotError
+from aliquot.model.extras import EXTRAS, adding, installed
 from aliquot.model.findings import Finding
 
 
@@ -30,62 +32,47 @@ def doctor(of_node: bool, root: Path, config: Path | None, output: str) -> int:
     """Check this machine: driver, protection level, and how to fix each problem; exit status 1 when there is one."""
     if not of_node and (config is not None or root != Path("/")):
         raise click.UsageError("--root and --config are about a node; give --node with them")
-    return report(examine_node(root, config) if of_node else examine(), output)
+    if not of_node:
+        return report(examine(), output)
+    from aliquot.node.doctor.checks import examine as examine_host
+    from aliquot.node.doctor.reading import read_host
+    from aliquot.node.settings import node_settings
+
+    return report(examine_host(read_host(node_settings(config), root)), output)
 
 
 def report(findings: Sequence[Finding], form: str) -> int:
     """Print findings, for people or for programs; the exit status."""
     sound = all(finding.state != "fault" for finding in findings)
-    show(form, {"ok": sound, "findings": [asdict(finding) for finding in findings]}, lambda: _lines(findings))
+    width = max(len(finding.what) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.state:<5}  {finding.what:<{width}}  {finding.found}")
+        if finding.way_out:
+            lines.append(f"{'':<5}  {'':<{width}}  -> {finding.way_out}")
+    show(form, {"ok": sound, "findings": [asdict(finding) for finding in findings]}, lambda: lines)
     return 0 if sound else 1
 
 
-def _lines(findings: Sequence[Finding]) -> Iterator[str]:
-    width = max(len(finding.what) for finding in findings)
-    for finding in findings:
-        yield f"{finding.state:<5}  {finding.what:<{width}}  {finding.found}"
-        if finding.way_out:
-            yield f"{'':<5}  {'':<{width}}  -> {finding.way_out}"
-
-
-def examine_node(root: Path, config: Path | None) -> list[Finding]:
-    """A node of a cluster, whose root is mounted at `root`.
-
-    Raises:
-        BadSettings: the agent's settings cannot be read.
-    """
-    from aliquot.node.doctor.checks import examine as examine_host
-    from aliquot.node.doctor.reading import read_host
-    from aliquot.node.settings import node_settings
-
-    return examine_host(read_host(node_settings(config), root))
-
-
 def examine() -> list[Finding]:
-    """Everything, in the order in which it matters."""
-    return [
-        *_native(),
-        *_driver(),
-        *_injection(),
-        *_protection(),
-        *_extras(),
-        *_engine(),
-    ]
-
-
-def _extras() -> list[Finding]:
-    """The optional parts of the package, those that are missing with how they are installed."""
-    from aliquot.model.extras import EXTRAS, adding, installed
-
-    return [
+    """This machine, in the order in which it matters; last the optional parts of the package, and the engine."""
+    protection = Finding(
+        "protection",
+        "note",
+        "cooperative: a library in the program enforces its share; a hostile program is not stopped",
+        "for untrusted programs use MIG or separate machines; in a cluster the node's agent can audit",
+    )
+    extras = [
         Finding(f"extra {extra}", "ok", "installed")
         if installed(extra)
         else Finding(f"extra {extra}", "note", "not installed", adding(extra))
         for extra in EXTRAS
     ]
+    return [*_native(), *_driver(), _injection(), protection, *extras, *_engine()]
 
 
 def _native() -> list[Finding]:
+    """The parts in C: the hook, whose copies can name their tenant, and the emulated libraries."""
     from aliquot.driver.injection import InjectionError, patched
     from aliquot.driver.native import (
         EMULATED_CUDA,
@@ -116,6 +103,7 @@ def _native() -> list[Finding]:
 
 
 def _driver() -> list[Finding]:
+    """The NVIDIA driver and its GPUs."""
     from aliquot.driver.discovery import NoDriver, find_driver, find_gpus
     from aliquot.model.quantities import format_mib
 
@@ -145,7 +133,8 @@ def _driver() -> list[Finding]:
     return findings
 
 
-def _injection() -> list[Finding]:
+def _injection() -> Finding:
+    """How the hook comes before the driver here."""
     from aliquot.driver.injection import probe_substitution
     from aliquot.driver.mounts import SYSTEM_CACHE, LinkerCacheError, ldconfig
 
@@ -158,80 +147,62 @@ def _injection() -> list[Finding]:
         reason = reason or str(error)
     if not reason:
         how = "as root" if os.geteuid() == 0 else "in a user namespace"
-        return [Finding("injection", "ok", f"substitution, in a private mount namespace {how}")]
+        return Finding("injection", "ok", f"substitution, in a private mount namespace {how}")
     way_out = (
         "programs run by library path instead, which a program can lose by clearing its environment; "
         "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
         "kernel.apparmor_restrict_unprivileged_userns=0) or run as root"
     )
-    return [Finding("injection", "note", f"library path; substitution is not possible ({reason})", way_out)]
-
-
-def _protection() -> list[Finding]:
-    return [
-        Finding(
-            "protection",
-            "note",
-            "cooperative: a library in the program enforces its share; a hostile program is not stopped",
-            "for untrusted programs use MIG or separate machines; in a cluster the node's agent can audit",
-        )
-    ]
+    return Finding("injection", "note", f"library path; substitution is not possible ({reason})", way_out)
 
 
 def _engine() -> list[Finding]:
-    from aliquot.model.errors import AliquotError
+    """The engine that is up with its arbiter, or where one would be; and histories that could not be read."""
     from aliquot.standalone.client import NoEngine
     from aliquot.standalone.paths import HISTORY_FILES, RuntimeDir, RuntimeDirError, runtime_dir, state_dir
     from aliquot.standalone.wire import InfoCall
+    from aliquot.web.history.file import damaged_note
 
-    runtime = RuntimeDir(runtime_dir())
+    runtime, findings = RuntimeDir(runtime_dir()), []
     try:
         facts = ask_engine(InfoCall())
     except NoEngine:
-        runtime_finding = []
         try:
             existed = runtime.root.exists()
             runtime.create()
             if not existed:
                 runtime.root.rmdir()
         except RuntimeDirError as error:
-            runtime_finding = [Finding("runtime dir", "fault", str(error), "set ALIQUOT_RUNTIME_DIR")]
-        found = [Finding("engine", "ok", f"none is up at {runtime.root}; a run starts its own")]
-        return [*runtime_finding, *found, *_history([state_dir() / name for name in HISTORY_FILES])]
+            findings.append(Finding("runtime dir", "fault", str(error), "set ALIQUOT_RUNTIME_DIR"))
+        findings.append(Finding("engine", "ok", f"none is up at {runtime.root}; a run starts its own"))
+        histories = [state_dir() / name for name in HISTORY_FILES]
     except AliquotError as error:
         return [Finding("engine", "fault", str(error), f"look into {runtime.engine_log}; end it and start again")]
-    machine = f"emulating {facts.emulate}" if facts.emulate else "on this machine's GPUs"
-    up = f"up at {runtime.root}, {machine}, {facts.tenants} tenants, pid {facts.pid}"
-    kept = [Path(facts.history)] if facts.history else []
-    return [Finding("engine", "ok", up), *_arbiter(), *_history(kept)]
-
-
-def _history(files: Iterable[Path]) -> list[Finding]:
-    """What was put aside because it could not be read."""
-    from aliquot.web.history.file import damaged_note
-
+    else:
+        machine = f"emulating {facts.emulate}" if facts.emulate else "on this machine's GPUs"
+        up = f"up at {runtime.root}, {machine}, {facts.tenants} tenants, pid {facts.pid}"
+        status = arbiter_status()
+        findings += [Finding("engine", "ok", up), *([] if status is None else _arbiter(status))]
+        histories = [Path(facts.history)] if facts.history else []
     way_out = "sqlite3 FILE .recover saves what can be read of it; delete it when you do not need it"
-    notes = [note for file in files if (note := damaged_note(file))]
-    return [Finding("history", "note", note, way_out) for note in notes]
+    notes = [note for file in histories if (note := damaged_note(file))]
+    return findings + [Finding("history", "note", note, way_out) for note in notes]
 
 
-def _arbiter() -> list[Finding]:
+def _arbiter(status: Status) -> list[Finding]:
     """The arbiter's settings, and programs that NVML sees on GPUs with tenants and that are none of them."""
-    status = arbiter_status()
-    if status is None:
-        return []
-    kept = f"turns: {status.turns}, window {status.window_ms / 1000:g} s, when it is away: {status.fail_policy}"
-    findings = [Finding("arbiter", "ok", kept), *unhooked(status)]
-    pids = sorted({seen.pid for gpu in status.gpus for seen in gpu.unregistered})
+    turns = f"turns: {status.turns}, window {status.window_ms / 1000:g} s, when it is away: {status.fail_policy}"
+    findings = [Finding("arbiter", "ok", turns), *unhooked(status)]
+    pids = sorted({process.pid for gpu in status.gpus for process in gpu.unregistered})
     if not status.compared or not pids:
         return findings
     named = ", ".join(map(str, pids[:8])) + (f" and {len(pids) - 8} more" if len(pids) > 8 else "")
-    found = f"processes on shared GPUs that have no share: {named}"
-    return [*findings, Finding("unregistered", "note", found, "start them with aliquot run, or end them")]
+    text = f"processes on shared GPUs that have no share: {named}"
+    return [*findings, Finding("unregistered", "note", text, "start them with aliquot run, or end them")]
 
 
 def unhooked(status: Status) -> list[Finding]:
     """Tenants whose programs got driver functions that the hook could not intercept, or ran unhooked."""
-    told = records.unhooked(status)
+    sentences = records.unhooked(status)
     way_out = "their share or memory limit may not hold; report the driver's version with this line"
-    return [Finding("hook", "fault", "; ".join(told), way_out)] if told else []
+    return [Finding("hook", "fault", "; ".join(sentences), way_out)] if sentences else []

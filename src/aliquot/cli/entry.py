@@ -19,12 +19,24 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 
 def main() -> None:
     """`aliquot`."""
-    interruptible(_aliquot)
+
+    def program() -> None:
+        from aliquot.cli.main import main as run
+
+        run()
+
+    interruptible(program)
 
 
 def kubectl() -> None:
     """`kubectl aliquot`."""
-    interruptible(_kubectl)
+
+    def program() -> None:
+        from aliquot.cli.kubectl import main as run
+
+        run()
+
+    interruptible(program)
 
 
 def interruptible(run: Callable[[], None]) -> None:
@@ -63,15 +75,3 @@ def open_standard_streams() -> None:
     # that is to read it says that it is closed.
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
-
-
-def _aliquot() -> None:
-    from aliquot.cli.main import main as run
-
-    run()
-
-
-def _kubectl() -> None:
-    from aliquot.cli.kubectl import main as run
-
-    run()

@@ -64,30 +64,22 @@ def explain(
     if wanted["gpu_request"] is not None:
         requests = [("the request", gpu_request(wanted))]
     elif file is not None:
-        requests = _of_file(file)
+        from aliquot.standalone.documents import read_documents
+
+        requests = [(pod.full_name, pod.request) for pod in read_documents(read_text(file), file)]
     if emulate or ledger_file:
-        found = _imagined(emulate, ledger_file, policy, requests)
+        explanations = _imagined(emulate, ledger_file, policy, requests)
     else:
-        found = _asked(name.removeprefix("sharepod/"), requests)
+        from aliquot.standalone.wire import ExplainCall
+
+        subject = name.removeprefix("sharepod/")
+        calls = [ExplainCall(subject)] if requests is None else [ExplainCall(who, one) for who, one in requests]
+        explanations = [one for call in calls for one in ask_engine(call).explanations]
     if output == "json":
-        click.echo(json.dumps([{"name": one.name, **one.facts} for one in found], indent=2))
+        click.echo(json.dumps([{"name": one.name, **one.facts} for one in explanations], indent=2))
         return
-    for line in [line for one in found for line in one.lines] or ["nothing waits"]:
+    for line in [line for one in explanations for line in one.lines] or ["nothing waits"]:
         click.echo(line)
-
-
-def _of_file(file: str) -> list[tuple[str, GpuRequest]]:
-    from aliquot.standalone.documents import read_documents
-
-    return [(pod.full_name, pod.request) for pod in read_documents(read_text(file), file)]
-
-
-def _asked(name: str, requests: list[tuple[str, GpuRequest]] | None) -> list[ExplanationFacts]:
-    """The answer of the running engine."""
-    from aliquot.standalone.wire import ExplainCall
-
-    calls = [ExplainCall(name)] if requests is None else [ExplainCall(who, one) for who, one in requests]
-    return [one for call in calls for one in ask_engine(call).explanations]
 
 
 def _imagined(

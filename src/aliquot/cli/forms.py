@@ -28,6 +28,7 @@ _EXAMPLES: Final = {JSONPATH: "'{.items[*].name}'", COLUMNS: "NAME:.name,MEMORY:
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 _QUOTED: Final = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')""")
 _NAME: Final = re.compile(r"\.((?:\\.|[^.\[\\\]])+)")
+_ESCAPED: Final = re.compile(r"\\(.)")
 
 
 class BadPath(UserError):
@@ -60,8 +61,16 @@ class Path:
             rest = f".{rest}"
         elif rest.startswith(".["):
             rest = rest[1:]
+
+        def bracketed(match: re.Match[str]) -> str:
+            """A name with escaped dots as a name in brackets."""
+            name = _ESCAPED.sub(r"\1", match[1])
+            return match[0] if name == match[1] else f"[{json.dumps(name)}]"
+
+        parts = _QUOTED.split(rest if rest != "." else "")  # every second part is quoted text, which stays as it is
+        parts[::2] = [_NAME.sub(bracketed, part) for part in parts[::2]]
         try:
-            compiled = JSONPathEnvironment().compile(f"${_bracketed(rest) if rest != '.' else ''}")
+            compiled = JSONPathEnvironment().compile(f"${''.join(parts)}")
         except (JSONPathError, ValueError, RecursionError) as error:
             reason = str(error).partition("\n")[0]
             raise BadPath(f'"{written:.60}" is not a path: {reason}; write one such as .name or .gpus[0]') from None
@@ -70,19 +79,6 @@ class Path:
     def found(self, here: Any, root: Any) -> list[Any]:
         """What it leads to."""
         return list(self.compiled.findall(root if self.from_root else here))
-
-
-def _bracketed(path: str) -> str:
-    """Names with escaped dots as names in brackets; quoted text stays as it is."""
-    parts = _QUOTED.split(path)
-    for n in range(0, len(parts), 2):
-        parts[n] = _NAME.sub(lambda match: _step(match[1]) if "\\" in match[1] else match[0], parts[n])
-    return "".join(parts)
-
-
-def _step(name: str) -> str:
-    plain = re.sub(r"\\(.)", r"\1", name)
-    return f"[{json.dumps(plain)}]"
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,7 @@ class Template:
             if not braced:
                 open_parts[-1].append(piece)
             elif _QUOTED.fullmatch(word):
-                open_parts[-1].append(_unquoted(word))
+                open_parts[-1].append(_ESCAPED.sub(lambda match: _ESCAPES.get(match[1], match[1]), word[1:-1]))
             elif word == "end":
                 if len(open_parts) == 1:
                     raise BadPath("{end} has no {range} before it")
@@ -160,28 +156,16 @@ def _pieces(text: str) -> Iterator[tuple[bool, str]]:
             yield False, text[at : opened if opened >= 0 else len(text)]
         if opened < 0:
             return
-        closed = _closing(text, opened + 1)
+        closed = opened + 1
+        while closed < len(text) and text[closed] != "}":
+            quoted = _QUOTED.match(text, closed)
+            if quoted is None and text[closed] in "\"'":
+                raise BadPath(f"{text[closed:][:60]} has no closing quote")
+            closed = quoted.end() if quoted else closed + 1
+        if closed >= len(text):
+            raise BadPath(f'"{text[opened:][:61]}" has no closing brace')
         yield True, text[opened + 1 : closed]
         at = closed + 1
-
-
-def _closing(text: str, at: int) -> int:
-    began = at
-    while at < len(text) and text[at] != "}":
-        if text[at] in "\"'":
-            quoted = _QUOTED.match(text, at)
-            if quoted is None:
-                raise BadPath(f"{text[at:][:60]} has no closing quote")
-            at = quoted.end()
-        else:
-            at += 1
-    if at >= len(text):
-        raise BadPath(f'"{{{text[began:][:60]}" has no closing brace')
-    return at
-
-
-def _unquoted(word: str) -> str:
-    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), word[1:-1])
 
 
 def _text(value: Any) -> str:
@@ -216,10 +200,11 @@ class CustomColumns:
 
     def table(self, objects: Sequence[Any]) -> list[list[str]]:
         """The headers, and a row for each object."""
-        return [
-            list(self._paths),
-            *([_cell(path.found(each, each)) for path in self._paths.values()] for each in objects),
-        ]
+        rows = [list(self._paths)]
+        for each in objects:
+            values = ([value for value in path.found(each, each) if value is not None] for path in self._paths.values())
+            rows.append([",".join(map(_text, found)) or NONE for found in values])
+        return rows
 
 
 def _columns(text: str) -> Iterator[str]:
@@ -233,10 +218,6 @@ def _columns(text: str) -> Iterator[str]:
             began = at + 1
         at = quoted.end() if quoted else at + 1
     yield text[began:]
-
-
-def _cell(found: Sequence[Any]) -> str:
-    return ",".join(_text(value) for value in found if value is not None) or NONE
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,89 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import click
+import msgspec
+from click.shell_completion import CompletionItem
 
 from aliquot.cli.calling import ask_engine, full_name, short_name
-from aliquot.cli.completion import resource_words
+from aliquot.cli.completion import answer_of, sharepod_names
 from aliquot.cli.forms import Form, form_option, text_of
-from aliquot.cli.hours import CSV, HoursView, hours_options, refuse_hours_options
-from aliquot.cli.kinds import HOURS, read_words
+from aliquot.cli.hours import CSV, HOURS, HoursView, hours_options, refuse_hours_options
 from aliquot.cli.tables import Table, aligned, gpu_table, pod_table, tenant_table
-from aliquot.lib.misspelt import hint
-from aliquot.model.errors import UserError
+from aliquot.lib.misspelt import closest, hint
+from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.selectors import Term, parse_selector, selects
 from aliquot.standalone.wire import GpuFacts, GpusCall, HoursCall, PodFacts, PodsCall, TenantFacts, TenantsCall
 
 WATCH_EVERY_S: Final = 0.3
 FORMS: Final = ("text", "wide", "json", "yaml", "name", CSV)
 _CHANGING: Final = {"age_s", "events"}
+KINDS: Final = {
+    "sharepods": ("sharepod", "sp", "shp", "pods", "pod", "po"),
+    "tenants": ("tenant", "tn", "runs", "run"),
+    "gpus": ("gpu", "devices", "device"),
+}
+"""Kind -> its other names."""
+ALL: Final = "all"
+_NAMES: Final = {
+    name: kind for kind, others in {**KINDS, HOURS: ("hour", "gpu-hours")}.items() for name in (kind, *others)
+}
+"""GPU-hours are of a time that has passed, so they are not among `all`."""
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("node", "nodes", "no"), "an engine is of one machine; its GPUs are listed by aliquot get gpus"),
+    **dict.fromkeys(("namespace", "namespaces", "ns"), "SharePods with their namespaces are listed by aliquot get -A"),
+}
+"""What shows the nearest thing to a kind of Kubernetes that an engine does not have."""
 Fact = PodFacts | TenantFacts | GpuFacts
 """One line of a list."""
+
+
+def read_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Kinds and names of `sharepods a b`, `sharepod/a`, `gpus,tenants`, `all` or nothing, which is all SharePods.
+
+    Raises:
+        UserError: a word names no kind.
+    """
+    if not words:
+        return ["sharepods"], []
+    kind, stroke, name = words[0].partition("/")
+    if stroke and kind in _NAMES:
+        names = [name, *(word.removeprefix(f"{kind}/") for word in words[1:])]
+        return [_NAMES[kind]], names
+    if words[0] == ALL:
+        if len(words) > 1:
+            raise UserError("all is every kind, and takes no name: aliquot get all")
+        return list(KINDS), []
+    kinds = []
+    for word in words[0].split(","):
+        if word not in _NAMES:
+            close = closest(word, [*_NAMES, ALL])
+            way_out = f"did you mean {close}?" if close else f"list {', '.join(KINDS)}, {HOURS} or all"
+            raise UserError(f'"{word:.60}" is no kind of resource; {_ELSEWHERE.get(word, way_out)}')
+        kinds.append(_NAMES[word])
+    if HOURS in kinds and (len(kinds) > 1 or len(words) > 1):
+        raise UserError("hours are listed alone and without names; choose what they are summed by with --by")
+    if len(kinds) > 1 and len(words) > 1:
+        raise UserError(f"names belong to one kind, {words[0]} are {len(kinds)}; write one kind before the names")
+    return kinds, list(words[1:])
+
+
+def resource_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For completion: the kinds, then the names of what is of that kind."""
+    words = ctx.params.get(param.name or "") or ()
+    if not words:
+        return [CompletionItem(word) for word in (*_NAMES, ALL) if word.startswith(incomplete)]
+    try:
+        kinds, _ = read_words(words)
+    except AliquotError:
+        return []
+    if kinds == ["sharepods"]:
+        return sharepod_names(ctx, param, incomplete)
+    names: list[str] = []
+    if kinds == ["tenants"] and (tenants := answer_of(TenantsCall())) is not None:
+        names = [tenant.name for tenant in tenants.tenants]
+    elif kinds == ["gpus"] and (gpus := answer_of(GpusCall())) is not None:
+        names = [str(gpu.index) for gpu in gpus.gpus]
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 @dataclass(frozen=True)
@@ -40,6 +106,49 @@ class Query:
     form: Form
     headers: bool = True
     watched: bool = False
+
+    @property
+    def one(self) -> bool:
+        """Whether one thing was named: programs then get that object, and a list in any other case, as of kubectl."""
+        return len(self.names) == 1
+
+    def facts(self, kind: str) -> tuple[list[Fact], UserError | None]:
+        """Everything of a kind that has the namespace, the labels and the names, in the order of the names.
+
+        The error is that of the first name that does not exist.
+        """
+        facts: Sequence[Fact]
+        if kind == "tenants":
+            facts = ask_engine(TenantsCall()).tenants
+        elif kind == "gpus":
+            facts = ask_engine(GpusCall()).gpus
+        else:
+            inside = f"{self.namespace}/" if self.namespace else ""
+            pods = ask_engine(PodsCall()).pods
+            facts = [pod for pod in pods if pod.name.startswith(inside) and selects(self.selector, pod.labels)]
+        if not self.names:
+            return [*facts], None
+        by_name = {name: fact for fact in facts for name in _names(fact)}
+        named: list[Fact] = []
+        missing: UserError | None = None
+        for written in self.names:
+            name = full_name(written, self.namespace) if kind == "sharepods" else written
+            if name in by_name:
+                named.append(by_name[name])
+            elif missing is None:
+                near = hint(name, [_names(fact)[0] for fact in facts], prefix=f"{self.namespace or 'default'}/")
+                missing = UserError(f'there is no {kind.removesuffix("s")} "{written:.100}"; {near}')
+        return named, missing
+
+    def table(self, facts: Sequence[Fact]) -> Table:
+        """The facts, which are of one kind, as rows under their headers."""
+        wide = self.form.word == "wide"
+        if pods := [fact for fact in facts if isinstance(fact, PodFacts)]:
+            reasons = self.watched or any(pod.message for pod in pods)
+            return pod_table(pods, wide=wide, namespaces=self.everywhere, reasons=reasons)
+        if tenants := [fact for fact in facts if isinstance(fact, TenantFacts)]:
+            return tenant_table(tenants, wide=wide)
+        return gpu_table([fact for fact in facts if isinstance(fact, GpuFacts)], wide=wide)
 
 
 @click.command()
@@ -77,7 +186,8 @@ def get(
     if kinds == [HOURS]:
         if selector or watch or no_headers or form.word == "name":
             raise UserError("-l, -w, --no-headers and -o name are for what is there now; hours are a table with totals")
-        _print_hours(HoursView(since, by, form, namespace))
+        view = HoursView(since, by, form, namespace)
+        view.print(ask_engine(HoursCall(view.since)).hours)
         return
     refuse_hours_options(since, by, form, kinds)
     if (namespace or selector) and kinds != ["sharepods"]:
@@ -86,66 +196,22 @@ def get(
     if watch and len(kinds) > 1:
         raise UserError(f"-w watches one kind, {len(kinds)} were named; write one of {', '.join(kinds)}")
     query = Query(kinds, names, namespace, everywhere, parse_selector(selector), form, not no_headers, watch)
-    if "sharepods" in kinds and not names:
-        _tell_lost(namespace)
+    if "sharepods" in kinds and not names:  # SharePods that a killed engine had are in no list
+        lost = ask_engine(PodsCall()).lost
+        mine = {name: phase for name, phase in lost.items() if name.startswith(f"{namespace}/" if namespace else "")}
+        if mine:
+            from aliquot.standalone.roster import told
+
+            click.echo(f"aliquot: {told(mine)}", err=True)
     if watch:
         _watch(query)
         return
-    found = {kind: _facts(query, kind) for kind in kinds}
-    named = {kind: _named(query, kind, facts) for kind, facts in found.items()}
-    missing = _missing(query, kinds[0], found[kinds[0]])
-    if missing is None or any(named.values()):
-        _print(query, named)
+    found = {kind: query.facts(kind) for kind in kinds}
+    _, missing = found[kinds[0]]
+    if missing is None or any(facts for facts, _ in found.values()):
+        _print(query, {kind: facts for kind, (facts, _) in found.items()})
     if missing is not None:
         raise missing
-
-
-def _tell_lost(namespace: str) -> None:
-    """Name on stderr the SharePods that a killed engine had: they are in no list, and nothing else tells of them."""
-    from aliquot.standalone.roster import told
-
-    lost = ask_engine(PodsCall()).lost
-    mine = {name: phase for name, phase in lost.items() if name.startswith(f"{namespace}/" if namespace else "")}
-    if mine:
-        click.echo(f"aliquot: {told(mine)}", err=True)
-
-
-def _print_hours(view: HoursView) -> None:
-    view.print(ask_engine(HoursCall(view.since)).hours)
-
-
-def _facts(query: Query, kind: str) -> list[Fact]:
-    """Everything of a kind that has the namespace and the labels."""
-    if kind == "tenants":
-        return [*ask_engine(TenantsCall()).tenants]
-    if kind == "gpus":
-        return [*ask_engine(GpusCall()).gpus]
-    inside = f"{query.namespace}/" if query.namespace else ""
-    pods = ask_engine(PodsCall()).pods
-    return [pod for pod in pods if pod.name.startswith(inside) and selects(query.selector, pod.labels)]
-
-
-def _named(query: Query, kind: str, facts: list[Fact]) -> list[Fact]:
-    """Those that are named, in that order; all where none is."""
-    if not query.names:
-        return facts
-    known = {name: fact for fact in facts for name in _names(fact)}
-    return [known[name] for name in _wanted(query, kind) if name in known]
-
-
-def _wanted(query: Query, kind: str) -> list[str]:
-    return [full_name(name, query.namespace) if kind == "sharepods" else name for name in query.names]
-
-
-def _missing(query: Query, kind: str, facts: list[Fact]) -> UserError | None:
-    """The error of the first name that does not exist."""
-    known = {name for fact in facts for name in _names(fact)}
-    there = [_names(fact)[0] for fact in facts]
-    for name, written in zip(_wanted(query, kind), query.names, strict=True):
-        if name not in known:
-            near = hint(name, there, prefix=f"{query.namespace or 'default'}/")
-            return UserError(f'there is no {kind.removesuffix("s")} "{written:.100}"; {near}')
-    return None
 
 
 def _names(fact: Fact) -> list[str]:
@@ -155,153 +221,99 @@ def _names(fact: Fact) -> list[str]:
     return [fact.name, short_name(fact.name)] if isinstance(fact, TenantFacts) else [fact.name]
 
 
-def _print(query: Query, found: dict[str, list[Fact]]) -> None:
+def _print(query: Query, lists: dict[str, list[Fact]]) -> None:
+    """Print lists of things by their kind."""
     form = query.form.word
-    every = [fact for kind in found for fact in found[kind]]
-    if (text := _picked(query, every)) is not None:
-        click.echo(text, nl=False)
-        return
-    if form == "yaml" and every and list(found) == ["sharepods"]:
-        click.echo("---\n".join(_text(form, _applicable(pod)) for pod in every if isinstance(pod, PodFacts)), nl=False)
-        return
-    if form in ("json", "yaml"):
-        told = every[0] if _one(query) else every if len(found) == 1 else found
-        click.echo(_text(form, told), nl=form == "json")
-        return
-    for number, (kind, facts) in enumerate(found.items()):
-        if form == "name":
-            for fact in facts:
-                click.echo(_name(kind, fact))
-            continue
-        if number:
-            click.echo()
-        if not facts and kind != "gpus":
-            click.echo(f"no {kind}{f' in namespace {query.namespace}' if query.namespace else ''}", err=True)
-        else:
-            for line in list(aligned(_table(query, facts)))[0 if query.headers else 1 :]:
-                click.echo(line)
-
-
-def _table(query: Query, facts: list[Fact]) -> Table:
-    wide = query.form.word == "wide"
-    if pods := [fact for fact in facts if isinstance(fact, PodFacts)]:
-        reasons = query.watched or any(pod.message for pod in pods)
-        return pod_table(pods, wide=wide, namespaces=query.everywhere, reasons=reasons)
-    if tenants := [fact for fact in facts if isinstance(fact, TenantFacts)]:
-        return tenant_table(tenants, wide=wide)
-    return gpu_table([fact for fact in facts if isinstance(fact, GpuFacts)], wide=wide)
-
-
-def _name(kind: str, fact: Fact) -> str:
-    name = _names(fact)[0]
-    return f"{kind.removesuffix('s')}/{short_name(name)}"
-
-
-def _picked(query: Query, facts: list[Fact]) -> str | None:
-    import msgspec
-
+    facts = [fact for kind in lists for fact in lists[kind]]
     plain = msgspec.to_builtins(facts)
-    return query.form.picked(plain, plain[0] if _one(query) else {"items": plain}, headers=query.headers)
+    picked = query.form.picked(plain, plain[0] if query.one else {"items": plain}, headers=query.headers)
+    if picked is not None:
+        click.echo(picked, nl=False)
+    elif form == "yaml" and facts and list(lists) == ["sharepods"]:
+        click.echo("---\n".join(text_of(form, _applicable(fact)) for fact in facts), nl=False)
+    elif form in ("json", "yaml"):
+        whole = plain[0] if query.one else plain if len(lists) == 1 else msgspec.to_builtins(lists)
+        click.echo(text_of(form, whole), nl=form == "json")
+    elif form == "name":
+        for kind in lists:
+            for fact in lists[kind]:
+                click.echo(_kind_and_name(kind, fact))
+    else:
+        for number, (kind, some) in enumerate(lists.items()):
+            if number:
+                click.echo()
+            if not some and kind != "gpus":
+                click.echo(f"no {kind}{f' in namespace {query.namespace}' if query.namespace else ''}", err=True)
+            else:
+                for line in list(aligned(query.table(some)))[0 if query.headers else 1 :]:
+                    click.echo(line)
 
 
-def _one(query: Query) -> bool:
-    """Whether one thing was named: programs then get that object, and a list in any other case, as of kubectl."""
-    return len(query.names) == 1
+def _kind_and_name(kind: str, fact: Fact) -> str:
+    return f"{kind.removesuffix('s')}/{short_name(_names(fact)[0])}"
 
 
-def _applicable(pod: PodFacts) -> dict[str, Any]:
-    """A SharePod as it was applied, with what has become of it as its status."""
-    import msgspec
-
-    status = msgspec.to_builtins(pod)
-    return {**(status.pop("manifest") or {}), "status": status}
-
-
-def _text(form: str, facts: Any, *, indent: int | None = 2) -> str:
-    import msgspec
-
-    return text_of(form, msgspec.to_builtins(facts), indent=indent)
+def _applicable(fact: Fact) -> dict[str, Any]:
+    """A SharePod as it was applied, with what has become of it as its status; anything else as it is."""
+    plain: dict[str, Any] = msgspec.to_builtins(fact)
+    return {**(plain.pop("manifest") or {}), "status": plain} if isinstance(fact, PodFacts) else plain
 
 
 def _watch(query: Query) -> None:
     """Print what is there, then each thing that changed, in the same form; `-o json` is one object a line."""
     from aliquot.standalone.client import NoEngine
 
-    kind = query.kinds[0]
-    shown: dict[str, Fact] = {}
-    put = _Lines(query, kind)
+    shown: dict[str, Fact] | None = None
+    widths: list[int] = []
     while True:
         try:
-            every = _facts(query, kind)
+            found, missing = query.facts(query.kinds[0])
         except NoEngine:
-            if not put.begun:
+            if shown is None:
                 raise
             click.echo("aliquot: the engine has ended", err=True)
             return
-        if not put.begun and (missing := _missing(query, kind, every)) is not None:
+        if shown is None and missing is not None:
             raise missing
-        facts = {_names(fact)[0]: fact for fact in _named(query, kind, every)}
-        new = [fact for name, fact in facts.items() if name not in shown or _visible(fact) != _visible(shown[name])]
-        put([*new, *(_deleted(shown[name]) for name in shown.keys() - facts.keys())])
+        facts = {_names(fact)[0]: fact for fact in found}
+        before = shown or {}
+        changes = [
+            fact for name, fact in facts.items() if name not in before or _visible(fact) != _visible(before[name])
+        ]
+        for name in before.keys() - facts.keys():
+            gone = before[name]
+            deleted = isinstance(gone, PodFacts)
+            changes.append(msgspec.structs.replace(gone, phase="Deleted", containers=[]) if deleted else gone)
+        if changes:
+            widths = _print_changes(query, changes, widths)
         shown = facts
-        put.begun = True
         time.sleep(WATCH_EVERY_S)
 
 
 def _visible(fact: Fact) -> Any:
-    import msgspec
-
-    plain = msgspec.to_builtins(fact)
-    return {key: value for key, value in plain.items() if key not in _CHANGING}
+    return {key: value for key, value in msgspec.to_builtins(fact).items() if key not in _CHANGING}
 
 
-def _deleted(fact: Fact) -> Fact:
-    import msgspec
-
-    return msgspec.structs.replace(fact, phase="Deleted", containers=[]) if isinstance(fact, PodFacts) else fact
-
-
-class _Lines:
-    """What a watch prints: what is there as one table, then rows whose columns are as wide as those before them."""
-
-    def __init__(self, query: Query, kind: str) -> None:
-        self.begun = False
-        self._query, self._kind = query, kind
-        self._widths: list[int] = []
-
-    def __call__(self, facts: list[Fact]) -> None:
-        """Things, as they are now."""
-        import msgspec
-
-        form, columns = self._query.form.word, self._query.form.columns
-        if not facts:
-            return
-        if columns is not None:
-            self._rows(columns.table(msgspec.to_builtins(facts)))
-        elif form in ("text", "wide"):
-            self._rows(_table(self._query, facts))
-        else:
-            for fact in facts:
-                self._alone(form, fact)
-        sys.stdout.flush()
-
-    def _alone(self, form: str, fact: Fact) -> None:
-        import msgspec
-
-        if form == "name":
-            click.echo(_name(self._kind, fact))
-        elif form == "json":
-            click.echo(_text(form, fact, indent=None))
-        elif form == "yaml":
-            told = _applicable(fact) if isinstance(fact, PodFacts) else fact
-            click.echo(f"---\n{_text(form, told)}", nl=False)
-        elif self._query.form.template is not None:
-            click.echo(self._query.form.template.filled(msgspec.to_builtins(fact)), nl=False)
-
-    def _rows(self, table: Table) -> None:
-        first = not self._widths and self._query.headers
-        lines = list(aligned(table, self._widths))
-        before = self._widths or [0] * len(table[0])
-        self._widths = [max(before[c], *(len(row[c]) for row in table)) for c in range(len(table[0]))]
-        for line in lines if first else lines[1:]:
+def _print_changes(query: Query, facts: list[Fact], widths: list[int]) -> list[int]:
+    """Print things as they are now; rows are as wide as `widths` at least, and their widths are returned."""
+    form = query.form
+    plain = msgspec.to_builtins(facts)
+    if form.columns is not None or form.word in ("text", "wide"):
+        table = query.table(facts) if form.columns is None else form.columns.table(plain)
+        for line in list(aligned(table, widths))[1 if widths or not query.headers else 0 :]:
             click.echo(line)
+        before = widths or [0] * len(table[0])
+        widths = [max(before[c], *(len(row[c]) for row in table)) for c in range(len(table[0]))]
+    elif form.word == "json":
+        for each in plain:
+            click.echo(text_of("json", each, indent=None))
+    else:
+        for fact, each in zip(facts, plain, strict=True):
+            if form.word == "name":
+                click.echo(_kind_and_name(query.kinds[0], fact))
+            elif form.template is not None:
+                click.echo(form.template.filled(each), nl=False)
+            else:
+                click.echo(f"---\n{text_of('yaml', _applicable(fact))}", nl=False)
+    sys.stdout.flush()
+    return widths

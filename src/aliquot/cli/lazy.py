@@ -1,7 +1,7 @@
 """Groups of commands: import each command only when it is called, and list all in --help.
 
 A package adds commands with the entry point group `aliquot.commands`: a module with `COMMANDS` and `EXAMPLES`, tables
-as in `main.py` and `examples.py`. A name of the core cannot be taken by a package.
+as in `main.py`. A name of the core cannot be taken by a package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from aliquot.cli.examples import with_example
 from aliquot.model.errors import AliquotError, UserError
 
 _MEANT: Final = {
@@ -37,24 +36,19 @@ class SuggestingGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the arguments name, or a refusal with those that are spelt nearly so."""
         if args and self.get_command(ctx, args[0]) is None:
-            known = self.list_commands(ctx)
-            if args[0] in _CHANGING and "apply" in known:
+            names = self.list_commands(ctx)
+            if args[0] in _CHANGING and "apply" in names:
                 ctx.fail(
                     f"No such command '{args[0]}'. What runs cannot be changed in place; change its file and "
                     "start it anew: aliquot apply --restart -f FILE."
                 )
-            if close := self._close(args[0], known):
+            meant = _MEANT.get(args[0], "")
+            if close := [meant] if meant in names else get_close_matches(args[0], names):
                 ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(close)}?")
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, click.Group) and not ctx.resilient_parsing:
             _refuse_empty_options(click.Context(command, ctx, name, **command.context_settings), rest)
         return name, command, rest
-
-    @staticmethod
-    def _close(word: str, known: Sequence[str]) -> list[str]:
-        """The command that another tool calls so, else those that are spelt nearly so."""
-        meant = _MEANT.get(word, "")
-        return [meant] if meant in known else get_close_matches(word, known)
 
 
 def _refuse_empty_options(ctx: click.Context, args: Sequence[str]) -> None:
@@ -81,8 +75,8 @@ class WholeSentences(SuggestingGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list for --help."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, " ".join((c.help or "").split("\n\n")[0].split())) for name, c in found if c and not c.hidden]
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, " ".join((c.help or "").split("\n\n")[0].split())) for name, c in commands if c and not c.hidden]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -90,7 +84,7 @@ class WholeSentences(SuggestingGroup):
 class LazyGroup(SuggestingGroup):
     """Commands by a table: name -> (module, line in --help). A command has its name in its module.
 
-    `examples` are the epilogues of their help (see `examples.py`); `added` is the entry point group of more commands.
+    `examples` are the epilogues of their help; `added` is the entry point group of more commands.
     """
 
     def __init__(
@@ -135,7 +129,10 @@ class LazyGroup(SuggestingGroup):
             return None
         command = getattr(import_module(table[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)
-        return with_example(cmd_name, command, examples)
+        if cmd_name in examples and not command.epilog:
+            text, line = examples[cmd_name]
+            command.epilog = f"\b\nExample, {text}:\n  {line}"
+        return command
 
     def _rows(self) -> Mapping[str, tuple[str, str]]:
         return {**self._table, **self._added[0], **self._table}

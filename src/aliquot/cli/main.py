@@ -12,7 +12,6 @@ from typing import Final
 
 import click
 
-from aliquot.cli.examples import EXAMPLES
 from aliquot.cli.lazy import LazyGroup
 from aliquot.cli.options import one_spelling
 from aliquot.model.errors import AliquotError, UserError, in_words, one_line
@@ -22,23 +21,50 @@ from aliquot.model.extras import LAB_PACKAGE, PACKAGE, adding, missing_extra
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "run": ("aliquot.cli.run", "Run a command with a part of a GPU."),
     "up": ("aliquot.cli.up", "Serve this machine's GPUs to SharePods until stopped; -d in the background."),
-    "down": ("aliquot.cli.down", "End the engine that is up with everything it runs."),
+    "down": ("aliquot.cli.up", "End the engine that is up with everything it runs."),
     "apply": ("aliquot.cli.pods", "Create or update SharePods from files."),
     "get": ("aliquot.cli.get", "List sharepods, tenants, gpus, hours or all; -w goes on with changes."),
     "describe": ("aliquot.cli.pods", "Show details of one SharePod."),
-    "logs": ("aliquot.cli.logs", "Show the output of SharePods."),
-    "exec": ("aliquot.cli.exec", "Run a command in the place of a SharePod's container."),
+    "logs": ("aliquot.cli.pods", "Show the output of SharePods."),
+    "exec": ("aliquot.cli.pods", "Run a command in the place of a SharePod's container."),
     "delete": ("aliquot.cli.pods", "End SharePods."),
     "top": ("aliquot.cli.top", "Show the use of the GPUs, live."),
     "explain": ("aliquot.cli.explain", "Explain why a request waits, or why it is placed where it is."),
     "topo": ("aliquot.cli.topo", "Show which GPUs are near each other and which to take together."),
     "doctor": ("aliquot.cli.doctor", "Check this machine: driver, protection level, how to fix each problem."),
-    "scheduler": ("aliquot.cli.scheduler", "Serve placement to a cluster's kube-scheduler."),
+    "scheduler": ("aliquot.cli.programs", "Serve placement to a cluster's kube-scheduler."),
     "convert": ("aliquot.cli.convert", "Show manifests of other projects in Aliquot's words."),
-    "node": ("aliquot.cli.node", "Serve a Kubernetes node's GPUs to the pods planned on it."),
+    "node": ("aliquot.cli.programs", "Serve a Kubernetes node's GPUs to the pods planned on it."),
     "completion": ("aliquot.cli.completion", "Print the script that makes Tab complete."),
-    "arbiter": ("aliquot.cli.arbiter", "Serve tokens (started by the engine; rarely by hand)."),
+    "arbiter": ("aliquot.cli.programs", "Serve tokens (started by the engine; rarely by hand)."),
 }
+EXAMPLES: Final[dict[str, tuple[str, str]]] = {
+    "run": (
+        "a third of a GPU, up to two thirds while others are idle, with 4 GiB of its memory",
+        "aliquot run --gpu-request .3 --gpu-limit .6 --gpu-mem 4Gi -- python train.py",
+    ),
+    "up": (
+        "two emulated GPUs in the background, the dashboard on port 9000",
+        "aliquot up -d --emulate h100x2 --port 9000",
+    ),
+    "apply": ("the SharePods of a file", "aliquot apply -f examples/neighbours.yaml"),
+    "down": ("give programs five minutes to end", "aliquot down --timeout 5m"),
+    "get": ("the SharePods with a label, and what changes", "aliquot get pods -l team=a -w"),
+    "describe": ("one SharePod with its events", "aliquot describe research/notebook"),
+    "delete": ("everything that a file started", "aliquot delete -f examples/neighbours.yaml"),
+    "logs": ("the last lines of a SharePod, then what comes", "aliquot logs --tail 20 -f notebook"),
+    "exec": ("a shell in the place of a SharePod", "aliquot exec notebook -- bash"),
+    "top": ("print one table and exit", "aliquot top --once"),
+    "explain": ("why a SharePod waits", "aliquot explain research/notebook"),
+    "topo": ("which four GPUs of an emulated machine talk fastest", "aliquot topo --emulate v100x8 --best 4"),
+    "doctor": ("the problems of this machine, as JSON", "aliquot doctor -o json"),
+    "convert": ("a manifest of another project, in Aliquot's words", "aliquot convert -f pod.yaml --to aliquot"),
+    "node": ("this node's settings as a file", "aliquot node --print-config"),
+    "scheduler": ("the configuration for kube-scheduler", "aliquot scheduler --print-kube-scheduler-config"),
+    "completion": ("for this shell only", 'eval "$(aliquot completion bash)"'),
+    "arbiter": ("a separate arbiter", "aliquot arbiter --runtime-dir /tmp/arbiter --fresh"),
+}
+"""One example for each command, shown at the end of its --help: what it does, and how it is written."""
 LAB: Final = ("demo", "bench", "sim")
 """Commands of the distribution `aliquot-lab`, by entry points."""
 
@@ -98,7 +124,10 @@ def run_group(group: click.Group, name: str) -> None:
         sentence = _expected(error)
         if sentence is None:
             raise
-        _drop_unwritable_output()
+        try:
+            sys.stdout.flush()
+        except OSError:  # the interpreter would write again at exit, with a traceback
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(sentence, 1)
     sys.exit(status if isinstance(status, int) else 0)
 
@@ -116,14 +145,6 @@ def _expected(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno is not None:
         return in_words(error)
     return None
-
-
-def _drop_unwritable_output() -> None:
-    """After stdout was closed, keep the interpreter from writing again at exit, with a traceback."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(text: str, code: int) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -25,9 +26,6 @@ from aliquot.model.errors import UserError, in_words, one_line
 from aliquot.model.ids import tenant_name
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import ENFORCE, GpuRequest
-
-if TYPE_CHECKING:
-    from aliquot.standalone.wire import RunLease
 
 _GPU_NAMES: Final = r"(?:[0-9]+|GPU-[0-9a-fA-F-]{36})(?:,(?:[0-9]+|GPU-[0-9a-fA-F-]{36}))*"
 
@@ -92,28 +90,41 @@ def run(
     request, cpu_bind = _request(wanted), wanted["cpu_bind"] or 0
     who = tenant_name(name if name is not None else f"run-{os.getpid()}")
     chosen = _variables(variables, env_files)
-    folder = None if cwd is None else _folder(cwd)
+    folder = None if cwd is None else Path(cwd).absolute()
+    if folder is not None and not folder.is_dir():
+        raise UserError(f"--cwd {cwd} is not a folder; name one that exists")
     if emulate:
         from aliquot.driver.emulation import parse_spec
 
         parse_spec(emulate)  # refused here, before an engine is started for it
     if cpu_bind:
         nearest_cores(cpu_bind)  # likewise
+    tell = partial(click.echo, err=True)
     call = LeaseCall(who, request, cpu_bind, wait)
-    connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate, waits=_waits)
+    connection, place = lease(
+        RuntimeDir(runtime_dir()), call, emulate=emulate,
+        waits=lambda reason: tell(f"aliquot: waits: {reason}. Ctrl-C leaves the queue"),
+    )  # fmt: skip
     try:
-        if not request.gpu and "CUDA_VISIBLE_DEVICES" not in chosen:
-            _say_unread(place)
+        # The variable that chooses GPUs elsewhere chooses none here, unless it happens to name those of the place.
+        own = None if request.gpu or "CUDA_VISIBLE_DEVICES" in chosen else os.environ.get("CUDA_VISIBLE_DEVICES")
+        if own is not None and own not in (place.variables.get("CUDA_VISIBLE_DEVICES"), place.visible_devices):
+            gpu = own if re.fullmatch(_GPU_NAMES, own) else "UUID|INDEX"
+            unread = f"CUDA_VISIBLE_DEVICES={one_line(own)} is not read by aliquot run"
+            tell(f"aliquot: {unread}; name a GPU with --gpu {gpu}")
         if verbose:
-            _say_place(place, request)
+            limit = MILLI if request.limit_milli is None else request.limit_milli
+            tell(f"aliquot: tenant {place.name} on {place.visible_devices}, limit {limit / MILLI:.2f}")
         sys.stderr.flush()
         status = run_command(
             place, command, original_environment() | chosen, mode=inject, verbose=verbose,
             engine_gone=connection.wait_until_lost, cwd=folder, timeout_s=timeout_s,
             visible_devices=chosen.get("CUDA_VISIBLE_DEVICES"),
         )  # fmt: skip
-        if not (status == TIMED_OUT and timeout_s):  # what a command that was ended left behind is ended too
-            _say_left_behind(connection.say_ended())
+        # What a command that was ended left behind is ended too.
+        if not (status == TIMED_OUT and timeout_s) and (count := connection.say_ended()):
+            processes, were = ("1 process", "was") if count == 1 else (f"{count} processes", "were")
+            tell(f"aliquot: {processes} that the command left behind still used its GPU and {were} ended")
         return status
     finally:
         connection.close()
@@ -128,51 +139,12 @@ def _request(wanted: dict[str, Any]) -> GpuRequest:
     if wanted["gpus"] and wanted["gpu_request"] is not None:
         raise UserError("--gpus is a number of whole GPUs and --gpu-request a part of one; give one of them")
     if wanted["gpus"]:
-        found = gpu_request(wanted | {"gpu_request": wanted["gpus"] * MILLI}, request_name="--gpus")
+        request = gpu_request(wanted | {"gpu_request": wanted["gpus"] * MILLI}, request_name="--gpus")
     else:
-        found = gpu_request(wanted)
-    if found.enforce == "never" and wanted["cpu_bind"]:
+        request = gpu_request(wanted)
+    if request.enforce == "never" and wanted["cpu_bind"]:
         raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")
-    return found
-
-
-def _say_place(place: RunLease, request: GpuRequest) -> None:
-    limit = request.limit_milli if request.limit_milli is not None else MILLI
-    click.echo(f"aliquot: tenant {place.name} on {place.visible_devices}, limit {limit / MILLI:.2f}", err=True)
-
-
-def _waits(reason: str) -> None:
-    click.echo(f"aliquot: waits: {reason}. Ctrl-C leaves the queue", err=True)
-
-
-def _say_left_behind(count: int) -> None:
-    if count:
-        processes, were = ("1 process", "was") if count == 1 else (f"{count} processes", "were")
-        click.echo(f"aliquot: {processes} that the command left behind still used its GPU and {were} ended", err=True)
-
-
-def _say_unread(place: RunLease) -> None:
-    """The variable that chooses GPUs elsewhere chooses none here, unless it happens to name those of the place."""
-    own = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if own is None or own in (place.variables.get("CUDA_VISIBLE_DEVICES"), place.visible_devices):
-        return
-    gpu = own if re.fullmatch(_GPU_NAMES, own) else "UUID|INDEX"
-    click.echo(
-        f"aliquot: CUDA_VISIBLE_DEVICES={one_line(own)} is not read by aliquot run; name a GPU with --gpu {gpu}",
-        err=True,
-    )
-
-
-def _folder(cwd: str) -> Path:
-    """The folder, absolute.
-
-    Raises:
-        UserError: it is none.
-    """
-    folder = Path(cwd).absolute()
-    if not folder.is_dir():
-        raise UserError(f"--cwd {cwd} is not a folder; name one that exists")
-    return folder
+    return request
 
 
 def _variables(given: tuple[str, ...], files: tuple[str, ...]) -> dict[str, str]:
@@ -181,7 +153,7 @@ def _variables(given: tuple[str, ...], files: tuple[str, ...]) -> dict[str, str]
     Raises:
         UserError: a variable without a name, or a file that cannot be read.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for file in files:
         try:
             lines = Path(file).read_text("utf-8").splitlines()
@@ -191,10 +163,10 @@ def _variables(given: tuple[str, ...], files: tuple[str, ...]) -> dict[str, str]
             raise UserError(f"--env-file {in_words(error)}") from None
         for number, line in enumerate(lines, 1):
             if line.strip() and not line.lstrip().startswith("#"):
-                found |= _variable(line.strip(), f"--env-file {file} line {number}")
+                values |= _variable(line.strip(), f"--env-file {file} line {number}")
     for text in given:
-        found |= _variable(text, "--env")
-    return found
+        values |= _variable(text, "--env")
+    return values
 
 
 def _variable(text: str, where: str) -> dict[str, str]:

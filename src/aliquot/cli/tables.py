@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from aliquot.cli.calling import short_name
 from aliquot.model.ages import format_age
-from aliquot.model.quantities import format_mib, format_milli
+from aliquot.model.quantities import MILLI, format_mib, format_milli
 
 if TYPE_CHECKING:
     from aliquot.standalone.wire import GpuFacts, PodFacts, TenantFacts
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Table = list[list[str]]
 UNBOUNDED: Final = 10_000
 """The width of what goes to a file or a pipe."""
+MAX_COMMAND: Final = 60
 
 
 def columns() -> int:
@@ -51,36 +52,39 @@ def nearest(links: Sequence[str]) -> str:
     return f"{best} {','.join(str(g) for _, label, g in others if label == best)}"
 
 
+def reserved(free_milli: int, memory_mib: int, free_mib: int) -> tuple[str, str]:
+    """Compute and memory of a GPU that are promised, as `0.30 of 1.00` and `4.0 / 16.0 GiB`."""
+    memory = f"{(memory_mib - free_mib) / 1024:.1f} / {memory_mib / 1024:.1f} GiB"
+    return f"{format_milli(MILLI - free_milli)} of {format_milli(MILLI)}", memory
+
+
 def pod_table(
     pods: Sequence[PodFacts], *, wide: bool = False, namespaces: bool = False, reasons: bool = False
 ) -> Table:
     """SharePods; `namespaces` and `reasons` have their namespaces, and why they wait, in columns of their own."""
     head = ["NAME", "STATUS", "GPU", "REQUEST", "LIMIT", "MEMORY", "RESTARTS", "AGE"]
     head = [*(["NAMESPACE"] if namespaces else []), *head, *(["UUID", "PID", "COMMAND", "LABELS"] if wide else [])]
-    rows = [_pod_row(pod, wide=wide, namespaces=namespaces) for pod in pods]
-    if not reasons:
-        return [head, *rows]
-    return [[*head, "REASON"], *([*row, pod.message.partition(". ")[0]] for row, pod in zip(rows, pods, strict=True))]
-
-
-def _pod_row(pod: PodFacts, *, wide: bool, namespaces: bool) -> list[str]:
-    space, _, name = pod.name.rpartition("/")
-    row = [
-        *([space, name] if namespaces else [short_name(pod.name)]),
-        pod.state,
-        ",".join(map(str, pod.gpus)) or "-",
-        format_milli(pod.request_milli),
-        format_milli(pod.limit_milli),
-        memory_of(pod),
-        str(pod.restarts),
-        format_age(pod.age_s),
-    ]
-    if wide:
-        pids = [str(c.pid) for c in pod.containers if c.pid]
-        commands = "; ".join(shlex.join(c.command) for c in pod.containers)
-        labels = ",".join(f"{key}={value}" for key, value in pod.labels.items())
-        row += [",".join(pod.gpu_uuids) or "-", ",".join(pids) or "-", _cut(commands, 60) or "-", labels or "-"]
-    return row
+    table = [[*head, *(["REASON"] if reasons else [])]]
+    for pod in pods:
+        space, _, name = pod.name.rpartition("/")
+        row = [
+            *([space, name] if namespaces else [short_name(pod.name)]),
+            pod.state,
+            ",".join(map(str, pod.gpus)) or "-",
+            format_milli(pod.request_milli),
+            format_milli(pod.limit_milli),
+            memory_of(pod),
+            str(pod.restarts),
+            format_age(pod.age_s),
+        ]
+        if wide:
+            pids = [str(c.pid) for c in pod.containers if c.pid]
+            commands = "; ".join(shlex.join(c.command) for c in pod.containers)
+            labels = ",".join(f"{key}={value}" for key, value in pod.labels.items())
+            command = commands if len(commands) <= MAX_COMMAND else f"{commands[: MAX_COMMAND - 3]}..."
+            row += [",".join(pod.gpu_uuids) or "-", ",".join(pids) or "-", command or "-", labels or "-"]
+        table.append([*row, *([pod.message.partition(". ")[0]] if reasons else [])])
+    return table
 
 
 def memory_of(pod: PodFacts) -> str:
@@ -109,10 +113,9 @@ def gpu_table(gpus: Sequence[GpuFacts], *, wide: bool = False) -> Table:
     more = ["NUMA", "CORES", "DRIVER"] if wide else []
     table = [["GPU", "MODEL", "PROMISED", "MEMORY", "NEAREST", "LABELS", "UUID", *more]]
     for gpu in gpus:
-        held = f"{format_milli(1000 - gpu.free_milli)} of 1.00"
-        memory = f"{(gpu.memory_mib - gpu.free_mib) / 1024:.1f} / {format_mib(gpu.memory_mib)}"
         labels = " ".join(f"{kind}={value}" for kind, value in gpu.labels.items()) or "-"
-        row = [str(gpu.index), gpu.model, held, memory, nearest(gpu.links), labels, gpu.uuid]
+        amounts = reserved(gpu.free_milli, gpu.memory_mib, gpu.free_mib)
+        row = [str(gpu.index), gpu.model, *amounts, nearest(gpu.links), labels, gpu.uuid]
         numa = "-" if gpu.numa is None else str(gpu.numa)
         table.append([*row, *([numa, gpu.cores or "-", gpu.driver or "-"] if wide else [])])
         for tenant in gpu.tenants:
@@ -120,7 +123,3 @@ def gpu_table(gpus: Sequence[GpuFacts], *, wide: bool = False) -> Table:
             row = ["", f"  {tenant.name}", f"  {share}", f"  {size}", "", "", ""]
             table.append([*row, *([""] * len(more))])
     return table
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."

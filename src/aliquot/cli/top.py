@@ -1,23 +1,34 @@
-"""`aliquot top`: the use of the GPUs, with the tenants of each."""
+"""`aliquot top`: the use of the GPUs, with the tenants of each.
+
+The table is of what waits, then the GPUs with their tenants, no line wider than the terminal. A narrow terminal has
+shorter bars, then none. Sentences go on in another line, and only names are cut.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from aliquot.cli.calling import ask_engine
 from aliquot.cli.options import Amount, output_option
-from aliquot.cli.tables import columns
+from aliquot.cli.tables import UNBOUNDED, aligned, columns
+from aliquot.model.quantities import format_milli
 
 if TYPE_CHECKING:
     from aliquot.arbiter.records import Status
-    from aliquot.standalone.paths import RuntimeDir
     from aliquot.standalone.wire import EngineFacts, RunProcess
+    from aliquot.status.tenants import TenantStatus
+
+BAR_CELLS: Final = 22
+_LEAST_BAR: Final = 6
+_NAME_WIDTH: Final = 14
+_LEAST_NAME: Final = 6
 
 
 @click.command()
@@ -29,7 +40,6 @@ if TYPE_CHECKING:
 def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
     """Show the use of the GPUs: on a terminal with keys and history, otherwise as one table."""
     from aliquot.arbiter.client import ArbiterClient
-    from aliquot.cli.top_text import render
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
     from aliquot.standalone.wire import InfoCall, RunningCall
 
@@ -43,7 +53,11 @@ def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
         elif plain or not takes_keys():
             _refresh(lambda: render(facts, arbiter.status(), _waiting(), columns()), interval_s)
         else:
-            _application(runtime, interval_s)
+            from aliquot.cli.top_app import TopApp
+            from aliquot.cli.top_source import EnginePoller
+
+            with EnginePoller(runtime) as source:
+                sys.exit(TopApp(source, interval_s=interval_s).run() or 0)
 
 
 def on_screen() -> bool:
@@ -58,15 +72,8 @@ def takes_keys() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and find_spec("textual") is not None
 
 
-def _application(runtime: RuntimeDir, interval_s: float) -> None:
-    from aliquot.cli.top_app import TopApp
-    from aliquot.cli.top_source import EnginePoller
-
-    with EnginePoller(runtime) as source:
-        sys.exit(TopApp(source, interval_s=interval_s).run() or 0)
-
-
-def _refresh(draw: Any, interval_s: float) -> None:
+def _refresh(draw: Callable[[], str], interval_s: float) -> None:
+    """Draw a plain table again and again, until Ctrl-C."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -94,13 +101,12 @@ def as_json(
 
     import msgspec
 
-    models = {gpu.uuid: gpu for gpu in facts.gpus}
     gpus = []
-    seen = {gpu.uuid: gpu for gpu in status.gpus}
-    for uuid, gpu in models.items():
+    measures = {gpu.uuid: gpu for gpu in status.gpus}
+    for gpu in facts.gpus:
         entry: dict[str, Any] = msgspec.to_builtins(gpu)
+        now = measures.get(gpu.uuid)
         entry["emulated"] = bool(facts.emulate)
-        now = seen.get(uuid)
         entry["busy"] = now.busy if now else 0.0
         entry["holder"] = now.holder if now else None
         entry["tenants"] = msgspec.to_builtins(now.tenants) if now else []
@@ -108,5 +114,85 @@ def as_json(
             tenant["pids"] = [process.pid for process in processes.get(tenant["name"], ())]
         gpus.append(entry)
     waits = [{"name": name, "reason": why} for name, why in waiting.items()]
-    known = {"window_ms": status.window_ms, "turns": status.turns, "waiting": waits, "gpus": gpus}
-    return json.dumps(known, indent=2)
+    return json.dumps({"window_ms": status.window_ms, "turns": status.turns, "waiting": waits, "gpus": gpus}, indent=2)
+
+
+def render(facts: EngineFacts, status: Status, waiting: Mapping[str, str], width: int = UNBOUNDED) -> str:
+    """The table as text: what waits, then the GPUs."""
+    measures = {gpu.uuid: gpu for gpu in status.gpus}
+    window_s = status.window_ms / 1000
+    window = f"{window_s:g} s"
+    blocks = []
+    if waiting:
+        reasons = [line for name, why in waiting.items() for line in _wrapped(f"  {name}  {why}", width)]
+        blocks.append([f"{len(waiting)} waiting", *reasons])
+    for gpu in facts.gpus:
+        measure = measures.get(gpu.uuid)
+        tenants = measure.tenants if measure else []
+        # Where its first tenant ran later than the window began, `busy` is a part of more than the time in use.
+        granted = [tenant.first_grant_ns for tenant in tenants if tenant.first_grant_ns]
+        ago_s = (status.now_ns - min(granted, default=0)) / 1e9
+        since = f" of {window}, in use for {ago_s:.0f} s" if granted and ago_s < window_s else ""
+        used_mib = sum(tenant.memory_used_mib for tenant in tenants)
+        name = f"GPU {gpu.index}  {gpu.model}{' (emulated)' if facts.emulate else ''}"
+        busy = f"busy {(measure.busy if measure else 0.0) * 100:.0f} %{since}"
+        now = f"{busy}   memory {used_mib / 1024:.1f} / {gpu.memory_mib / 1024:.1f} GiB"
+        whole = f"{name}   {now}"
+        lines = [whole] if len(whole) <= width else [_cut(name, width), f"  {now}"]
+        blocks.append([*lines, *(_tenant_lines(tenants, window, width) if tenants else ["  no tenants"])])
+    meaning = (
+        f"busy: charged to all tenants, of {window}; usage: of {window}, or of the time since a tenant came; "
+        "│: its limit"
+    )
+    blocks.append(_wrapped(meaning, width))
+    return "\n\n".join("\n".join(lines) for lines in blocks)
+
+
+def _tenant_lines(tenants: Sequence[TenantStatus], window: str, width: int) -> list[str]:
+    """The tenants of a GPU, with bars as long as fit or without."""
+    memory = [f"{each.memory_used_mib / 1024:.1f} / {each.memory_limit_mib / 1024:.1f} GiB" for each in tenants]
+    names = max(_NAME_WIDTH, *(len(each.name) for each in tenants))
+
+    def with_bars(cells: int) -> list[str]:
+        usage = f"USAGE ({window})".ljust(cells + 6)
+        return [
+            f"  {'TENANT':<{names}} REQUEST  LIMIT   {usage}   {'MEMORY':<16} WAITS",
+            *(
+                f"  {each.name:<{names}}   {format_milli(each.request_milli):<5}   {format_milli(each.limit_milli):<5} "
+                f" {bar(each.usage, each.limit_milli, cells)}  {each.usage:.2f}   {size:<16} {each.wait_ms_p50:.0f} ms"
+                for each, size in zip(tenants, memory, strict=True)
+            ),
+        ]
+
+    cells = BAR_CELLS - max(0, max(map(len, with_bars(BAR_CELLS))) - width)
+    if cells >= _LEAST_BAR:
+        lines = with_bars(cells)
+    else:
+        rows = [["REQUEST", "LIMIT", "USAGE", "MEMORY", "WAITS"]]
+        for each, size in zip(tenants, memory, strict=True):
+            shares = [format_milli(each.request_milli), format_milli(each.limit_milli), f"{each.usage:.2f}"]
+            rows.append([*shares, size, f"{each.wait_ms_p50:.0f} ms"])
+        drawn = list(aligned(rows))
+        names = max(_LEAST_NAME, min(max(len(each.name) for each in tenants), width - max(map(len, drawn)) - 4))
+        heads = ["TENANT", *(each.name for each in tenants)]
+        lines = [f"  {_cut(name, names):<{names}}  {line}" for name, line in zip(heads, drawn, strict=True)]
+    wakes = [f"  {each.wake_text}" for each in tenants if each.wake is not None]
+    return [*lines, *(line for text in wakes for line in _wrapped(text, width))]
+
+
+def bar(usage: float, limit_milli: int, cells: int = BAR_CELLS) -> str:
+    """Usage as a filled bar with a stroke at the limit, of fixed width."""
+    filled = min(cells, round(usage * cells))
+    drawn = ["█"] * filled + ["░"] * (cells - filled)
+    if limit_milli < 1000:
+        drawn[min(cells - 1, limit_milli * cells // 1000)] = "│"
+    return "".join(drawn)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """A sentence, its further lines indented; one that fits is left as it is."""
+    return [text] if len(text) <= width else textwrap.wrap(text, max(20, width), subsequent_indent="    ")
+
+
+def _cut(text: str, cells: int) -> str:
+    return text if len(text) <= cells else f"{text[: cells - 1]}…"

@@ -17,21 +17,93 @@ from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from aliquot.cli.top_cells import SLIM, TENANTS, WIDE, WORKLOADS, Row, share_row, workload_row
-from aliquot.cli.top_detail import DetailBox, UsageHistory
-from aliquot.cli.top_dialogs import Help, Sure
-from aliquot.cli.top_overview import WAITS, overview
-from aliquot.cli.top_rows import SORTS, Look, found, head, memory_text, ordered, shares_bar, spark, usage_text
+from aliquot.cli.top_views import (
+    GPUS,
+    GPUS_WIDE,
+    SORTS,
+    TENANTS,
+    WAITS,
+    WORKLOADS,
+    DetailBox,
+    Look,
+    Row,
+    UsageHistory,
+    gpu_row,
+    head,
+    matching,
+    ordered,
+    overview,
+    share_row,
+    workload_row,
+)
 from aliquot.model.errors import AliquotError
-from aliquot.model.quantities import format_milli
-from aliquot.status import Gpu, Workload
+from aliquot.status import Gpu
 
 NARROW: Final = 100
 HIGH: Final = 40
 OVERVIEW: Final = "overview"
 Source = Callable[[], Look]
+HELP: Final = """\
+ arrows, j k    move            Enter   open a GPU, its tenants
+ Escape         back            /       filter by node, model, tenant
+ o              all on one page g       GPUs only
+ w              workloads       s       sort by busy, free, memory
+ x              end a workload (asks first)
+ ?              this help       q       quit
+
+ BUSY   of a GPU: the part of the whole window that was charged to its
+        tenants, also to those that have ended a task in it.
+ USED   of a tenant: the part charged to it of the window, or of the time
+        since it came; so the sum may be more than BUSY. A stroke in its
+        bar is its limit.
+ PROMISED  of a GPU: requests of its tenants. Of a tenant: from its
+        request, which it has whenever it wants, to its limit.
+ WAIT   the median time from wanting the GPU to having it."""
+
+
+class Help(ModalScreen[None]):
+    """The keys and the columns; any key closes it."""
+
+    CSS = """
+    Help { align: center middle; }
+    Help > Static { width: 74; height: auto; max-height: 100%; border: solid $primary; background: $panel; }
+    """
+
+    def compose(self) -> ComposeResult:
+        """The text."""
+        yield Static(HELP, markup=False)
+
+    def on_key(self) -> None:
+        """Close."""
+        self.dismiss(None)
+
+
+class Sure(ModalScreen[bool]):
+    """A question that only `y` answers with yes."""
+
+    CSS = """
+    Sure { align: center middle; }
+    Sure > Static { width: auto; max-width: 100%; height: auto; border: solid $error; background: $panel; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes"),
+        Binding("n,escape,q,enter", "answer(False)", "No"),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        """The question."""
+        yield Static(f"{self._question}\n\ny  yes     n, Escape  no", markup=False)
+
+    def action_answer(self, yes: bool) -> None:
+        """Close with the answer."""
+        self.dismiss(yes)
 
 
 class Rows(DataTable[str | Text]):
@@ -136,7 +208,7 @@ class TopApp(App[int]):
         elif self._view == "gpus":
             self._go(key)
         elif self._view == "workloads":
-            workload = self._workload(key)
+            workload = self._look.workload(key) if self._look else None
             if workload and workload.pieces:
                 self._go(workload.pieces[0].uuid)
 
@@ -176,7 +248,11 @@ class TopApp(App[int]):
 
     def action_end(self) -> None:
         """End the workload of the row, if the answer is yes."""
-        name, end = self._chosen_workload(), getattr(self._source, "end", None)
+        name, end = self._current() or "", getattr(self._source, "end", None)
+        if self._view == OVERVIEW:
+            name = name.removeprefix(WAITS) if name.startswith(WAITS) else name.partition("|")[2]
+        elif self._view == "gpus":
+            name = ""
         if not name or end is None:
             self.notify("Choose a tenant or a workload; x ends it." if end else "Workloads cannot be ended from here.")
             return
@@ -240,30 +316,24 @@ class TopApp(App[int]):
     def _fetch(self) -> None:
         """Post the result without waiting: an application that is ending would never answer."""
         try:
-            found_now = Looked(self._source())
+            looked = Looked(self._source())
         except (AliquotError, OSError, RuntimeError) as error:
-            found_now = Looked(None, str(error))
+            looked = Looked(None, str(error))
         with contextlib.suppress(RuntimeError):  # it has ended
-            self.post_message(found_now)
+            self.post_message(looked)
 
     def on_looked(self, looked: Looked) -> None:
         """Show what was found, or why nothing was."""
         if looked.look is None:
-            self._lost(looked.why)
-        else:
-            self._take(looked.look)
-
-    def _lost(self, why: str) -> None:
-        since = f"no news since {self._news}: " if self._news else ""
-        for part in self.query("#head").results(Static):
-            part.update(_line(f"{since}{why}"))
-        self.query("Rows, #detail").add_class("stale")
-
-    def _take(self, look: Look) -> None:
-        self._look = look
+            since = f"no news since {self._news}: " if self._news else ""
+            for part in self.query("#head").results(Static):
+                part.update(_line(f"{since}{looked.why}"))
+            self.query("Rows, #detail").add_class("stale")
+            return
+        self._look = looked.look
         self._news = time.strftime("%H:%M:%S")
         self.query("Rows, #detail").remove_class("stale")
-        self._past.take(look)
+        self._past.take(looked.look)
         self._draw()
 
     # Drawing
@@ -277,22 +347,19 @@ class TopApp(App[int]):
     def _draw(self) -> None:
         if self._look is None or not self.query("#head"):
             return  # before the first look, or ending
-        self.query_one("#head", Static).update(_line(head(self._look)))
-        columns, rows = self._rows(self._look)
-        self._fill(columns, rows)
-        self.query_one("#note", Static).update(_line(self._note(self._look)))
-        self._draw_detail()
-
-    def _note(self, look: Look) -> str:
+        look, gpu = self._look, self._gpu(self._view)
+        self.query_one("#head", Static).update(_line(head(look)))
+        self._fill(*self._rows(look))
         waits = "waiting, " if any(key.startswith(WAITS) for key in self._keys) else ""
         parts = {OVERVIEW: f"{waits}GPUs and their tenants", "gpus": "GPUs", "workloads": "workloads"}
-        gpu = self._gpu(self._view)
         what = f"GPU {gpu.index} of {gpu.node}, {gpu.model}" if gpu else parts.get(self._view, "this GPU is gone")
         sort = f"   sorted by {self._sort}" if self._view in (OVERVIEW, "gpus") else ""
         text = f'   only with "{self._text}"' if self._text else ""
-        return f"{look.title}   {what}{sort}{text}"
+        self.query_one("#note", Static).update(_line(f"{look.title}   {what}{sort}{text}"))
+        self._draw_detail()
 
     def _rows(self, look: Look) -> tuple[tuple[str, ...], dict[str, Row]]:
+        """The columns and rows of the view."""
         wide = self.size.width >= NARROW
         if self._view == OVERVIEW:
             return overview(look, self.size.width, sort=self._sort, text=self._text)
@@ -300,21 +367,13 @@ class TopApp(App[int]):
             workloads = [each for each in look.workloads if self._text.lower() in f"{each.name} {each.state}".lower()]
             return WORKLOADS, {each.name: workload_row(each) for each in workloads}
         if self._view == "gpus":
-            gpus = ordered(found(look.gpus, self._text), self._sort)
-            return (WIDE if wide else SLIM), {gpu.uuid: self._gpu_row(gpu, wide=wide) for gpu in gpus}
+            gpus = ordered(matching(look.gpus, self._text), self._sort)
+            rows = {gpu.uuid: gpu_row(gpu, self._past.busy[gpu.uuid], wide=wide) for gpu in gpus}
+            return (GPUS_WIDE if wide else GPUS), rows
         gpu = self._gpu(self._view)
         shares = [share for share in gpu.shares if self._text.lower() in share.tenant.lower()] if gpu else []
         assert gpu is not None or not shares
         return (TENANTS if wide else TENANTS[:6]), {s.tenant: share_row(gpu, s, wide=wide) for s in shares if gpu}
-
-    def _gpu_row(self, gpu: Gpu, *, wide: bool) -> Row:
-        used = Text(usage_text(gpu.busy_milli, 10, measured=gpu.measured), style="green")
-        memory = Text(memory_text(gpu.memory_used_mib, gpu.memory_mib, measured=gpu.measured), style="blue")
-        start: Row = (gpu.node, f"GPU {gpu.index}", gpu.state, used, f"{format_milli(gpu.free_milli):>5}", memory)
-        if not wide:
-            return start
-        trend = Text(spark(self._past.busy[gpu.uuid], 1000, 16), style="green")
-        return (*start, trend, shares_bar(gpu, 16), f"{len(gpu.shares):>3}", gpu.model)
 
     def _fill(self, columns: tuple[str, ...], rows: dict[str, Row]) -> None:
         """Change cells in place where rows are the same, else make the table anew with the cursor on its row.
@@ -323,11 +382,16 @@ class TopApp(App[int]):
         """
         table = self.table
         keys = list(rows)
-        widths = self._fitting(columns, rows)
+        # Never narrower than they were in this view, so that nothing jumps.
+        before = self._widths if columns == self._columns else {}
+        widths = {
+            title: max([cell_len(title), before.get(title, 0), *(cell_len(str(row[n])) for row in rows.values())])
+            for n, title in enumerate(columns)
+        }
         if columns == self._columns and keys == self._keys and widths == self._widths:
             for key, row in rows.items():
-                for column, cell, before in zip(columns, row, self._drawn[key], strict=True):
-                    if cell != before:
+                for column, cell, drawn in zip(columns, row, self._drawn[key], strict=True):
+                    if cell != drawn:
                         table.update_cell(key, column, cell)
             self._drawn = rows
             return
@@ -343,36 +407,15 @@ class TopApp(App[int]):
             table.move_cursor(row=keys.index(current), animate=False)
             table.scroll_to(y=scroll, animate=False)
 
-    def _fitting(self, columns: tuple[str, ...], rows: dict[str, Row]) -> dict[str, int]:
-        """Columns in cells; never narrower than they were in this view, so that nothing jumps."""
-        least = [
-            max(cell_len(column), self._widths.get(column, 0) if columns == self._columns else 0) for column in columns
-        ]
-        for row in rows.values():
-            least = [max(width, cell_len(str(cell))) for width, cell in zip(least, row, strict=True)]
-        return dict(zip(columns, least, strict=True))
-
     def _draw_detail(self) -> None:
         if self._look is None or not self.query("#detail"):
             return
-        key = self._current()
+        key, lines = self._current(), []
         box = DetailBox(self._look, self._past, self.size.width, high=self.size.height >= HIGH)
-        lines = [] if key is None else self._detail_lines(box, key)
+        if key is not None:
+            views = {OVERVIEW: box.overview, "gpus": box.gpu, "workloads": box.workload}
+            lines = views[self._view](key) if self._view in views else box.share(self._view, key)
         self.query_one("#detail", Static).update(_line("\n".join(lines) or "no tenants"))
-
-    def _detail_lines(self, box: DetailBox, key: str) -> list[str]:
-        if self._view == OVERVIEW:
-            return box.overview(key)
-        if self._view == "gpus":
-            return box.gpu(key)
-        return box.workload(key) if self._view == "workloads" else box.share(self._view, key)
-
-    def _chosen_workload(self) -> str:
-        """The workload of the chosen row; empty for a GPU."""
-        key = self._current() or ""
-        if self._view == OVERVIEW:
-            return key.removeprefix(WAITS) if key.startswith(WAITS) else key.partition("|")[2]
-        return "" if self._view == "gpus" else key
 
     def _current(self) -> str | None:
         row = self.table.cursor_row
@@ -380,9 +423,6 @@ class TopApp(App[int]):
 
     def _gpu(self, uuid: str) -> Gpu | None:
         return self._look.gpu(uuid) if self._look else None
-
-    def _workload(self, name: str) -> Workload | None:
-        return self._look.workload(name) if self._look else None
 
 
 def _line(text: str) -> Text:

@@ -6,14 +6,14 @@ import socket
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
-from aliquot.cli.top_rows import Look, in_words
+from aliquot.cli.top_views import Look, in_words
 from aliquot.driver.discovery import NoDriver, find_driver
 from aliquot.driver.mounts import NVML
 from aliquot.driver.sensors import SensorReader
 from aliquot.standalone.client import ask
 from aliquot.standalone.measured import measured_gpus, workloads_of
 from aliquot.standalone.paths import RuntimeDir
-from aliquot.standalone.wire import EndCall, InfoCall, PodsCall, PromisedCall, QueuedRun, RunningCall
+from aliquot.standalone.wire import EndCall, InfoCall, PodsCall, PromisedCall, RunningCall
 from aliquot.status import Workload
 from aliquot.status.promise import PromiseHistory
 
@@ -54,38 +54,33 @@ class EnginePoller:
         pods = ask(self._runtime, PodsCall()).pods
         running = ask(self._runtime, RunningCall())
         if self._sensors is None:
-            self._sensors = self._reader(emulated=bool(facts.emulate))
+            emulated = self._runtime.emulated / NVML
+            try:
+                self._sensors = SensorReader(emulated if facts.emulate else find_driver().libnvml)
+                self._sensors.start()
+            except NoDriver:
+                self._sensors = SensorReader(emulated)  # it has nothing to say
         node = socket.gethostname()
         gpus = measured_gpus(promised, self._status(), self._promises.kept_percent)
         title = f"{node} (emulates {facts.emulate})" if facts.emulate else node
-        queued = [_queued(run) for run in running.queue]
+        queued = [
+            Workload(run.name, "Run", "Pending", run.request_milli, run.limit_milli, [], run.age_s, message=run.reason)
+            for run in running.queue
+        ]
         return Look(
             title, self._promises.window_s, gpus, [*queued, *workloads_of(gpus, pods, {})],
             processes=running.processes, sensors=in_words(self._sensors.now),
         )  # fmt: skip
 
-    def _reader(self, *, emulated: bool) -> SensorReader:
-        """What reads temperature and power; where no driver is found it has nothing to say."""
-        try:
-            reader = SensorReader(self._runtime.emulated / NVML if emulated else find_driver().libnvml)
-            reader.start()
-        except NoDriver:
-            reader = SensorReader(self._runtime.emulated / NVML)
-        return reader
-
     def _status(self) -> Status | None:
+        """What the arbiter measures; None between two arbiters."""
         try:
             status = self._arbiter.status()
         except (ArbiterError, OSError):
-            return None  # between two arbiters
+            return None
         if status.window_ms != round(self._promises.window_s * 1000):
             self._promises = PromiseHistory(status.window_ms / 1000)
         for gpu in status.gpus:
             for tenant in gpu.tenants:
                 self._promises.add(gpu.uuid, tenant, status.now_ns)
         return status
-
-
-def _queued(run: QueuedRun) -> Workload:
-    """A run that waits for room."""
-    return Workload(run.name, "Run", "Pending", run.request_milli, run.limit_milli, [], run.age_s, message=run.reason)

@@ -1,9 +1,15 @@
-"""`aliquot topo`: which GPUs are near each other, what is free, and which ones to take together."""
+"""`aliquot topo`: which GPUs are near each other, what is free, and which ones to take together.
+
+The facts are plain values, which `-o json` prints as they are; the lines for people are made of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Final
 
 import click
 
@@ -11,13 +17,32 @@ from aliquot.cli.calling import ask_engine
 from aliquot.cli.forms import show
 from aliquot.cli.options import emulate_option, output_option
 from aliquot.cli.tables import aligned
+from aliquot.driver.cores import core_list
 from aliquot.model.errors import UserError
+from aliquot.model.quantities import MILLI, BadQuantity, format_milli, parse_milli
+from aliquot.topology import NotEnoughGpus, Topology, TreeNode, best_set, nearest, parse_topo, set_cost
 
-if TYPE_CHECKING:
-    from aliquot.cli.topo_facts import TopologyPicture
-    from aliquot.topology import Topology, TreeNode
+MAX_CHARACTERS: Final = 1 << 20
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
-LONGEST: Final = 1 << 20
+
+class BadUse(UserError):
+    """A --used that names no GPU of the machine, or takes more of one than there is."""
+
+
+@dataclass(frozen=True)
+class TopologyPicture:
+    """A machine at one moment; `free_milli[i]` is what is left of GPU i, `models[i]` its model where known."""
+
+    source: str
+    topology: Topology
+    free_milli: tuple[int, ...]
+    models: tuple[str, ...] = ()
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """Indices of the wholly free GPUs."""
+        return tuple(gpu for gpu, left in enumerate(self.free_milli) if left == MILLI)
 
 
 @click.command()
@@ -31,29 +56,30 @@ def topo(file: str | None, emulate: str | None, best: int | None, used: str, out
 
     Costs are of a pair, lower is nearer. The best set is the one whose pairs cost least in all.
     """
-    from aliquot.cli.topo_facts import facts
-
     if file and emulate:
         raise UserError(f"{file} and --emulate {emulate} are two machines; give one of them")
-    picture = _picture(file, emulate, used)
-    told = facts(picture, best)
-    show(output, told, lambda: (line.rstrip() for line in lines(picture, told)))
-
-
-def _picture(file: str | None, emulate: str | None, used: str) -> TopologyPicture:
-    from aliquot.cli.topo_facts import TopologyPicture, free_after, read_used
-
     models: tuple[str, ...] = ()
-    taken: dict[int, int] = {}
+    taken: Mapping[int, int] = {}
     if file:
         source, topology = read_topology(file)
     elif emulate:
-        source, topology, models = _from_profile(emulate)
+        from aliquot.driver import emulation
+
+        profile, count = emulation.parse_spec(emulate)
+        source, topology = f"{emulate} (emulated)", emulation.profile_topology(profile, count)
+        models = (profile.model,) * count
     else:
         source, topology, models, taken = _this_machine()
     if used:
-        taken = taken | read_used(used, topology.count)
-    return TopologyPicture(source, topology, free_after(taken, topology.count), models)
+        taken = {**taken, **read_used(used, topology.count)}
+    free = tuple(max(0, MILLI - taken.get(gpu, 0)) for gpu in range(topology.count))
+    show_topology(TopologyPicture(source, topology, free, models), best, output)
+
+
+def show_topology(picture: TopologyPicture, best: int | None, form: str) -> None:
+    """Print a machine, and the best set of a size where that is asked for."""
+    told = facts(picture, best)
+    show(form, told, lambda: (line.rstrip() for line in lines(picture, told)))
 
 
 def read_topology(file: str) -> tuple[str, Topology]:
@@ -62,26 +88,17 @@ def read_topology(file: str) -> tuple[str, Topology]:
     Raises:
         UserError: it cannot be read, is not text or holds no whole matrix.
     """
-    from aliquot.topology import parse_topo
-
     try:
         with click.open_file(file, encoding="utf-8") as stream:
-            text = stream.read(LONGEST + 1)
+            text = stream.read(MAX_CHARACTERS + 1)
     except UnicodeDecodeError:
         raise UserError(f"{file} is not text; give what nvidia-smi topo -m printed") from None
     except OSError as error:
         raise UserError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
-    if len(text) > LONGEST:
-        raise UserError(f"{file} is longer than {LONGEST} characters; give what nvidia-smi topo -m printed")
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"{file} is longer than {MAX_CHARACTERS} characters; give what nvidia-smi topo -m printed")
     name = "stdin" if file == "-" else file
     return name, parse_topo(text, where=name)
-
-
-def _from_profile(spec: str) -> tuple[str, Topology, tuple[str, ...]]:
-    from aliquot.driver import emulation
-
-    profile, count = emulation.parse_spec(spec)
-    return f"{spec} (emulated)", emulation.profile_topology(profile, count), (profile.model,) * count
 
 
 def _this_machine() -> tuple[str, Topology, tuple[str, ...], dict[int, int]]:
@@ -110,36 +127,130 @@ def _this_machine() -> tuple[str, Topology, tuple[str, ...], dict[int, int]]:
     return source, gpu_topology(gpus), tuple(gpu.model for gpu in gpus), taken
 
 
-def lines(picture: TopologyPicture, told: dict[str, Any]) -> Iterator[str]:
+def read_used(text: str, count: int) -> dict[int, int]:
+    """Milli-GPU taken per GPU of `0,3=500`: a bare index is taken whole; amounts are milli, or `0.5`, or `500m`.
+
+    Raises:
+        BadUse: an index that the machine does not have, one named twice, or an amount that is not 1 to 1000 milli.
+    """
+    used: dict[int, int] = {}
+    for part in (piece.strip() for piece in text.split(",")):
+        index, equals, amount = part.partition("=")
+        if not _NUMBER.fullmatch(index) or int(index) >= count:
+            raise BadUse(
+                f'--used: "{part}" names no GPU of this machine, which has 0 to {count - 1}; write --used 0,3=500'
+            )
+        if int(index) in used:
+            raise BadUse(f"--used: GPU {int(index)} is named twice; name each once, with all that is taken of it")
+        try:
+            milli = MILLI if not equals else int(amount) if _NUMBER.fullmatch(amount) else parse_milli(amount)
+        except BadQuantity as error:
+            raise BadUse(f"--used: {error}") from None
+        if not 1 <= milli <= MILLI:
+            raise BadUse(f'--used: "{part}" takes {milli} milli of a GPU; take 1 to {MILLI}')
+        used[int(index)] = milli
+    return used
+
+
+def facts(picture: TopologyPicture, ask: int | None) -> dict[str, Any]:
+    """Everything for `-o json`; `ask` is the size of the best set to choose of the free GPUs.
+
+    Raises:
+        UserError: that many are not free.
+    """
     topology = picture.topology
+    leaves = {node.gpu: node for node in topology.tree.walk() if node.gpu is not None}
+    gpus = []
+    for gpu in range(topology.count):
+        entry: dict[str, Any] = {"index": gpu, "free_milli": picture.free_milli[gpu], "numa": topology.numa[gpu]}
+        if picture.models:
+            entry["model"] = picture.models[gpu]
+        entry["cores"] = core_list(list(topology.cores[gpu]))
+        entry["access_cost"] = leaves[gpu].access_cost
+        entry["links"] = list(topology.links[gpu])
+        entry["costs"] = list(topology.cost[gpu])
+        entry["nearest"] = nearest(topology, [gpu], [other for other in range(topology.count) if other != gpu])
+        gpus.append(entry)
+    told: dict[str, Any] = {
+        "source": picture.source,
+        "count": topology.count,
+        "free": list(picture.free),
+        "fragments": [gpu for gpu, milli in enumerate(picture.free_milli) if 0 < milli < MILLI],
+        "exact_tree": topology.is_tree,
+        "gpus": gpus,
+        "tree": _tree_facts(topology.tree, picture.free),
+    }
+    if ask is not None:
+        try:
+            chosen = best_set(topology, picture.free, ask)
+        except NotEnoughGpus as error:
+            raise NotEnoughGpus(f"--best {error}") from None
+        rest = [gpu for gpu in picture.free if gpu not in chosen]
+        sizes = [size for size in (2, 4, 8) if size <= len(rest)]
+        still_free = [_set_facts(topology, best_set(topology, rest, size)) for size in sizes]
+        left = {"gpus": rest, "nearest": still_free}
+        told["best"] = {"asked": ask, **_set_facts(topology, chosen), "left": left}
+    return told
+
+
+def _set_facts(topology: Topology, gpus: tuple[int, ...]) -> dict[str, Any]:
+    """A set's pairs, and how many of them have each link, the nearest link first."""
+    pairs = [
+        {"gpus": [a, b], "link": topology.links[a][b], "cost": topology.cost[a][b]} for a, b in combinations(gpus, 2)
+    ]
+    links: dict[str, int] = {}
+    for a, b in sorted(combinations(sorted(gpus), 2), key=lambda pair: topology.cost[pair[0]][pair[1]]):
+        links[topology.links[a][b]] = links.get(topology.links[a][b], 0) + 1
+    return {"gpus": list(gpus), "cost": set_cost(topology, gpus), "links": links, "pairs": pairs}
+
+
+def _tree_facts(node: TreeNode, free: Collection[int]) -> dict[str, Any]:
+    here = {"gpus": list(node.gpus), "free": sum(gpu in free for gpu in node.gpus)}
+    if node.gpu is not None:
+        return {"gpu": node.gpu, **here, "access_cost": node.access_cost}
+    children = [_tree_facts(child, free) for child in node.children]
+    return {"mode": node.mode, "level_cost": node.level_cost, **here, "children": children}
+
+
+def lines(picture: TopologyPicture, told: dict[str, Any]) -> Iterator[str]:
+    """The facts as people read them: a summary, the tree, and the best set where one was asked for."""
+    topology, count, free = picture.topology, picture.topology.count, len(picture.free)
+    parts = len(told["fragments"])
+    taken = count - free - parts
+    states = [f"{free} free", f"{parts} taken in part" if parts else "", f"{taken} taken" if taken else ""]
     models = sorted(set(picture.models))
-    yield f"{picture.source}: {_summary(picture)}" + (f", {' and '.join(models)}" if models else "")
+    summary = f"{count} GPU{'s' if count != 1 else ''}, {', '.join(filter(None, states))}"
+    yield f"{picture.source}: {summary}" + (f", {' and '.join(models)}" if models else "")
     yield ""
     rows = [("", "COST", "FREE", "NUMA", "CORES"), *_tree_rows(picture, topology.tree, "", "")]
     yield from aligned(rows, right=(1,))
     if not topology.is_tree:
         yield ""
         yield "These links are no tree: a cost above is that of the farthest pair below it. Nearer across the tree:"
-        yield from (f"  {line}" for line in _across(topology))
+        nearer: dict[str, list[str]] = {}
+        for node in topology.tree.walk():
+            for one, other in combinations(node.children, 2):
+                for a, b in ((a, b) for a in one.gpus for b in other.gpus):
+                    if topology.cost[a][b] < node.level_cost:
+                        nearer.setdefault(topology.links[a][b], []).append(f"{min(a, b)}-{max(a, b)}")
+        for link, pairs in sorted(nearer.items(), key=lambda item: (len(item[0]), item[0])):
+            yield f"  {link}: {', '.join(sorted(pairs))}"
     if "best" in told:
+        best = told["best"]
+        rest = best["left"]
         yield ""
-        yield from _best_lines(told["best"])
-
-
-def _summary(picture: TopologyPicture) -> str:
-    count, free = picture.topology.count, len(picture.free)
-    parts = sum(0 < left < 1000 for left in picture.free_milli)
-    taken = count - free - parts
-    told = [f"{free} free", f"{parts} taken in part" if parts else "", f"{taken} taken" if taken else ""]
-    return f"{count} GPU{'s' if count != 1 else ''}, {', '.join(each for each in told if each)}"
+        yield f"Best {best['asked']}: {_set_line(best)}"
+        if not rest["gpus"]:
+            yield "Leaves no GPU free."
+            return
+        yield f"Leaves {_names(rest['gpus'])}" + ("; of these" if rest["nearest"] else ".")
+        for each in rest["nearest"]:
+            yield f"  nearest {len(each['gpus'])}: {_set_line(each)}"
 
 
 def _tree_rows(
     picture: TopologyPicture, node: TreeNode, stem: str, branch: str
 ) -> Iterator[tuple[str, str, str, str, str]]:
-    from aliquot.driver.cores import core_list
-    from aliquot.model.quantities import format_milli
-
     topology = picture.topology
     if node.gpu is not None:
         left, numa = picture.free_milli[node.gpu], topology.numa[node.gpu]
@@ -152,29 +263,6 @@ def _tree_rows(
     below = stem + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
     for child in node.children:
         yield from _tree_rows(picture, child, below, "└─ " if child is node.children[-1] else "├─ ")
-
-
-def _across(topology: Topology) -> Iterator[str]:
-    """Pairs that are nearer than the tree says, by link."""
-    nearer: dict[str, list[str]] = {}
-    for node in topology.tree.walk():
-        for at, one in enumerate(node.children):
-            for a, b in ((a, b) for other in node.children[at + 1 :] for a in one.gpus for b in other.gpus):
-                if topology.cost[a][b] < node.level_cost:
-                    nearer.setdefault(topology.links[a][b], []).append(f"{min(a, b)}-{max(a, b)}")
-    for link, pairs in sorted(nearer.items(), key=lambda item: (len(item[0]), item[0])):
-        yield f"{link}: {', '.join(sorted(pairs))}"
-
-
-def _best_lines(best: dict[str, Any]) -> Iterator[str]:
-    yield f"Best {best['asked']}: {_set_line(best)}"
-    left = best["left"]
-    if not left["gpus"]:
-        yield "Leaves no GPU free."
-        return
-    yield f"Leaves {_names(left['gpus'])}" + ("; of these" if left["nearest"] else ".")
-    for each in left["nearest"]:
-        yield f"  nearest {len(each['gpus'])}: {_set_line(each)}"
 
 
 def _set_line(each: dict[str, Any]) -> str:

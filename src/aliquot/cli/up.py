@@ -1,21 +1,28 @@
-"""`aliquot up`: the engine in the foreground."""
+"""`aliquot up` and `aliquot down`: the engine, in the foreground or in the background, and its end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
-from aliquot.cli.options import Amount, emulate_option, not_gpus_option, only_gpus_option
+from aliquot.cli.calling import ask_engine, read_text, short_name
+from aliquot.cli.options import Amount, Span, emulate_option, not_gpus_option, only_gpus_option
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.quantities import format_mib
+from aliquot.standalone.paths import HISTORY_FILES, RuntimeDir, runtime_dir, state_dir
 
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
@@ -26,8 +33,19 @@ if TYPE_CHECKING:
 DASHBOARD_PORT: Final = 8765
 PORTS_TRIED: Final = 100
 MAX_HISTORY_BYTES: Final = 256 << 20
+READY: Final = "ready at "
+_POLL_S: Final = 0.05
+_OWN: Final = "aliquot: "
 _LISTENING: Final = "0A"
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+class NotStarted(AliquotError):
+    """The engine in the background ended before it was ready."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.exit_code = code  # type: ignore[misc]
 
 
 @click.command()
@@ -63,23 +81,26 @@ _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 @click.pass_context
 def up(context: click.Context, /, detach: bool, **options: Any) -> None:
     """Serve this machine's GPUs to SharePods until stopped (Ctrl-C, SIGTERM, aliquot down), then end them all."""
-    from aliquot.cli.calling import read_text
     from aliquot.driver.policies import maker
     from aliquot.placement.machine import DEFAULT_POLICY
     from aliquot.standalone.documents import read_documents
 
     if detach:
-        from aliquot.cli.detach import start_detached
-
-        start_detached(context)
+        _start_detached(context)
         return
     file = options["file"]
     text = "" if file is None else read_text(file)
     if file is not None:
         read_documents(text, file)
     maker(options["policy"] or DEFAULT_POLICY)  # reject an unknown name before anything starts
-    if options["state_dir"] is not None:
-        _require_writable(options["state_dir"])
+    if (folder := options["state_dir"]) is not None:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"--state-dir {folder} cannot be written: {reason}; name a folder of yours") from None
     if options["web"] and options["port"]:
         _require_free("--port", options["port"])
     if options["metrics_port"]:
@@ -96,7 +117,6 @@ def _serve(text: str, options: dict[str, Any]) -> None:
     from aliquot.placement.machine import DEFAULT_POLICY
     from aliquot.standalone.engine import Engine
     from aliquot.standalone.lock import EngineLock
-    from aliquot.standalone.paths import RuntimeDir, runtime_dir, state_dir
 
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -117,24 +137,35 @@ def _serve(text: str, options: dict[str, Any]) -> None:
 
 
 def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any], stopping: threading.Event) -> None:
+    """Serve an engine that has started: its socket, its pages and its SharePods."""
     from aliquot.standalone.documents import read_documents
-    from aliquot.standalone.paths import state_dir
     from aliquot.standalone.pods import Pods
     from aliquot.standalone.roster import Roster, told
     from aliquot.standalone.server import EngineServer
 
     coming = {spec.full_name for spec in read_documents(text)} if text else set()
     pods = Pods(engine, Roster(engine.runtime.sharepods))
-    kept = _history_file(options["history"], options["state_dir"] or state_dir(), emulated=engine.emulated)
-    server = EngineServer(engine, pods, history=kept if options["web"] else None)
+    history: Path | None = (options["state_dir"] or state_dir()) / HISTORY_FILES[engine.emulated]
+    if options["history"]:
+        history = None if options["history"] == "none" else Path(options["history"]).absolute()
+    server = EngineServer(engine, pods, history=history if options["web"] else None)
     try:
-        pages = _dashboard(engine, pods, server, options["port"], kept) if options["web"] else contextlib.nullcontext()
-        with pages as url:
-            lost = told({name: phase for name, phase in pods.lost.items() if name not in coming})
-            _announce(engine, url, options["metrics_port"], lost)
+        dashboard: contextlib.AbstractContextManager[str | None] = contextlib.nullcontext()
+        if options["web"]:
+            dashboard = _dashboard(engine, pods, server, options["port"], history)
+        with dashboard as url:
+            for gpu in engine.gpus:
+                kind = " (emulated)" if engine.emulated else ""
+                click.echo(f"GPU {gpu.index}  {gpu.model}{kind}  {format_mib(gpu.memory_mib)}  {gpu.uuid}")
+            if url:
+                click.echo(f"dashboard at {url}")
+            if options["metrics_port"] is not None:
+                click.echo(f"metrics at http://127.0.0.1:{options['metrics_port']}/metrics")
+            if lost := told({name: phase for name, phase in pods.lost.items() if name not in coming}):
+                click.echo(lost)
             for line in pods.apply(text) if text else []:
                 click.echo(line)
-            click.echo(f"ready at {engine.runtime.root}. Give it work: aliquot apply -f FILE")
+            click.echo(f"{READY}{engine.runtime.root}. Give it work: aliquot apply -f FILE")
             while not stopping.wait(1.0) and (lock.watch_directory() or engine.tenants):
                 pods.place_waiting()
                 engine.rest()
@@ -169,41 +200,6 @@ def _dashboard(
         recorder.close()
 
 
-def _history_file(named: str | None, state_dir: Path, *, emulated: bool) -> Path | None:
-    from aliquot.standalone.paths import HISTORY_FILES
-
-    if named == "none":
-        return None
-    return Path(named).absolute() if named else state_dir / HISTORY_FILES[emulated]
-
-
-def _announce(engine: Engine, dashboard: str | None, metrics_port: int | None, lost: str) -> None:
-    for gpu in engine.gpus:
-        kind = " (emulated)" if engine.emulated else ""
-        click.echo(f"GPU {gpu.index}  {gpu.model}{kind}  {format_mib(gpu.memory_mib)}  {gpu.uuid}")
-    if dashboard:
-        click.echo(f"dashboard at {dashboard}")
-    if metrics_port is not None:
-        click.echo(f"metrics at http://127.0.0.1:{metrics_port}/metrics")
-    if lost:
-        click.echo(lost)
-
-
-def _require_writable(folder: Path) -> None:
-    """Refuse a folder now in which what placement learns could not be kept.
-
-    Raises:
-        UserError: it is no folder, or no file can be made in it.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"--state-dir {folder} cannot be written: {reason}; name a folder of yours") from None
-
-
 def _require_free(option: str, port: int) -> None:
     """Say so now, in words, rather than let the arbiter fail on it.
 
@@ -222,24 +218,95 @@ def _require_free(option: str, port: int) -> None:
 
 def _listener(port: int) -> str:
     """The program that listens on a port, as `python3 (pid 42)`; empty where the kernel does not let us know."""
-    wanted = {f"socket:[{inode}]" for table in _TABLES for inode in _inodes(Path(table), port)}
-    for process in Path("/proc").iterdir() if wanted else ():
+    sockets = set()
+    for table in _TABLES:
+        with contextlib.suppress(OSError):
+            for row in (line.split() for line in Path(table).read_text().splitlines()[1:]):
+                if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{row[9]}]")
+    for process in Path("/proc").iterdir() if sockets else ():
         if not process.name.isdecimal():
             continue
         try:
             descriptors = list((process / "fd").iterdir())
-            held = any(os.readlink(descriptor) in wanted for descriptor in descriptors)  # noqa: PTH115 (no path)
-            name = (process / "comm").read_text().strip() if held else ""
+            if any(os.readlink(descriptor) in sockets for descriptor in descriptors):  # noqa: PTH115 (no path)
+                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
         except OSError:  # it has ended meanwhile, or is another user's
             continue
-        if held:
-            return f"{name} (pid {process.name})"
     return ""
 
 
-def _inodes(table: Path, port: int) -> list[str]:
+def _start_detached(context: click.Context) -> None:
+    """Start the command of this context without --detach, in a session of its own, and print what it says when ready.
+
+    Raises:
+        NotStarted: it ended before it was ready; its last sentence says why.
+    """
+    words: list[str] = []
+    for option in context.command.params:
+        name = option.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if not given or name == "detach" or not isinstance(option, click.Option):
+            continue
+        value = context.params[name]
+        if option.is_flag:
+            words.append(option.opts[0] if value else option.secondary_opts[0])
+        else:
+            words += [option.opts[0], str(value)]
+    runtime = RuntimeDir(runtime_dir())
+    runtime.create()
+    with runtime.engine_log.open("ab") as log:
+        start = log.tell()
+        stdin = None if context.params["file"] == "-" else subprocess.DEVNULL
+        argv = [sys.executable, "-m", "aliquot.cli", "up", *words]
+        process = subprocess.Popen(argv, stdin=stdin, stdout=log, stderr=log, start_new_session=True)
+    while True:
+        status = process.poll()
+        with runtime.engine_log.open("rb") as source:
+            source.seek(start)
+            lines = source.read().decode(errors="replace").splitlines()
+        if any(line.startswith(READY) for line in lines):
+            break
+        if status is not None:
+            why = next((line.removeprefix(_OWN) for line in reversed(lines) if line.startswith(_OWN)), "")
+            raise NotStarted(
+                why or f"the engine ended with status {status} at its start; see {runtime.engine_log}", status or 1
+            )
+        time.sleep(_POLL_S)
+    for line in lines:
+        if not line.startswith(READY):
+            click.echo(line)
+    click.echo(f"{READY}{runtime.root}, pid {process.pid}. Its log: {runtime.engine_log}. End it: aliquot down")
+
+
+@click.command()
+@click.option("--timeout", "timeout_s", type=Span(), default="60s", show_default=True, metavar="TIME",
+              help="How long to wait for the engine's end: 10m, 90s.")  # fmt: skip
+def down(timeout_s: float) -> None:
+    """End the engine that is up with everything it runs, and wait until it has ended."""
+    from aliquot.standalone.client import NoEngine
+    from aliquot.standalone.wire import InfoCall, PodsCall, TenantsCall
+
+    runtime = RuntimeDir(runtime_dir())
     try:
-        rows = [line.split() for line in table.read_text().splitlines()[1:]]
-    except OSError:
-        return []
-    return [row[9] for row in rows if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port]
+        facts = ask_engine(InfoCall())
+        engine = os.pidfd_open(facts.pid)
+        pods = [short_name(pod.name) for pod in ask_engine(PodsCall()).pods if pod.phase == "Running"]
+        tenants = [tenant.name for tenant in ask_engine(TenantsCall()).tenants]
+    except (NoEngine, ProcessLookupError):
+        click.echo(f"no engine is up at {runtime.root}; there is nothing to end")
+        return
+    runs = sorted(name for name in tenants if short_name(name) not in pods)
+    signal.pidfd_send_signal(engine, signal.SIGTERM)
+    if not select.select([engine], [], [], timeout_s)[0]:
+        raise AliquotError(
+            f"the engine (pid {facts.pid}) has not ended within {timeout_s:g} s; it still ends its programs. "
+            f"Wait longer with --timeout, or see {runtime.engine_log}"
+        )
+    parts = [
+        f"{len(names)} {what}{'' if len(names) == 1 else 's'} ({', '.join(names)})"
+        for what, names in (("sharepod", pods), ("run", runs))
+        if names
+    ]
+    with_it = " and ".join(parts) or "nothing else"
+    click.echo(f"ended the engine at {facts.runtime_dir} (pid {facts.pid}) and {with_it}")

@@ -11,8 +11,7 @@ import sys
 import click
 import pytest
 
-from aliquot.cli.examples import EXAMPLES
-from aliquot.cli.main import COMMANDS, cli
+from aliquot.cli.main import COMMANDS, EXAMPLES, cli
 from aliquot_lab import cli as lab
 
 
@@ -72,7 +71,7 @@ def test_the_script_is_one_of_that_shell(shell: str):
 
 
 def test_every_command_has_an_example():
-    """Each command's help ends with an example; a new command gets one in aliquot/cli/examples.py."""
+    """Each command's help ends with an example; a new command gets one in aliquot/cli/main.py."""
     assert (set(COMMANDS), set(lab.COMMANDS)) == (set(EXAMPLES), set(lab.EXAMPLES))
 
 

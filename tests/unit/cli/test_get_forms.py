@@ -111,7 +111,7 @@ def test_a_watch_begins_with_one_table(monkeypatch: pytest.MonkeyPatch):
         PodFacts(f"default/{name}", "Running", [0], ["GPU-0"], 300, 600, 2048, 0, 5.0) for name in ("a", "a-long-name")
     )
     changed = msgspec.structs.replace(short, phase="Failed")
-    replies = iter([PodList([short, long]), PodList([changed, long])])
+    replies = iter([PodList([]), PodList([short, long]), PodList([changed, long])])  # the first is asked what was lost
 
     def ask(call: PodsCall) -> PodList:
         found = next(replies, None)
@@ -120,7 +120,6 @@ def test_a_watch_begins_with_one_table(monkeypatch: pytest.MonkeyPatch):
         return found
 
     monkeypatch.setattr(command, "WATCH_EVERY_S", 0.0)
-    monkeypatch.setattr(command, "_tell_lost", lambda namespace: None)
     monkeypatch.setattr(command, "ask_engine", ask)
 
     lines = printed("pods", "-w").splitlines()

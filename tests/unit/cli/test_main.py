@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import aliquot.cli as aliquot_cli
 import aliquot_lab.cli as lab_cli
 from aliquot.cli.main import COMMANDS, LAB, cli
-from aliquot.cli.top_text import BAR_CELLS, bar
+from aliquot.cli.top import BAR_CELLS, bar
 from aliquot.driver.emulation import PROFILES
 from aliquot.model import extras
 from aliquot.model.errors import UserError

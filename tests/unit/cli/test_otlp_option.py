@@ -6,8 +6,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from aliquot.cli.node import node
-from aliquot.cli.scheduler import scheduler
+from aliquot.cli.programs import node, scheduler
 from aliquot.model.errors import UserError
 
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from aliquot.cli.scheduler import scheduler
+from aliquot.cli.programs import scheduler
 from aliquot.kube.settings import BadSettings
 
 

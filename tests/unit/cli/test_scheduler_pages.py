@@ -12,8 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from aliquot.cli.scheduler import dashboard, scheduler
-from aliquot.cli.settings import settings_options
+from aliquot.cli.programs import dashboard, scheduler, settings_options
 from aliquot.model.errors import UserError
 from aliquot.scheduler.settings import SchedulerSettings, address
 

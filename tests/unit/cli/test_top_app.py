@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from aliquot.cli.top_app import TopApp
-from aliquot.cli.top_rows import Look
+from aliquot.cli.top_views import Look
 from aliquot.model.errors import AliquotError
 from aliquot.status import Share
 

@@ -15,11 +15,8 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from aliquot.cli.top_app import TopApp
-from aliquot.cli.top_detail import DetailBox, UsageHistory
-from aliquot.cli.top_dialogs import Help, Sure
-from aliquot.cli.top_overview import WAITS, overview, tenant_key
-from aliquot.cli.top_rows import Look
+from aliquot.cli.top_app import Help, Sure, TopApp
+from aliquot.cli.top_views import WAITS, DetailBox, Look, UsageHistory, overview, tenant_key
 from aliquot.standalone.wire import RunProcess
 from aliquot.status import Share
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_facts import MadeUpFacts
 
-from aliquot.cli.top_rows import Look, bar, head, kept, ordered, shares_bar, spark
+from aliquot.cli.top_views import Look, bar, head, kept, ordered, shares_bar, spark
 
 
 @given(st.integers(-10, 3000), st.integers(1, 60), st.integers(0, 1000))

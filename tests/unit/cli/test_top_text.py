@@ -7,7 +7,7 @@ import pytest
 
 from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.cli.tables import UNBOUNDED, columns
-from aliquot.cli.top_text import bar, render
+from aliquot.cli.top import bar, render
 from aliquot.driver.gpu import Gpu
 from aliquot.standalone.wire import EngineFacts
 from aliquot.status.tenants import TenantStatus, WakeStatus

@@ -10,7 +10,7 @@ import pytest
 from matrices import FOLDER, SHORT, WHOLE, text_of
 
 from aliquot.cli import main as program
-from aliquot.cli.topo_facts import BadUse, read_used
+from aliquot.cli.topo import BadUse, read_used
 
 TENCENT = str(FOLDER / "tencent_test_6gpu.txt")
 

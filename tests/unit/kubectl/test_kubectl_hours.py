@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from made_up_facts import MadeUpFacts
 
 from aliquot.cli.kubectl import cli
-from aliquot.cli.kubectl.dashboard import read_hours
 from aliquot.cli.kubectl.scene import NoAnswer, Target
+from aliquot.cli.kubectl.services import read_hours
 from aliquot.model.errors import AliquotError
 from aliquot.web.app import AccessDenied, everyone
 from aliquot.web.serve import WebServer

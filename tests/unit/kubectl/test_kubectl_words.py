@@ -15,17 +15,15 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from aliquot.cli.examples import KUBECTL_EXAMPLES
-from aliquot.cli.kubectl import COMMANDS, cli, complete, facts
+from aliquot.cli.kubectl import COMMANDS, EXAMPLES, cli, complete
 from aliquot.cli.kubectl.doctor import configuration, pod_findings
 from aliquot.cli.kubectl.explain import explained, lines_of
-from aliquot.cli.kubectl.get import _gpu_rows as gpu_rows
+from aliquot.cli.kubectl.get import quotas, table_of
 from aliquot.cli.kubectl.inspect import compared
 from aliquot.cli.kubectl.scene import ClusterScene
-from aliquot.cli.kubectl.scheduler_link import Link
+from aliquot.cli.kubectl.services import Link, Usage
 from aliquot.cli.kubectl.top import lines as top_lines
 from aliquot.cli.kubectl.topo import picture_of
-from aliquot.cli.kubectl.usage import Usage
 from aliquot.kube.custom import GPUQuota
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS, PLAN, PLAN_STATUS
@@ -143,13 +141,13 @@ def test_a_quota_counts_what_plans_hold():
     waits = pod("w", 60)
     seen = scene(placed("h", "a", 0, 500), waits, quotas=[quota])
 
-    assert ("0.50 of 1.00", "1.0 GiB of -") == facts.of_bound(facts.quotas(seen)[0])
+    assert ["0.50 of 1.00", "1.0 GiB of -"] == table_of("quota", quotas(seen), seen, wide=False)[1][3:]
     assert 'namespace "lab" holds 0.50' in "\n".join(lines_of(explained(seen, waits)))
 
 
 def test_books_and_pods_are_compared_gpu_by_gpu():
     """A GPU of which the scheduler says something else than the pods, or that one of them does not know, differs."""
-    seen = facts.gpus(scene(placed("h", "a", 0, 500)))
+    seen = scene(placed("h", "a", 0, 500)).gpus()
     same = {"nodes": [{"name": g["node"], "devices": [g]} for g in seen]}
     other = json.loads(json.dumps(same))
     other["nodes"][0]["devices"][0]["free_milli"] = 1000
@@ -177,15 +175,15 @@ def test_what_an_agent_tells_is_found_by_the_tenant():
 def test_a_wide_list_of_gpus_names_their_tenants():
     """Which pod holds which GPU is in the wide list, with its part; the plain one counts."""
     seen = scene(placed("h", "a", 0, 500), placed("i", "a", 0, 250))
-    wide, plain = (list(gpu_rows(facts.gpus(seen), wide=wide)) for wide in (True, False))
+    wide, plain = (table_of("gpus", seen.gpus(), seen, wide=wide) for wide in (True, False))
 
     assert "lab/h/c0 0.50, lab/i/c0 0.25" in wide[1]
-    assert "2" == plain[1].split()[-1]
+    assert "2" == plain[1][-1]
 
 
 def test_top_is_by_node_with_what_is_not_known_left_open():
     """Nodes with their GPUs and tenants; GPUs without tenants in one line."""
-    told = facts.gpus(scene(placed("h", "a", 0, 500)))
+    told = scene(placed("h", "a", 0, 500)).gpus()
     for gpu in told:
         for one in gpu["residents"]:
             one |= {"usage": None, "memory_used_mib": None}
@@ -283,7 +281,7 @@ def test_ages_are_those_of_kubectl(seconds: int, text: str):
 def test_every_command_has_the_usual_flags(name: str):
     """-n, -A, --context, --kubeconfig and -o are the same for all, and the help ends with an example that is one."""
     shown = CliRunner().invoke(cli, [name, "--help"]).output
-    _, written = KUBECTL_EXAMPLES[name]
+    _, written = EXAMPLES[name]
     words = shlex.split(written)
 
     for flag in ("-n, --namespace", "-A, --all-namespaces", "--context", "--kubeconfig", "-o, --output"):

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from aliquot.cli.node import node
-from aliquot.cli.scheduler import scheduler
+from aliquot.cli.programs import node, scheduler
 from aliquot.kube.settings import BadSettings, print_settings
 from aliquot.node.settings import NodeSettings, node_settings
 

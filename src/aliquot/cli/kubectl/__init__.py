@@ -10,7 +10,6 @@ from typing import Final
 import click
 from click.shell_completion import ShellComplete
 
-from aliquot.cli.examples import KUBECTL_EXAMPLES
 from aliquot.cli.lazy import LazyGroup
 from aliquot.cli.main import run_group
 from aliquot.model.extras import PACKAGE
@@ -24,12 +23,21 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "topo": (f"{__name__}.topo", "Show how the GPUs of a node are connected, and which are free."),
     "doctor": (f"{__name__}.doctor", "Check the cluster's set-up."),
 }
+EXAMPLES: Final[dict[str, tuple[str, str]]] = {
+    "get": ("every GPU with its UUID", "kubectl aliquot get gpus -o wide"),
+    "top": ("the GPUs that one namespace uses, once", "kubectl aliquot top -n research --once"),
+    "explain": ("why a pod waits", "kubectl aliquot explain pod train-7 -n research"),
+    "inspect": ("the comparison, for a program", "kubectl aliquot inspect -o json"),
+    "topo": ("which two free GPUs of a node to take together", "kubectl aliquot topo node-a --best 2"),
+    "doctor": ("the problems of the cluster, as JSON", "kubectl aliquot doctor -o json"),
+}
+"""One example for each command; see `aliquot.cli.main`."""
 
 
 @click.group(
     cls=LazyGroup,
     table=COMMANDS,
-    examples=KUBECTL_EXAMPLES,
+    examples=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name=PACKAGE, prog_name="kubectl aliquot")

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
 
 from aliquot.cli.doctor import report
-from aliquot.cli.kubectl.options import agent_port_option, form_option, target_options
-from aliquot.cli.kubectl.scene import ClusterScene, Target, listed, read_scene
-from aliquot.cli.kubectl.scheduler_link import Link, scheduler_option
-from aliquot.cli.kubectl.usage import Usage, read_usage
+from aliquot.cli.kubectl.scene import (
+    ClusterScene,
+    Target,
+    agent_port_option,
+    form_option,
+    listed,
+    read_scene,
+    target_options,
+)
+from aliquot.cli.kubectl.services import MAX_NAMES, Link, Usage, read_usage, scheduler_option
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import read
 from aliquot.kube.errors import Forbidden, KubeError
 from aliquot.kube.manifest import read_yaml_file
 from aliquot.kube.names import GPU_PERCENT, GPUS
-from aliquot.kube.objects import Pod, Wire
+from aliquot.kube.objects import Wire
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.requests import BadPod
 from aliquot.kube.resources import LEASES
@@ -33,7 +40,6 @@ OLDEST: Final = (1, 29)
 """The first Kubernetes version in which every API used here is stable."""
 
 LEASE: Final = "aliquot-scheduler"
-NAMED: Final = 3
 
 
 class _Version(Wire):
@@ -58,25 +64,26 @@ def doctor(scheduler: str, config: Path | None, agent_port: int, target: Target,
     link = Link.of(scheduler)
     findings = [] if config is None else configuration(config)
     scene = target.run(read_scene(target))
-    findings += target.run(_asked(target, link))
-    used = target.run(read_usage(target, scene, agent_port))
-    findings += [*_kinds(scene), *_nodes(scene), *_agents(used), *pod_findings(scene)]
-    return report(findings, form)
+
+    async def served() -> list[Finding]:
+        checks: dict[str, Callable[[Api], Awaitable[Finding]]] = {
+            "Kubernetes": _kubernetes,
+            "scheduler": lambda api: _scheduler(api, link),
+            "versions": lambda api: _versions(api, link),
+            "lead": _lead,
+        }
+        async with target.connect() as api:
+            return [await _checked(what, api, check) for what, check in checks.items()]
+
+    findings += target.run(served())
+    usage = target.run(read_usage(target, scene, agent_port))
+    return report([*findings, *scene_findings(scene, usage), *pod_findings(scene)], form)
 
 
-async def _asked(target: Target, link: Link) -> list[Finding]:
-    async with target.connect() as api:
-        found = [await _look("Kubernetes", api, _kubernetes)]
-        found.append(await _look("scheduler", api, lambda a: _scheduler(a, link)))
-        found.append(await _look("versions", api, lambda a: _versions(a, link)))
-        found.append(await _look("lead", api, lambda a: _lead(a, link)))
-        return found
-
-
-async def _look(what: str, api: Api, look: Callable[[Api], Awaitable[Finding]]) -> Finding:
+async def _checked(what: str, api: Api, check: Callable[[Api], Awaitable[Finding]]) -> Finding:
     """Run one check; a missing permission is reported as a note."""
     try:
-        return await look(api)
+        return await check(api)
     except Forbidden as error:
         return Finding(what, "note", f"permission denied: {error}", "run it with the rights of an administrator")
     except KubeError as error:
@@ -106,7 +113,7 @@ async def _versions(api: Api, link: Link) -> Finding:
     return Finding("versions", "note", text, "their output may differ; use the same version of both")
 
 
-async def _lead(api: Api, link: Link) -> Finding:
+async def _lead(api: Api) -> Finding:
     """A scheduler renews the lease; clocks may differ by a lease's duration."""
     leases = [one for one in await listed(api, LEASES) if one.metadata.name == LEASE]
     if not leases:
@@ -124,65 +131,58 @@ async def _lead(api: Api, link: Link) -> Finding:
     return Finding("lead", "ok", f"{spec.holder_identity} leads")
 
 
-def _kinds(scene: ClusterScene) -> list[Finding]:
+def scene_findings(scene: ClusterScene, usage: Usage) -> list[Finding]:
+    """The kinds that are installed, the nodes' inventories, and whether the agents answer.
+
+    Pods get their shares without an agent's answer; only what they use is not known then.
+    """
+    cluster, faulty = scene.ledger.cluster, scene.ledger.faulty
     if scene.missing:
-        found = f"{', '.join(scene.missing)} are not known here"
-        return [Finding("CRDs", "fault", found, "kubectl apply -f deploy/crds, or helm upgrade --install")]
-    return [Finding("CRDs", "ok", "sharepods, vgpus, gpuquotas")]
-
-
-def _nodes(scene: ClusterScene) -> list[Finding]:
-    cluster, found = scene.ledger.cluster, []
-    for name, why in sorted(scene.ledger.faulty.items()):
-        found.append(Finding(f"node {name}", "fault", why, "check the log of its aliquot node"))
+        text = f"{', '.join(scene.missing)} are not known here"
+        findings = [Finding("CRDs", "fault", text, "kubectl apply -f deploy/crds, or helm upgrade --install")]
+    else:
+        findings = [Finding("CRDs", "ok", "sharepods, vgpus, gpuquotas")]
+    for name, why in sorted(faulty.items()):
+        findings.append(Finding(f"node {name}", "fault", why, "check the log of its aliquot node"))
     for node in scene.nodes:
-        name = node.metadata.name
-        if GPUS not in node.metadata.annotations or name in scene.ledger.faulty:
-            continue
-        if not node.status.allocatable.get(GPU_PERCENT, 0) or str(node.status.allocatable[GPU_PERCENT]) == "0":
+        name, offered = node.metadata.name, node.status.allocatable.get(GPU_PERCENT, 0)
+        if GPUS in node.metadata.annotations and name not in faulty and (not offered or str(offered) == "0"):
             way_out = "is its aliquot node running and registered with kubelet?"
-            found.append(Finding(f"node {name}", "fault", f"kubelet offers no {GPU_PERCENT}", way_out))
-    if not cluster.index:
+            findings.append(Finding(f"node {name}", "fault", f"kubelet offers no {GPU_PERCENT}", way_out))
+    if cluster.index:
+        gpus = sum(len(spec.gpus) for spec in cluster.nodes)
+        findings.append(Finding("nodes", "ok", f"{len(cluster.index)} of {len(scene.nodes)} have {gpus} GPUs"))
+    else:
         way_out = "run aliquot node where GPUs are (the chart's DaemonSet; see its nodeSelector)"
-        return [*found, Finding("nodes", "fault", "no node has GPUs that Aliquot knows of", way_out)]
-    gpus = sum(len(spec.gpus) for spec in cluster.nodes)
-    return [*found, Finding("nodes", "ok", f"{len(cluster.index)} of {len(scene.nodes)} have {gpus} GPUs")]
-
-
-def _agents(used: Usage) -> list[Finding]:
-    """Whether the agents answer. Pods get their shares without; what they use is not known then."""
+        findings.append(Finding("nodes", "fault", "no node has GPUs that Aliquot knows of", way_out))
+    if usage.nodes:
+        findings.append(Finding("agents", "ok", f"{len(usage.nodes)} report what is used"))
     way_out = "is a pod of aliquot node there? kubectl get pods -A -o wide -l app.kubernetes.io/component=node"
-    found = [Finding("agents", "note", sentence, way_out) for sentence in used.unknown()]
-    return [*([Finding("agents", "ok", f"{len(used.nodes)} report what is used")] if used.nodes else []), *found]
+    return findings + [Finding("agents", "note", sentence, way_out) for sentence in usage.unknown()]
 
 
 def pod_findings(scene: ClusterScene) -> list[Finding]:
     """Pods with an inconsistent plan, without their share, or bound by a scheduler that does not call Aliquot."""
-    unplanned = [pod.metadata.key for pod in scene.pods if _past_us(scene, pod)]
-    found = []
+    unplanned, findings = [], []
+    for pod in scene.pods:
+        if not pod.ended and pod.spec.node_name in scene.ledger.cluster.index:
+            with contextlib.suppress(BadPod, BadPlan):
+                if read(pod) is not None and read_plan(pod.metadata.annotations) is None:
+                    unplanned.append(pod.metadata.key)
     if unplanned:
-        more = f" and {len(unplanned) - NAMED} more" if len(unplanned) > NAMED else ""
-        text = f"{len(unplanned)} request GPUs and were bound without: {', '.join(unplanned[:NAMED])}{more}"
+        more = f" and {len(unplanned) - MAX_NAMES} more" if len(unplanned) > MAX_NAMES else ""
+        text = f"{len(unplanned)} request GPUs and were bound without: {', '.join(unplanned[:MAX_NAMES])}{more}"
         way_out = "the scheduler that bound them does not call Aliquot: add the extender, recreate the pods"
-        found.append(Finding("pods", "fault", text, way_out))
+        findings.append(Finding("pods", "fault", text, way_out))
     keys = {pod.metadata.uid: pod.metadata.key for pod in scene.pods}
     for uid, why in scene.ledger.inconsistent.items():
-        found.append(Finding(f"pod {keys.get(uid, uid)}", "fault", why, "delete it, or the pods that hold the same"))
+        findings.append(Finding(f"pod {keys.get(uid, uid)}", "fault", why, "delete it, or the pods that hold the same"))
     way_out = "delete it: a container has its share when its agent runs at its start"
-    found += [
+    findings += [
         Finding(f"pod {p.metadata.key}", "fault", p.share_missing, way_out) for p in scene.pods if p.share_missing
     ]
-    return found or [Finding("pods", "ok", f"{len(scene.ledger.allocations)} hold parts of GPUs, all within capacity")]
-
-
-def _past_us(scene: ClusterScene, pod: Pod) -> bool:
-    """Whether the pod requests a GPU, is on a node with GPUs of ours, and has no plan."""
-    if pod.ended or pod.spec.node_name not in scene.ledger.cluster.index:
-        return False
-    try:
-        return read(pod) is not None and read_plan(pod.metadata.annotations) is None
-    except (BadPod, BadPlan):
-        return False
+    holders = len(scene.ledger.allocations)
+    return findings or [Finding("pods", "ok", f"{holders} hold parts of GPUs, all within capacity")]
 
 
 def configuration(path: Path) -> list[Finding]:
@@ -194,31 +194,27 @@ def configuration(path: Path) -> list[Finding]:
     given = read_yaml_file(path)
     if not isinstance(given, dict) or given.get("kind") != "KubeSchedulerConfiguration":
         raise UserError(f"{path} is not a KubeSchedulerConfiguration; give the file of kube-scheduler's --config")
-    return _of_configuration(given)
-
-
-def _of_configuration(given: dict[str, Any]) -> list[Finding]:
     way_out = "aliquot scheduler --print-kube-scheduler-config prints a correct one"
-    extenders = [one for one in given.get("extenders") or [] if _manages(one)]
+    extenders = [
+        extender
+        for extender in given.get("extenders") or []
+        if isinstance(extender, dict)
+        for resource in extender.get("managedResources") or []
+        if isinstance(resource, dict) and resource.get("name") == GPU_PERCENT
+    ]
     if not extenders:
-        found = f"no extender manages {GPU_PERCENT}"
-        return [Finding("configuration", "fault", found, way_out)]
-    found_ = []
+        return [Finding("configuration", "fault", f"no extender manages {GPU_PERCENT}", way_out)]
+    findings = []
     extender = extenders[0]
     wanted = kube_scheduler_config(str(extender.get("urlPrefix", "")))["extenders"][0]
     for key in ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb"):
         if extender.get(key) != wanted[key]:
             text = f"the extender's {key} is {extender.get(key) or 'not set'}, it must be {wanted[key]}"
-            found_.append(Finding("configuration", "fault", text, way_out))
+            findings.append(Finding("configuration", "fault", text, way_out))
     if extender.get("ignorable"):
         text = "the extender is ignorable: while it is down, pods are bound without a GPU"
-        found_.append(Finding("configuration", "fault", text, "set ignorable: false"))
-    if given.get("percentageOfNodesToScore") != 100:
-        text = f"percentageOfNodesToScore is {given.get('percentageOfNodesToScore') or 'not set'}"
-        found_.append(Finding("sampling", "note", f"{text}: the only node with the right GPU may be missed", "set 100"))
-    return found_ or [Finding("configuration", "ok", f"calls the extender at {extender.get('urlPrefix')}")]
-
-
-def _manages(extender: Any) -> bool:
-    managed = extender.get("managedResources") or [] if isinstance(extender, dict) else []
-    return any(isinstance(one, dict) and one.get("name") == GPU_PERCENT for one in managed)
+        findings.append(Finding("configuration", "fault", text, "set ignorable: false"))
+    if (sampled := given.get("percentageOfNodesToScore")) != 100:
+        text = f"percentageOfNodesToScore is {sampled or 'not set'}: the only node with the right GPU may be missed"
+        findings.append(Finding("sampling", "note", text, "set 100"))
+    return findings or [Finding("configuration", "ok", f"calls the extender at {extender.get('urlPrefix')}")]

@@ -6,18 +6,17 @@ Only nodes that Kubernetes allows for the pod are counted, because the extender 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from aliquot.cli.forms import show
-from aliquot.cli.kubectl.options import form_option, target_options
-from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
+from aliquot.cli.kubectl.scene import ClusterScene, Target, form_option, read_scene, target_options
 from aliquot.kube import names
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
-from aliquot.kube.plan import BadPlan, PodPlan, read_plan
+from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
@@ -42,8 +41,8 @@ def explain(what: str, name: str, target: Target, form: str) -> None:
         raise UserError("explain a pod or a SharePod by its name: kubectl aliquot explain pod NAME")
     scene = target.run(read_scene(target))
     pod = find(scene, KINDS[kind], name)
-    told = explained(scene, pod)
-    show(form, told, lambda: lines_of(told))
+    facts = explained(scene, pod)
+    show(form, facts, lambda: lines_of(facts))
 
 
 def find(scene: ClusterScene, kind: str, name: str) -> Pod:
@@ -81,28 +80,24 @@ def explained(scene: ClusterScene, pod: Pod) -> dict[str, Any]:
 
     Only nodes count that Kubernetes allows for the pod.
     """
-    told: dict[str, Any] = {"pod": pod.metadata.key, "state": "", "node": pod.spec.node_name, "sentences": []}
+    facts: dict[str, Any] = {"pod": pod.metadata.key, "state": "", "node": pod.spec.node_name, "sentences": []}
     try:
         ask, plan = read(pod), read_plan(pod.metadata.annotations)
     except (BadPod, BadPlan) as error:
-        return told | {"state": "wrong", "sentences": [str(error)]}
+        return facts | {"state": "wrong", "sentences": [str(error)]}
     if pod.ended:
-        return told | {"state": "ended", "sentences": [f"it has ended ({pod.status.phase}) and holds nothing"]}
-    if pod.spec.node_name:
-        return told | _placed(scene, pod, plan, asks=ask is not None)
-    if ask is None:
-        return told | {"state": "other", "sentences": ["it requests no GPU; why it waits: kubectl describe pod"]}
-    return told | _waiting(scene, pod, ask)
-
-
-def _placed(scene: ClusterScene, pod: Pod, plan: PodPlan | None, *, asks: bool) -> dict[str, Any]:
+        return facts | {"state": "ended", "sentences": [f"it has ended ({pod.status.phase}) and holds nothing"]}
+    if not pod.spec.node_name:
+        if ask is None:
+            return facts | {"state": "other", "sentences": ["it requests no GPU; why it waits: kubectl describe pod"]}
+        return facts | _waiting(scene, pod, ask)
     if plan is None:
         sentence = f"it is on {pod.spec.node_name} without a plan"
         why = (
             f"{sentence}, so it holds no GPU here: it was bound without Aliquot; let a scheduler that calls Aliquot "
             "bind it (kubectl aliquot doctor)"
         )
-        return {"state": "unplanned", "sentences": [why if asks else f"{sentence}; it requests no GPU"]}
+        return facts | {"state": "unplanned", "sentences": [f"{sentence}; it requests no GPU" if ask is None else why]}
     index = scene.index
     slices = [
         {
@@ -124,47 +119,39 @@ def _placed(scene: ClusterScene, pod: Pod, plan: PodPlan | None, *, asks: bool) 
         sentences.append(f"its plan does not fit the ledger: {conflict}")
     if status := pod.metadata.annotations.get(names.PLAN_STATUS, ""):
         sentences.append(f"its node reports: {status}")
-    return {"state": "placed", "slices": slices, "sentences": sentences}
+    return facts | {"state": "placed", "slices": slices, "sentences": sentences}
 
 
 def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk) -> dict[str, Any]:
-    """The account of each request of a pod without a node."""
-    ledger, namespace = scene.ledger, pod.metadata.namespace
+    """The account of each request of a pod without a node, and what else keeps it waiting, or does not."""
+    ledger, namespace, gates = scene.ledger, pod.metadata.namespace, pod.spec.scheduling_gates
     closed = closed_nodes(ledger, ask, pod, scene.nodes, scene.pods)()
     accounts = [
         (unit.container, explain_with(ledger.decider, unit.ask, namespace, closed)) for unit in ask.units(ledger.known)
     ]
-    each_fits = bool(accounts) and all(account.placement for _, account in accounts)
     said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
-    sentences = list(_obstacles(scene, pod, ask, closed, each_fits=each_fits, said=said))
-    fits = FREE_NOW if said or pod.spec.scheduling_gates else FITS
+    sentences = []
+    if not ledger.cluster.index:
+        sentences.append("no node has GPUs that Aliquot knows of; is aliquot node running (kubectl aliquot doctor)?")
+    sentences += [f"node {sentence_of(ledger.absent(name))}" for name in sorted(ledger.faulty)]
+    if gates:
+        sentences.append(f"it is held back by scheduling gates: {', '.join(gate.name for gate in gates)}")
+    if accounts and all(account.placement for _, account in accounts):
+        verdict = verdicts(ledger, ask, [name for name in ledger.cluster.index if name not in closed])
+        if not verdict.fitting:
+            for why, count in Counter([*verdict.failed.values(), *verdict.never.values()]).most_common():
+                sentences.append(f"{count} node{'s' * (count > 1)}: {why}")
+        elif not said and not gates:
+            have = "1 node has" if len(verdict.fitting) == 1 else f"{len(verdict.fitting)} nodes have"
+            sentences.append(f"{have} the GPUs it requests; kube-scheduler has not considered it yet")
+    if said:
+        sentences.append(reported(said))
+    fits = FREE_NOW if said or gates else FITS
     requests = [
         {"container": container, **account.facts(), "lines": account.lines(f'container "{container}"', fits=fits)}
         for container, account in accounts
     ]
     return {"state": "waiting", "closed": dict(closed), "requests": requests, "sentences": sentences}
-
-
-def _obstacles(
-    scene: ClusterScene, pod: Pod, ask: PodAsk, closed: Mapping[str, str], *, each_fits: bool, said: str
-) -> Iterator[str]:
-    """Other reasons that the pod waits, or why it should not."""
-    if not scene.ledger.cluster.index:
-        yield "no node has GPUs that Aliquot knows of; is aliquot node running (kubectl aliquot doctor)?"
-    for name in sorted(scene.ledger.faulty):
-        yield f"node {sentence_of(scene.ledger.absent(name))}"
-    if pod.spec.scheduling_gates:
-        yield f"it is held back by scheduling gates: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
-    if each_fits:
-        found = verdicts(scene.ledger, ask, [name for name in scene.ledger.cluster.index if name not in closed])
-        if not found.fitting:
-            for why, count in Counter([*found.failed.values(), *found.never.values()]).most_common():
-                yield f"{count} node{'s' * (count > 1)}: {why}"
-        elif not said and not pod.spec.scheduling_gates:
-            have = "1 node has" if len(found.fitting) == 1 else f"{len(found.fitting)} nodes have"
-            yield f"{have} the GPUs it requests; kube-scheduler has not considered it yet"
-    if said:
-        yield reported(said)
 
 
 def lines_of(told: dict[str, Any]) -> Iterable[str]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
 
 from aliquot.cli.forms import Form, form_option, show
 from aliquot.cli.hours import CSV, HOURS, HoursView, hours_options, refuse_hours_options
-from aliquot.cli.kubectl import facts
-from aliquot.cli.kubectl.dashboard import dashboard_options, read_hours
-from aliquot.cli.kubectl.options import target_options
-from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
-from aliquot.cli.tables import aligned, nearest
+from aliquot.cli.kubectl.scene import ClusterScene, Target, age, read_scene, target_options
+from aliquot.cli.kubectl.services import dashboard_options, read_hours
+from aliquot.cli.tables import Table, aligned, nearest, reserved
+from aliquot.kube.quotas import quotas_of
 from aliquot.lib.misspelt import closest
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import format_milli
+from aliquot.model.quantities import format_mib, format_milli
+from aliquot.status.workloads import PENDING
 
 FORMS: Final = ("text", "wide", "json", "yaml", CSV)
 KINDS: Final = ("gpus", "sharepods", "vgpus", "quota")
@@ -63,77 +63,127 @@ def get(what: str, name: str, target: Target, form: Form, since: str, by: str, d
     scene = target.run(read_scene(target))
     if (plural := NEEDS.get(kind, "")) in scene.missing:
         raise UserError(f"this cluster has no {plural}; install Aliquot's CRDs (deploy/crds)")
-    told = {"gpus": facts.gpus, "sharepods": facts.sharepods, "vgpus": facts.vgpus, "quota": facts.quotas}[kind](scene)
+    facts = {"gpus": ClusterScene.gpus, "sharepods": sharepods, "vgpus": vgpus, "quota": quotas}[kind](scene)
+    where = f' in namespace "{scene.namespace}"' if kind in ("sharepods", "quota") and scene.namespace else ""
     if name:
-        column = "node" if kind == "gpus" else "name"
-        told = [entry for entry in told if entry[column] == name]
-        if not told:
-            where = f' in namespace "{scene.namespace}"' if kind in ("sharepods", "quota") and scene.namespace else ""
+        facts = [entry for entry in facts if entry["node" if kind == "gpus" else "name"] == name]
+        if not facts:
             raise UserError(f'there are no {kind} called "{name}"{where}; list them: kubectl aliquot get {kind}')
-    one = bool(name) and kind != "gpus" and len(told) == 1
-    picked = form.picked(told, told[0] if one else {"items": told})
+    one = bool(name) and kind != "gpus" and len(facts) == 1
+    picked = form.picked(facts, facts[0] if one else {"items": facts})
     if picked is not None:
         click.echo(picked, nl=False)
+    elif not facts:
+        show(form.word, facts, lambda: [f"no {kind}{where}"])
     else:
-        show(form.word, told[0] if one else told, lambda: _rows(kind, told, scene, wide=form.word == "wide"))
+        table = table_of(kind, facts, scene, wide=form.word == "wide")
+        show(form.word, facts[0] if one else facts, lambda: aligned(table))
 
 
-def _rows(kind: str, told: list[dict[str, Any]], scene: ClusterScene, *, wide: bool) -> Iterable[str]:
-    if not told:
-        where = f' in namespace "{scene.namespace}"' if kind in ("sharepods", "quota") and scene.namespace else ""
-        return [f"no {kind}{where}"]
+def sharepods(scene: ClusterScene) -> list[dict[str, Any]]:
+    """The SharePods of the namespace; the state of one that has a pod is the pod's."""
+    states = {pod.metadata.key: pod.state for pod in scene.pods}
+    return [
+        {
+            "namespace": pod.metadata.namespace,
+            "name": pod.metadata.name,
+            **{
+                field: "" if amount is None else str(amount)
+                for field, amount in (
+                    ("request", pod.spec.gpu.request),
+                    ("limit", pod.spec.gpu.limit),
+                    ("memory", pod.spec.gpu.memory),
+                )
+            },
+            "state": states.get(f"{pod.metadata.namespace}/{pod.status.pod_name}", pod.status.phase or PENDING),
+            "node": pod.status.node_name,
+            "vgpu": pod.status.gpu_id,
+            "uuid": pod.status.gpu_uuid,
+            "pod": pod.status.pod_name,
+            "age": age(pod.metadata),
+        }
+        for pod in scene.sharepods
+        if scene.here(pod)
+    ]
+
+
+def vgpus(scene: ClusterScene) -> list[dict[str, Any]]:
+    """The vGPUs of the cluster."""
+    return [
+        {
+            "name": vgpu.metadata.name,
+            "node": vgpu.spec.node_name,
+            "phase": vgpu.status.phase or "Creating",
+            "requested": vgpu.status.requested,
+            "model": vgpu.status.model,
+            "uuid": vgpu.status.uuid,
+            "attached": [one.tenant for one in vgpu.status.attached],
+            "age": age(vgpu.metadata),
+        }
+        for vgpu in scene.vgpus
+    ]
+
+
+def quotas(scene: ClusterScene) -> list[dict[str, Any]]:
+    """Each bound of each quota, with the amount that the plans of the namespace's pods hold."""
+    bounds = []
+    for quota in (quota for quota in scene.quotas if scene.here(quota)):
+        used = scene.ledger.cluster.usage(quota.metadata.namespace)
+        for bound in (bound for bound in quotas_of(quota) if not bound.forbids):
+            held_milli, held_mib = bound.counted(used)
+            bounds.append(
+                {
+                    "namespace": quota.metadata.namespace,
+                    "name": quota.metadata.name,
+                    "model": bound.model,
+                    "held_milli": held_milli,
+                    "max_milli": bound.milli,
+                    "held_mib": held_mib,
+                    "max_mib": bound.memory_mib,
+                }
+            )
+    return bounds
+
+
+def table_of(kind: str, facts: Sequence[dict[str, Any]], scene: ClusterScene, *, wide: bool) -> Table:
+    """The facts of a kind as rows under their headers; SharePods of all namespaces have theirs in a column."""
     if kind == "gpus":
-        return _gpu_rows(told, wide=wide)
-    if kind == "vgpus":
-        return _vgpu_rows(told, wide=wide)
-    if kind == "sharepods":
-        return _sharepod_rows(told, scene, wide=wide)
-    return _quota_rows(told)
-
-
-def _gpu_rows(told: list[dict[str, Any]], *, wide: bool) -> Iterable[str]:
-    head = ["NODE", "GPU", "MODEL", "PROMISED", "MEMORY", "TENANTS"]
-    rows = [
-        [g["node"], str(g["index"]), g["model"], *facts.reserved(g), _tenants(g, wide=wide)]
-        + ([nearest(g["links"]), g["uuid"]] if wide else [])
-        for g in told
-    ]
-    return aligned([head + (["NEAREST", "UUID"] if wide else []), *rows])
-
-
-def _tenants(gpu: dict[str, Any], *, wide: bool) -> str:
-    """How many a GPU has, or with what each of them holds."""
-    held = [f"{one['tenant']} {format_milli(one['request_milli'])}" for one in gpu["residents"]]
-    return (", ".join(held) if wide else str(len(held) or "")) or "-"
-
-
-def _sharepod_rows(told: list[dict[str, Any]], scene: ClusterScene, *, wide: bool) -> Iterable[str]:
-    head = ["NAME", "REQUEST", "LIMIT", "MEMORY", "STATUS", "NODE", "GPU", "AGE"]
-    index = scene.index
-    rows = [
-        [p["name"], p["request"] or "-", p["limit"] or "-", p["memory"] or "-", p["state"], p["node"] or "-"]
-        + [str(index[p["uuid"]][1]) if p["uuid"] in index else "-", p["age"]]
-        + ([p["vgpu"] or "-", p["uuid"] or "-"] if wide else [])
-        for p in told
-    ]
-    head += ["VGPU", "UUID"] if wide else []
-    return aligned([head, *rows]) if scene.namespace else _with_namespace(head, rows, told)
-
-
-def _vgpu_rows(told: list[dict[str, Any]], *, wide: bool) -> Iterable[str]:
-    head = ["NAME", "NODE", "PHASE", "REQUESTED", "MODEL", "ATTACHED", "AGE"] + (["UUID"] if wide else [])
-    columns = ("name", "node", "phase", "requested", "model")
-    rows = [
-        [*(v[key] or "-" for key in columns), str(len(v["attached"])), v["age"], *([v["uuid"] or "-"] if wide else [])]
-        for v in told
-    ]
-    return aligned([head, *rows])
-
-
-def _quota_rows(told: list[dict[str, Any]]) -> Iterable[str]:
-    rows = [[q["namespace"], q["name"], q["model"] or "every model", *facts.of_bound(q)] for q in told]
-    return aligned([["NAMESPACE", "NAME", "MODEL", "GPUS", "MEMORY"], *rows])
-
-
-def _with_namespace(head: list[str], rows: list[list[str]], told: list[dict[str, Any]]) -> Iterable[str]:
-    return aligned([["NAMESPACE", *head], *([t["namespace"], *row] for t, row in zip(told, rows, strict=True))])
+        head = ["NODE", "GPU", "MODEL", "PROMISED", "MEMORY", "TENANTS", *(["NEAREST", "UUID"] if wide else [])]
+        rows = []
+        for gpu in facts:
+            tenants = [f"{one['tenant']} {format_milli(one['request_milli'])}" for one in gpu["residents"]]
+            row = [gpu["node"], str(gpu["index"]), gpu["model"]]
+            row += reserved(gpu["free_milli"], gpu["memory_mib"], gpu["free_mib"])
+            row += (
+                [", ".join(tenants) or "-", nearest(gpu["links"]), gpu["uuid"]] if wide else [str(len(tenants) or "-")]
+            )
+            rows.append(row)
+    elif kind == "vgpus":
+        head = ["NAME", "NODE", "PHASE", "REQUESTED", "MODEL", "ATTACHED", "AGE", *(["UUID"] if wide else [])]
+        columns = ("name", "node", "phase", "requested", "model")
+        rows = [
+            [*(v[key] or "-" for key in columns), str(len(v["attached"])), v["age"]]
+            + ([v["uuid"] or "-"] if wide else [])
+            for v in facts
+        ]
+    elif kind == "sharepods":
+        head = ["NAME", "REQUEST", "LIMIT", "MEMORY", "STATUS", "NODE", "GPU", "AGE"]
+        head += ["VGPU", "UUID"] if wide else []
+        index = scene.index
+        rows = [
+            [*(pod[key] or "-" for key in ("name", "request", "limit", "memory", "state", "node"))]
+            + [str(index[pod["uuid"]][1]) if pod["uuid"] in index else "-", pod["age"]]
+            + ([pod["vgpu"] or "-", pod["uuid"] or "-"] if wide else [])
+            for pod in facts
+        ]
+        if not scene.namespace:
+            return [["NAMESPACE", *head], *([pod["namespace"], *row] for pod, row in zip(facts, rows, strict=True))]
+    else:
+        head = ["NAMESPACE", "NAME", "MODEL", "GPUS", "MEMORY"]
+        rows = []
+        for bound in facts:
+            milli, mib = bound["max_milli"], bound["max_mib"]
+            gpus = f"{format_milli(bound['held_milli'])} of {'-' if milli is None else format_milli(milli)}"
+            memory = f"{format_mib(bound['held_mib'])} of {'-' if mib is None else format_mib(mib)}"
+            rows.append([bound["namespace"], bound["name"], bound["model"] or "every model", gpus, memory])
+    return [head, *rows]

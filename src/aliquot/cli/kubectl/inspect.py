@@ -9,10 +9,8 @@ from typing import Any
 import click
 
 from aliquot.cli.forms import show
-from aliquot.cli.kubectl import facts
-from aliquot.cli.kubectl.options import form_option, target_options
-from aliquot.cli.kubectl.scene import Target, read_scene
-from aliquot.cli.kubectl.scheduler_link import Link, scheduler_option
+from aliquot.cli.kubectl.scene import Target, form_option, read_scene, target_options
+from aliquot.cli.kubectl.services import Link, scheduler_option
 from aliquot.cli.tables import aligned
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 
@@ -37,7 +35,7 @@ def inspect(scheduler: str, target: Target, form: str) -> int:
 
     answer = target.run(ask())
     scene = target.run(read_scene(target))
-    told = compared(answer, facts.gpus(scene), scene.ledger.inconsistent)
+    told = compared(answer, scene.gpus(), scene.ledger.inconsistent)
     show(form, told, lambda: _lines(told))
     return 0 if told["agree"] else 1
 

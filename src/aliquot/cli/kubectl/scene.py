@@ -1,5 +1,7 @@
 """The cluster read from its API server: nodes, pods and our own objects, and the ledger made from them.
 
+The options that every command has say which cluster and which namespace of it (`Target`).
+
 Our own programs are not queried, so these commands work while the scheduler is down; a pod's plan is in its annotation,
 a node's inventory in the node's.
 """
@@ -8,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, Final, TypeVar
 
+import click
 import msgspec
 
+from aliquot.cli.options import together
 from aliquot.kube.api import Api, ClientLimits
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import BadAnswer, Gone, KubeError, NotFound
@@ -23,12 +28,14 @@ from aliquot.kube.reflector import Change
 from aliquot.kube.resources import NODES, PODS, Resource
 from aliquot.model.ages import format_age
 from aliquot.model.errors import AliquotError
+from aliquot.placement.ledger import ledger_facts, ledger_gpus
 from aliquot.placement.policy import policy as named_policy
 from aliquot.placement.quota import Quotas
 from aliquot.scheduler.ledger import Ledger
 
 T = TypeVar("T", bound=HasMeta)
 R = TypeVar("R")
+Command = TypeVar("Command", bound=Callable[..., Any])
 PAGE: Final = 500
 LIMITS: Final = ClientLimits(tries=2, wait_first_s=0.1, wait_max_s=1.0)
 """A person waits: two tries, not a minute of them."""
@@ -71,6 +78,35 @@ class Target:
         return "" if self.everywhere else self.namespace or api.namespace
 
 
+_TARGET = together(
+    click.option("--kubeconfig", default="", metavar="FILE", help="Instead of KUBECONFIG and ~/.kube/config."),
+    click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig."),
+    click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace. [default: the context's]"),
+    click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="All namespaces."),
+)
+
+
+def target_options(command: Command) -> Command:
+    """`--kubeconfig`, `--context`, `-n` and `-A`, as kubectl has them; the command gets one Target."""
+
+    @wraps(command)
+    def with_target(*args: Any, kubeconfig: str, context: str, namespace: str, everywhere: bool, **rest: Any) -> Any:
+        return command(*args, target=Target(kubeconfig, context, namespace, everywhere), **rest)
+
+    return _TARGET(with_target)  # type: ignore[return-value]
+
+
+agent_port_option = click.option("--agent-port", default=5678, show_default=True, help="Port of the nodes' agents.")
+form_option = click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["text", "wide", "json", "yaml"]),
+    default="text",
+    help="How to print; json and yaml are for programs.",
+)
+
+
 @dataclass
 class ClusterScene:
     """The objects read. `missing` names the kinds (plural) that the API server does not know."""
@@ -104,6 +140,17 @@ class ClusterScene:
         specs = self.ledger.cluster.nodes
         return {d.uuid: (spec.name, d.index) for spec in specs for d in spec.gpus}
 
+    def gpus(self) -> list[dict[str, Any]]:
+        """Every device that pods may use, with its tenants, as plain values."""
+        cluster = self.ledger.cluster
+        devices = []
+        for name, number in sorted(cluster.index.items()):
+            topology = cluster.spec(number).topology
+            for g, gpu in enumerate(ledger_gpus(cluster, name)):
+                links = list(topology.links[g]) if topology is not None else []
+                devices.append({"node": name, **ledger_facts(gpu), "links": links})
+        return devices
+
 
 async def read_scene(target: Target) -> ClusterScene:
     """Everything, read at once.
@@ -113,22 +160,18 @@ async def read_scene(target: Target) -> ClusterScene:
     """
     async with target.connect() as api:
         missing: list[str] = []
+
+        async def own(resource: Resource[T]) -> list[T]:
+            try:
+                return await listed(api, resource)
+            except NotFound:
+                missing.append(resource.plural)
+                return []
+
         nodes, pods, sharepods, vgpus, quotas = await asyncio.gather(
-            listed(api, NODES),
-            listed(api, PODS),
-            _own(api, SHAREPODS, missing),
-            _own(api, VGPUS, missing),
-            _own(api, GPUQUOTAS, missing),
+            listed(api, NODES), listed(api, PODS), own(SHAREPODS), own(VGPUS), own(GPUQUOTAS)
         )
         return ClusterScene(nodes, pods, sharepods, vgpus, quotas, target.scope(api), tuple(missing))
-
-
-async def _own(api: Api, resource: Resource[T], missing: list[str]) -> list[T]:
-    try:
-        return await listed(api, resource)
-    except NotFound:
-        missing.append(resource.plural)
-        return []
 
 
 async def listed(api: Api, resource: Resource[T]) -> list[T]:

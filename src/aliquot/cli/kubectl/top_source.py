@@ -14,8 +14,8 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from aliquot.cli.kubectl.scene import NoAnswer, Target
-from aliquot.cli.kubectl.usage import proxied
-from aliquot.cli.top_rows import Look, in_words
+from aliquot.cli.kubectl.services import proxied
+from aliquot.cli.top_views import Look, in_words
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import FOREIGN
 from aliquot.kube.errors import KubeError

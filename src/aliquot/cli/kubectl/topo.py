@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from aliquot.cli.forms import show
-from aliquot.cli.kubectl.options import form_option, target_options
-from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
-from aliquot.cli.topo import lines
-from aliquot.cli.topo_facts import TopologyPicture, facts
+from aliquot.cli.kubectl.scene import ClusterScene, Target, form_option, read_scene, target_options
+from aliquot.cli.topo import TopologyPicture, show_topology
 from aliquot.model.errors import UserError
 from aliquot.placement.sentences import text_of
 
@@ -25,10 +20,7 @@ def topo(node: str, best: int | None, target: Target, form: str) -> None:
 
     Costs are of a pair, lower is nearer. The best set is the one whose pairs cost least in all.
     """
-    scene = target.run(read_scene(target))
-    picture = picture_of(scene, node)
-    told: dict[str, Any] = facts(picture, best)
-    show(form, told, lambda: (line.rstrip() for line in lines(picture, told)))
+    show_topology(picture_of(target.run(read_scene(target)), node), best, form)
 
 
 def picture_of(scene: ClusterScene, node: str) -> TopologyPicture:
