@@ -134,6 +134,7 @@ static inline void reclaim_later(void)
 }
 /* reclaim.c */
 uint64_t reclaim(struct slot *slot);
+void reclaim_shared_later(void);
 void reclaim_now(void); /* as at a completion point, if anything was freed */
 
 #endif

@@ -37,10 +37,19 @@ void reclaim_at_completion(void)
     quietly(mode);
     if (now >= atomic_load(&next_shared_ns)) {
         atomic_store(&next_shared_ns, now + SHARED_NS);
-        shares_are_kept = shared_reclaim();
+        shares_are_kept = false; /* before the look: another thread may set it meanwhile */
+        if (shared_reclaim())
+            shares_are_kept = true;
     }
     if (more || shares_are_kept)
         reclaim_later();
+}
+
+/* Memory is kept by a descriptor: it is looked for until it is closed, also where that is not due yet. */
+void reclaim_shared_later(void)
+{
+    shares_are_kept = true;
+    reclaim_later();
 }
 
 void reclaim_now(void)

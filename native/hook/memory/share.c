@@ -261,7 +261,7 @@ bool shared_keeps(struct ledger_entry object)
         forget(object.key);
     pthread_mutex_unlock(&lock);
     if (keeps)
-        reclaim_later(); /* to be looked at again */
+        reclaim_shared_later();
     return keeps;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from kit.driver_calls import AS_DESCRIPTOR
 from test_hook_memory import PRELUDE
 
 MIB = 1 << 20
@@ -203,3 +204,27 @@ def test_an_imported_pool_is_charged_where_it_was_made(tenant):
     facts = program.read()
     assert [0] * 9 == facts.pop("got")
     assert facts == {"both": 416, "refused": 1, "one": 416, "end": 0, "next": 0}
+
+
+def test_a_descriptor_that_is_closed_soon_after_a_look_for_others_ends_its_charge(tenant):
+    """Memory that only a descriptor holds is charged until it is closed, also right after another was looked for."""
+    gpu = tenant(memory_mib=256).driver()
+    gpu.open()
+
+    def shown() -> int:
+        """A descriptor of memory that nothing else holds."""
+        handle = gpu.create(2 * MIB, handles=AS_DESCRIPTOR).value
+        descriptor = gpu.export(handle)
+        gpu.ok("cuMemRelease", handle)
+        return descriptor
+
+    gpu.do("close", shown())
+    looked = gpu.memory_info()
+    descriptor = shown()
+    time.sleep(0.01)
+    gpu.sync()
+    held = gpu.charged()
+    gpu.do("close", descriptor)
+
+    assert ((256 * MIB, 256 * MIB), 2 * MIB) == (looked, held)
+    assert (looked, 0) == (gpu.memory_info(), gpu.charged())

@@ -39,7 +39,7 @@ class Heard(NamedTuple):
 
 
 @dataclass
-class FakeArbiter:
+class ScriptedArbiter:
     """Serves `socket_path` for one tenant that owns the GPUs `uuids` ("GPU-...")."""
 
     socket_path: Path
@@ -67,6 +67,8 @@ class FakeArbiter:
         self._gpus = [TenantGpu(u, self.request_milli, 1000, self.memory_mib, self.context_mib) for u in self.uuids]
         self.pages = [self._page(gpu) for gpu in self._gpus]
         self.epoch = 0
+        self.demand = 0
+        self._spare: list[dict[int, int]] = [{} for _ in self.uuids]  # pid: the demand it was sent; 0: none
         self.leased = [0] * len(self.uuids)
         self.contexts = [0] * len(self.uuids)
         self.deadline_s = 60.0
@@ -170,7 +172,7 @@ class FakeArbiter:
             if silent:
                 self.first_heard.append(MessageType(kind))
             silent = False
-            self._answer(connection, MessageType(kind), flags, gpu, seq, a, b, uuid, leases, contexts)
+            self._answer(connection, MessageType(kind), flags, gpu, seq, a, b, uuid, leases, contexts, pid)
             with self._changed:
                 self.heard.append(Heard(MessageType(kind), flags, gpu, a, b, c, time.monotonic_ns()))
                 self._changed.notify_all()
@@ -181,6 +183,7 @@ class FakeArbiter:
                 self.revoke(gpu)
         self._pids.remove(pid)
         for gpu, held in enumerate(leases):
+            self._spare[gpu].pop(pid, None)
             self._account(gpu, -held, -contexts[gpu])
             self.pages[gpu].set_processes(self._pids)
 
@@ -189,7 +192,16 @@ class FakeArbiter:
         self.contexts[gpu] += contexts
         self.pages[gpu].set_memory(self.leased[gpu], self.contexts[gpu] * self.context_mib << 20)
 
-    def _answer(self, connection, kind, flags, gpu, seq, a, b, uuid, leases, contexts) -> None:
+    def _demand(self, gpu: int, pid: int) -> bool:
+        """Have the tenant's other processes return what they lease and do not use; True while one has yet to do so."""
+        others = {other: sent for other, sent in self._spare[gpu].items() if other != pid}
+        if 0 in others.values():
+            self.demand += 1
+            self._spare[gpu] |= dict.fromkeys(others, self.demand)
+            self.pages[gpu].demand_memory(self.demand)
+        return bool(others)
+
+    def _answer(self, connection, kind, flags, gpu, seq, a, b, uuid, leases, contexts, pid) -> None:
         def say(
             answer: MessageType, *, slot: int = 0, value: int = 0, second: int = 0, fds: tuple[int, ...] = ()
         ) -> None:
@@ -216,12 +228,15 @@ class FakeArbiter:
                 fits = self.context_mib << 20 <= free or bool(flags & ReserveFlag.RESTORE)
                 contexts[gpu] += fits
                 self._account(gpu, 0, int(fits))
-                say(MessageType.LEASE, value=max(1, self.context_mib << 20) if fits else 0)
+                given = max(1, self.context_mib << 20) if fits else 0
+                say(MessageType.LEASE, value=given, second=bool(not given and self._demand(gpu, pid)))
                 return
             given = a if flags & ReserveFlag.RESTORE else min(max(a, b), free) if a <= free else 0
             leases[gpu] += given
             self._account(gpu, given, 0)
-            say(MessageType.LEASE, slot=gpu, value=given)
+            if given:
+                self._spare[gpu][pid] = 0
+            say(MessageType.LEASE, slot=gpu, value=given, second=bool(a and not given and self._demand(gpu, pid)))
         elif kind == MessageType.RELEASE:
             if flags & ReserveFlag.CONTEXT:
                 contexts[gpu] -= 1
@@ -229,3 +244,5 @@ class FakeArbiter:
             else:
                 leases[gpu] -= a
                 self._account(gpu, -a, 0)
+                if b and b >= self._spare[gpu].get(pid, b + 1):
+                    del self._spare[gpu][pid]
