@@ -17,7 +17,8 @@ from aliquot.kube.api import Api
 from aliquot.lib.log import Logger, set_up_log
 from aliquot.node.allocation.lifecycle import Allocations
 from aliquot.node.allocation.outcomes import Outcomes
-from aliquot.node.display.wiring import Display, arbiter_status
+from aliquot.node.display.facts import arbiter_status
+from aliquot.node.display.server import Display
 from aliquot.node.driver import follow, lock_gpus, open_driver
 from aliquot.node.events import Events
 from aliquot.node.health import HealthWatch

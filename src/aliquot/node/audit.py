@@ -23,11 +23,11 @@ import msgspec
 from aliquot.lib.log import Logger
 from aliquot.node.display.facts import Sources, read_report
 from aliquot.node.events import Events
-from aliquot.node.pods import NodePod, NodePods
+from aliquot.node.pods import NodePods
 from aliquot.node.processes import GpuProgram, end_program, pod_of
 from aliquot.status.nodes import AuditTotals, NodeReport
 
-MAX_TOLD: Final = 16
+MAX_REPORTED: Final = 16
 """The maximum number of programs that one check reports; the others follow in the next."""
 
 
@@ -52,9 +52,9 @@ class Audit:
         self._read = read
         self._grace_s = grace_s
         self._arbiter = 0
-        self._looked_s = 0.0
+        self._checked_s = 0.0
         self._since: dict[_Key, float] = {}
-        self._told: set[_Key] = set()
+        self._reported: set[_Key] = set()
 
     def unreported(self, facts: NodeReport, now_s: float) -> list[Bypass]:
         """The programs bypassing Aliquot that have not been reported yet, at `now_s` of a monotonic clock."""
@@ -64,7 +64,8 @@ class Audit:
         if not facts.compared:
             self.totals = msgspec.structs.replace(self.totals, works=False, standing={})
             return []
-        since, told, standing = {}, set(), dict.fromkeys((gpu.uuid for gpu in facts.gpus), 0)
+        since: dict[_Key, float] = {}
+        reported, standing = set(), dict.fromkeys((gpu.uuid for gpu in facts.gpus), 0)
         fresh: list[Bypass] = []
         for gpu in facts.gpus:
             owners = {use.owner.uid for use in gpu.uses} - {""}
@@ -75,26 +76,20 @@ class Audit:
                 if seen in gpu.bare and (not owners or pod_of(program.cgroup)[0] in owners):
                     continue
                 key = (gpu.uuid, program.pid, program.began)
-                told |= {key} & self._told
-                since[key] = self._since_when(key, now_s, stopped=program.stopped)
+                reported |= {key} & self._reported
+                # A stopped program can neither register nor load the GPU, so that time does not count. It does not
+                # restart the period either: a program that stops itself now and then would never be reported.
+                paused_s = now_s - self._checked_s if program.stopped else 0.0
+                since[key] = self._since[key] + paused_s if key in self._since else now_s
                 if program.stopped or now_s - since[key] < self._grace_s:
                     continue
                 standing[gpu.uuid] += 1
-                if key not in told and len(fresh) < MAX_TOLD:
-                    told.add(key)
+                if key not in reported and len(fresh) < MAX_REPORTED:
+                    reported.add(key)
                     fresh.append(Bypass(gpu.index, program, seen.memory_mib))
-        self._since, self._told, self._looked_s = since, told, now_s
+        self._since, self._reported, self._checked_s = since, reported, now_s
         self.totals = AuditTotals(True, standing, self.totals.found + len(fresh), self.totals.ended)
         return fresh
-
-    def _since_when(self, key: _Key, now_s: float, *, stopped: bool) -> float:
-        """When its grace period began. A stopped program can neither register nor load the GPU, so that time does not
-        count;
-        it does not restart the period either, since a program that stops itself now and then would then never be
-        reported."""
-        if key not in self._since:
-            return now_s
-        return self._since[key] + (now_s - self._looked_s if stopped else 0.0)
 
     def ended(self, count: int) -> None:
         """Note how many programs were ended."""
@@ -138,18 +133,15 @@ class Auditing:
             self._works = works
             _LOG.info("audit", level="audited" if works else "cooperative")
         # All are killed before the first is reported: a hanging API server gains no program time.
-        ends = [await self._end(bypass) for bypass in found]
-        for bypass, ended in zip(found, ends, strict=True):
-            await self._tell(bypass, ended=ended)
+        killed = []
+        for bypass in found:
+            known = self._pods.get(pod_of(bypass.program.cgroup)[0]) is not None
+            killed.append(self._kill and known and await asyncio.to_thread(end_program, bypass.program))
+        self._audit.ended(sum(killed))
+        for bypass, ended in zip(found, killed, strict=True):
+            await self._report(bypass, ended=ended)
 
-    async def _end(self, bypass: Bypass) -> bool:
-        if not self._kill or self._pods.get(pod_of(bypass.program.cgroup)[0]) is None:
-            return False
-        ended = await asyncio.to_thread(end_program, bypass.program)
-        self._audit.ended(int(ended))
-        return ended
-
-    async def _tell(self, bypass: Bypass, *, ended: bool) -> None:
+    async def _report(self, bypass: Bypass, *, ended: bool) -> None:
         program, (uid, container_id) = bypass.program, pod_of(bypass.program.cgroup)
         pod = self._pods.get(uid) if uid else None
         _LOG.warning(
@@ -160,15 +152,10 @@ class Auditing:
             whose = f"a process of pod {uid}, which this node does not know," if uid else "a process of no pod"
             await self._events.about_node(FOUND, f"{whose} bypasses Aliquot on shared GPU {bypass.gpu}")
             return
-        container = container_of(container_id, _ids(pod))
+        container = container_of(container_id, [(status.name, status.container_id) for status in pod.statuses])
         who = f"container {container}" if container else "a container"
         text = f"{who} bypasses Aliquot on GPU {bypass.gpu}: a process of it did not register, and no share limits it"
         key = pod.key
         if ended:
             text += "; it was killed"
         await self._events.about_pod(key.namespace, key.pod, key.uid, ENDED if ended else FOUND, text, "Warning")
-
-
-def _ids(pod: NodePod) -> list[tuple[str, str]]:
-    every = [*pod.status.init_container_statuses, *pod.status.container_statuses]
-    return [(status.name, status.container_id) for status in every]

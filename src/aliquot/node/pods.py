@@ -10,7 +10,7 @@ import msgspec
 
 from aliquot.kube.api import Api
 from aliquot.kube.names import GPU_PERCENT, PLAN
-from aliquot.kube.objects import Container, Meta, Pod, PodSpec, PodStatus, Wire
+from aliquot.kube.objects import Container, ContainerStatus, Meta, Pod, PodSpec, PodStatus, Wire
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import Resource
 from aliquot.node.allocation.checkpoint import PodKey
@@ -54,15 +54,18 @@ class NodePod(Wire):
         every = [*self.spec.init_containers, *self.spec.containers]
         return any(c.name == container and c.security_context.privileged for c in every)
 
+    @property
+    def statuses(self) -> list[ContainerStatus]:
+        """Those of all of its containers."""
+        return [*self.status.init_container_statuses, *self.status.container_statuses]
+
     def running(self) -> set[str]:
         """Names of its containers that run now."""
-        every = [*self.status.init_container_statuses, *self.status.container_statuses]
-        return {status.name for status in every if status.state.running is not None}
+        return {status.name for status in self.statuses if status.state.running is not None}
 
     def unconfigurable(self) -> set[str]:
         """Names of its containers that kubelet cannot configure, as where it has no devices for them."""
-        every = [*self.status.init_container_statuses, *self.status.container_statuses]
-        return {status.name for status in every if status.detail.reason == "CreateContainerConfigError"}
+        return {status.name for status in self.statuses if status.detail.reason == "CreateContainerConfigError"}
 
 
 NODE_PODS: Final = Resource(NodePod, "Pod", "pods")

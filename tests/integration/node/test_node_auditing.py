@@ -22,8 +22,7 @@ from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.driver.emulation import EmulatedMachine, prepare
 from aliquot.driver.gpu import Gpu
 from aliquot.node.audit import Audit, Auditing
-from aliquot.node.display.facts import Sources
-from aliquot.node.display.wiring import arbiter_status
+from aliquot.node.display.facts import Sources, arbiter_status
 from aliquot.node.machine import Machine
 from aliquot.node.pods import NodePod
 from aliquot.node.processes import GpuProgram, read_program

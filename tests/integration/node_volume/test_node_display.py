@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 from volume_room import Room
 
-from aliquot.node.display.server import application
-from aliquot.node.display.wiring import Display, report_notices, sources_of
+from aliquot.node.display.facts import sources_of
+from aliquot.node.display.notices import report_notices
+from aliquot.node.display.server import Display, application
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePods
 from aliquot.node.settings import NodeSettings

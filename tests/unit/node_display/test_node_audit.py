@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from node_scenes import TRAIN, UUIDS, facts, status
 
-from aliquot.node.audit import MAX_TOLD, Audit, container_of
+from aliquot.node.audit import MAX_REPORTED, Audit, container_of
 from aliquot.node.processes import GpuProgram, pod_of
 from aliquot.status.nodes import AuditTotals, NodeReport, Owner
 from aliquot.status.tenants import Unregistered
@@ -117,11 +117,11 @@ def test_a_number_that_was_given_to_another_program_starts_anew():
 
 def test_many_at_once_are_told_bit_by_bit():
     """No look tells more than its share, and none is forgotten."""
-    one, crowd = audit(), seen(*range(1, MAX_TOLD + 5))
+    one, crowd = audit(), seen(*range(1, MAX_REPORTED + 5))
     told(one, (0, crowd))
 
-    assert [MAX_TOLD, 4, 0] == [len(told(one, (at_s, crowd))[0]) for at_s in (10, 11, 12)]
-    assert MAX_TOLD + 4 == one.totals.standing[UUIDS[0]]
+    assert [MAX_REPORTED, 4, 0] == [len(told(one, (at_s, crowd))[0]) for at_s in (10, 11, 12)]
+    assert MAX_REPORTED + 4 == one.totals.standing[UUIDS[0]]
 
 
 @pytest.mark.parametrize(

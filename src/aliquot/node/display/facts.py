@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import GpuTurns, Status
 from aliquot.model.ids import GpuUuid
 from aliquot.node.machine import Machine
+from aliquot.node.provisioner import TenantProvisioner
 from aliquot.status.nodes import AuditTotals, NodeGpu, NodeReport, Owner, Use
 from aliquot.status.sensors import Sensors
+
+_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,52 @@ class Sources:
     """The turns of the last minute on a GPU; None while the arbiter does not answer."""
     sensors: Callable[[], Mapping[str, Sensors]] = dict
     """By UUID what NVML measures; called for pages only, so that nothing is read before there is a viewer."""
+
+
+def sources_of(
+    provisioner: TenantProvisioner,
+    runtime_dir: Path,
+    audit: Callable[[], AuditTotals] = AuditTotals,
+    sensors: Callable[[], Mapping[str, Sensors]] = dict,
+) -> Sources:
+    """The sources of a node whose arbiter listens in `runtime_dir`."""
+
+    def owners() -> dict[str, Owner]:
+        tenants = list(provisioner.tenants.values())
+        return {s.record.name: Owner(s.owner.namespace, s.owner.pod, s.container, s.owner.uid) for s in tenants}
+
+    def turns(gpu: str) -> GpuTurns | None:
+        try:
+            with ArbiterClient(runtime_dir, timeout_s=_TIMEOUT_S) as client:
+                return client.turns(gpu)
+        except (ArbiterError, OSError, msgspec.MsgspecError):
+            return None
+
+    return Sources(
+        provisioner.node,
+        provisioner.machine,
+        lambda: arbiter_status(runtime_dir),
+        owners,
+        lambda: provisioner.offer.unhealthy,
+        audit,
+        lambda: provisioner.machine.gpus[0].driver,
+        turns,
+        sensors,
+    )
+
+
+def arbiter_status(runtime_dir: Path) -> Status | None:
+    """The arbiter's status; None while it does not answer. It uses a separate connection, so any thread may call it.
+
+    An arbiter in another pid namespace than ours names processes by other numbers: then nothing counts as compared.
+    """
+    try:
+        with ArbiterClient(runtime_dir, timeout_s=_TIMEOUT_S) as client:
+            status = client.status()
+            status.compared = status.compared and client.process() == status.pid
+            return status
+    except (ArbiterError, OSError, msgspec.MsgspecError):
+        return None
 
 
 def driver_of(sources: Sources) -> str:

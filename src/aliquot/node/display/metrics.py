@@ -86,50 +86,38 @@ class _NodeCollector(Collector):
         about = InfoMetricFamily("aliquot_node", "The node's driver", labels=("node",))
         about.add_metric([facts.node], {"driver": facts.driver})
         yield from (up, about)
-        yield from _audit_metrics(facts)
-        yield from _gpu_metrics(facts)
-        yield from _container_metrics(facts)
+        audited = GaugeMetricFamily(
+            "aliquot_node_audited", "1 while NVML is compared with the registered programs", labels=["node"]
+        )
+        found = CounterMetricFamily("aliquot_node_unregistered_found", "Programs found past Aliquot", labels=["node"])
+        killed = CounterMetricFamily("aliquot_node_unregistered_killed", "Of those, killed", labels=["node"])
+        audited.add_metric([facts.node], 1 if facts.audit.works else 0)
+        found.add_metric([facts.node], facts.audit.found)
+        killed.add_metric([facts.node], facts.audit.ended)
+        yield from (audited, found, killed)
+        for name, (text, read) in GPU_GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=_GPU)
+            for gpu in facts.gpus:
+                gauge.add_metric([facts.node, str(gpu.index), gpu.uuid, gpu.model], read(gpu))
+            yield gauge
+        for name, (text, sense) in SENSOR_GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=_GPU)
+            for gpu in facts.gpus:
+                sensed = sense(gpu.sensors) if gpu.sensors is not None else None
+                if sensed is not None:
+                    gauge.add_metric([facts.node, str(gpu.index), gpu.uuid, gpu.model], sensed)
+            yield gauge
+        tenants = [
+            ((facts.node, str(gpu.index), gpu.uuid, owner.namespace, owner.pod, owner.container), use.status)
+            for gpu in facts.gpus
+            for use in gpu.uses
+            for owner in (use.owner,)
+        ]
+        yield from tenant_metrics("aliquot_container_gpu", _CONTAINER, tenants, CONTAINER_GAUGES, CONTAINER_COUNTERS)
+        yield from wake_metrics("aliquot_container_gpu", _CONTAINER, tenants)
         for alias in self._aliases:
             yield from ALIASES[alias](facts)
 
 
-def _audit_metrics(facts: NodeReport) -> Iterable[Metric]:
-    audited = GaugeMetricFamily(
-        "aliquot_node_audited", "1 while NVML is compared with the registered programs", labels=["node"]
-    )
-    found = CounterMetricFamily("aliquot_node_unregistered_found", "Programs found past Aliquot", labels=["node"])
-    killed = CounterMetricFamily("aliquot_node_unregistered_killed", "Of those, killed", labels=["node"])
-    audited.add_metric([facts.node], 1 if facts.audit.works else 0)
-    found.add_metric([facts.node], facts.audit.found)
-    killed.add_metric([facts.node], facts.audit.ended)
-    yield from (audited, found, killed)
-
-
-def _gpu_metrics(facts: NodeReport) -> Iterable[Metric]:
-    for name, (text, read) in GPU_GAUGES.items():
-        gauge = GaugeMetricFamily(name, text, labels=_GPU)
-        for gpu in facts.gpus:
-            gauge.add_metric([facts.node, str(gpu.index), gpu.uuid, gpu.model], read(gpu))
-        yield gauge
-    for name, (text, sense) in SENSOR_GAUGES.items():
-        gauge = GaugeMetricFamily(name, text, labels=_GPU)
-        for gpu in facts.gpus:
-            sensed = sense(gpu.sensors) if gpu.sensors is not None else None
-            if sensed is not None:
-                gauge.add_metric([facts.node, str(gpu.index), gpu.uuid, gpu.model], sensed)
-        yield gauge
-
-
 def _hertz(mhz: int | None) -> float | None:
     return None if mhz is None else mhz * 1e6
-
-
-def _container_metrics(facts: NodeReport) -> Iterable[Metric]:
-    tenants = [
-        ((facts.node, str(gpu.index), gpu.uuid, owner.namespace, owner.pod, owner.container), use.status)
-        for gpu in facts.gpus
-        for use in gpu.uses
-        for owner in (use.owner,)
-    ]
-    yield from tenant_metrics("aliquot_container_gpu", _CONTAINER, tenants, CONTAINER_GAUGES, CONTAINER_COUNTERS)
-    yield from wake_metrics("aliquot_container_gpu", _CONTAINER, tenants)

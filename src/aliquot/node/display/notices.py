@@ -1,16 +1,18 @@
 """Events for a pod's owner: its memory limit refused an allocation, or it gets less than its request.
 
-Pure. The texts carry no counts, so that a repeated event counts as the same one.
+The texts carry no counts, so that a repeated event counts as the same one. `Notices` is pure.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
 from aliquot.model.quantities import format_milli
+from aliquot.node.display.facts import Sources, read_report
+from aliquot.node.events import Events
 from aliquot.status.nodes import NodeReport, Owner
-from aliquot.status.tenants import TenantStatus
 
 OUT_OF_MEMORY: Final = "GpuOutOfMemory"
 THROTTLED: Final = "GpuThrottled"
@@ -47,7 +49,7 @@ class Notices:
         A container is throttled if over at least `SPAN_S` it waited for most of the time and was below its request. The
         first snapshot of a container yields nothing, nor does one whose counters restarted with the arbiter.
         """
-        told: list[Notice] = []
+        notices: list[Notice] = []
         seen: dict[tuple[Owner, str], _Seen] = {}
         for gpu in facts.gpus:
             for use in gpu.uses:
@@ -56,32 +58,32 @@ class Notices:
                 before = self._seen.get(key, fresh)
                 if now.waited_ns < before.waited_ns or now.memory_refusals < before.refusals:
                     before = fresh
-                told += _of_memory(use.owner, gpu.index, now, before)
-                if now_s - before.at_s >= SPAN_S:
-                    told += _of_time(use.owner, gpu.index, now, before, now_s)
+                who = f"container {use.owner.container}"
+                if now.memory_refusals > before.refusals:
+                    limit = f"its limit of {now.memory_limit_mib} MiB"
+                    text = f"{who} requested more memory of GPU {gpu.index} than {limit}"
+                    notices.append(Notice(use.owner, OUT_OF_MEMORY, text))
+                span_s = now_s - before.at_s
+                if span_s >= SPAN_S:
+                    waited_s = (now.waited_ns - before.waited_ns) / 1e9
+                    due = PROMISE_PART * min(now.request_milli, now.limit_milli) / 1000
+                    if waited_s >= WAITED_PART * span_s and now.usage < due:
+                        request = f"its request of {format_milli(now.request_milli)}"
+                        text = f"{who} waits for GPU {gpu.index} most of the time and gets less than {request}"
+                        notices.append(Notice(use.owner, THROTTLED, text))
                     before = fresh
                 seen[key] = _Seen(before.at_s, before.waited_ns, now.memory_refusals)
         if facts.answers:
             self._seen = seen
-        return told
+        return notices
 
 
-def _of_memory(owner: Owner, gpu: int, now: TenantStatus, before: _Seen) -> list[Notice]:
-    if now.memory_refusals <= before.refusals:
-        return []
-    text = (
-        f"container {owner.container} requested more memory of GPU {gpu} than its limit of {now.memory_limit_mib} MiB"
-    )
-    return [Notice(owner, OUT_OF_MEMORY, text)]
-
-
-def _of_time(owner: Owner, gpu: int, now: TenantStatus, before: _Seen, now_s: float) -> list[Notice]:
-    waited_s, span_s = (now.waited_ns - before.waited_ns) / 1e9, now_s - before.at_s
-    due = PROMISE_PART * min(now.request_milli, now.limit_milli) / 1000
-    if waited_s < WAITED_PART * span_s or now.usage >= due:
-        return []
-    request = format_milli(now.request_milli)
-    text = (
-        f"container {owner.container} waits for GPU {gpu} most of the time and gets less than its request of {request}"
-    )
-    return [Notice(owner, THROTTLED, text)]
+async def report_notices(sources: Sources, events: Events, period_s: float) -> None:
+    """Check until cancelled, and write an event on each pod that has news."""
+    notices = Notices()
+    while True:
+        facts = await asyncio.to_thread(read_report, sources)
+        for notice in notices.new_notices(facts, asyncio.get_running_loop().time()):
+            owner = notice.owner
+            await events.about_pod(owner.namespace, owner.pod, owner.uid, notice.reason, notice.text, "Warning")
+        await asyncio.sleep(period_s)

@@ -1,4 +1,4 @@
-"""The node's small HTTP server, for reading only.
+"""The node's small HTTP server, for reading only, and what goes with its facts: the audit, and events for pods' owners.
 
 Its pages: `/metrics`, `/graph`, `/usage`, `/node.json`, `/turns.json`, `/version`, `/healthz`.
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -22,14 +23,22 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from aliquot.driver.sensors import SensorReader
 from aliquot.http.exposition import exposition
-from aliquot.http.listening import listening
+from aliquot.http.listening import PortTaken, listening
 from aliquot.http.server import HttpServer
 from aliquot.lib import package
 from aliquot.model.quantities import format_milli
+from aliquot.node.audit import Audit, Auditing
 from aliquot.node.display.aliases import by_container, gpu_manager_usage
-from aliquot.node.display.facts import Sources, driver_of, owner_of, read_report
+from aliquot.node.display.facts import Sources, driver_of, owner_of, read_report, sources_of
 from aliquot.node.display.metrics import registry_of
+from aliquot.node.display.notices import report_notices
+from aliquot.node.events import Events
+from aliquot.node.pods import NodePods
+from aliquot.node.processes import read_program
+from aliquot.node.provisioner import TenantProvisioner
+from aliquot.node.settings import NodeSettings
 from aliquot.status.nodes import NodeGpu, NodeReport
 from aliquot.topology import Topology, TreeNode
 
@@ -55,7 +64,8 @@ def application(sources: Sources, aliases: Sequence[str] = (), more: Iterable[Co
 
     async def usage_page(request: Request) -> Response:
         facts = await run_in_threadpool(read_report, sources)
-        if _wants_json(request.headers.get("accept", ""), usually="gpu-manager" in aliases):
+        accept = request.headers.get("accept", "")
+        if "application/json" in accept or ("gpu-manager" in aliases and "text/" not in accept):
             return Response(msgspec.json.encode(gpu_manager_usage(facts)), media_type="application/json")
         return PlainTextResponse(usage(facts))
 
@@ -111,13 +121,6 @@ def turns_body(sources: Sources) -> bytes:
     return msgspec.json.encode(found)
 
 
-def _wants_json(accept: str, *, usually: bool) -> bool:
-    """Whether a client is answered in JSON: by its Accept header, without one as `usually`."""
-    if "application/json" in accept:
-        return True
-    return usually and "text/" not in accept
-
-
 @contextlib.asynccontextmanager
 async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterator[int]:
     """Serve in the running loop while inside; gives the port, which is a free one for 0.
@@ -137,6 +140,43 @@ async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterato
     finally:
         server.stop()
         await task
+
+
+class Display:
+    """The node's pages and what goes with their facts: the audit, and the events on pods that have news."""
+
+    def __init__(
+        self, settings: NodeSettings, provisioner: TenantProvisioner, pods: NodePods, events: Events,
+        collectors: Iterable[Collector] = (),
+    ) -> None:  # fmt: skip
+        """`collectors` are further metrics."""
+        self._settings = settings
+        self._collectors = collectors
+        self._sensors = SensorReader(provisioner.machine.libnvml)
+        audit = Audit(read_program, settings.audit_grace_s)
+        self._sources = sources_of(provisioner, Path(settings.runtime_dir), lambda: audit.totals, self._sensors.read)
+        auditing = Auditing(audit, self._sources, pods, events, kill=settings.audit_kill)
+        period_s = settings.health_period_s
+        self.tasks: tuple[tuple[str, Callable[[], Coroutine[Any, Any, None]]], ...] = (
+            ("notices", lambda: report_notices(self._sources, events, period_s)),
+            ("audit", lambda: auditing.run(period_s)),
+        )
+
+    async def open(self, opened: contextlib.AsyncExitStack) -> str:
+        """Serve the pages until `opened` is closed; returns their address, or why they are not served.
+
+        No share depends on them.
+        """
+        where, port = self._settings.display_address, self._settings.display_port
+        opened.callback(self._sensors.close)
+        if not port:
+            return "not requested"
+        app = application(self._sources, self._settings.aliases, self._collectors)
+        try:
+            await opened.enter_async_context(serving(app, port, where))
+        except PortTaken as error:
+            return f"not served: {error}"
+        return f"http://{where}:{port}/graph"
 
 
 def graph(facts: NodeReport, topology: Topology) -> str:
@@ -167,18 +207,15 @@ def usage(facts: NodeReport) -> str:
 
 def _tree(node: TreeNode, gpus: dict[int, NodeGpu], first: str, rest: str, mode: str) -> Iterator[str]:
     if node.gpu is not None:
-        yield from _gpu(gpus[node.gpu], first, rest)
+        gpu = gpus[node.gpu]
+        state = f"{format_milli(gpu.free_milli)} free, busy {gpu.busy:.0%}"
+        state = f"unhealthy: {gpu.unhealthy}" if gpu.unhealthy else state
+        yield f"{first}GPU {gpu.index}  {gpu.model}  {state}, memory {gpu.memory_used_mib}/{gpu.memory_mib} MiB"
+        for use in gpu.uses:
+            now, request = use.status, format_milli(use.status.request_milli)
+            yield f"{rest}     {use.owner.tenant}  {request} used {now.usage:.2f}  {now.memory_used_mib} MiB"
         return
     yield f"{first}{node.mode or 'GPUs'} (cost {node.level_cost})"
     for child in node.children:
         last = child is node.children[-1]
         yield from _tree(child, gpus, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "), node.mode)
-
-
-def _gpu(gpu: NodeGpu, first: str, rest: str) -> Iterator[str]:
-    state = f"{format_milli(gpu.free_milli)} free, busy {gpu.busy:.0%}"
-    state = f"unhealthy: {gpu.unhealthy}" if gpu.unhealthy else state
-    yield f"{first}GPU {gpu.index}  {gpu.model}  {state}, memory {gpu.memory_used_mib}/{gpu.memory_mib} MiB"
-    for use in gpu.uses:
-        now, request = use.status, format_milli(use.status.request_milli)
-        yield f"{rest}     {use.owner.tenant}  {request} used {now.usage:.2f}  {now.memory_used_mib} MiB"

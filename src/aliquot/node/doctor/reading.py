@@ -66,17 +66,36 @@ _PODS: Final = ("kubepods.slice", "kubepods")
 
 def read_host(settings: NodeSettings, root: Path = Path("/")) -> Host:
     """The node by the settings of its agent."""
-    driver, no_driver = _driver(settings, root)
+    driver, no_driver, kernel = _driver(settings, root)
     arbiter, unhooked = _arbiter(below(root, settings.runtime_dir))
+    state_dir = below(root, settings.state_dir)
+    # Such a mount of the node's root hides whether the node itself can write there.
+    mounted_read_only = root != Path("/") and _read_only(root)
+
+    def state_of(name: str) -> FolderState:
+        state = folder_state(below(root, name))
+        return "barred" if mounted_read_only and state == "read-only" else state
+
+    contained = False
+    if root == Path("/"):
+        # The first cgroup namespace has a number that never changes: Linux, include/linux/proc_ns.h,
+        # PROC_CGROUP_INIT_INO.
+        with contextlib.suppress(OSError):
+            contained = Path("/proc/self/ns/cgroup").stat().st_ino != FIRST_CGROUP_NAMESPACE
     return Host(
         runtime=_runtime(root, Path(settings.kubelet_dir)),
         open_to_all=_open_to_all(root),
         kubelet=_kubelet(root, Path(settings.kubelet_dir)),
         arbiter=arbiter,
-        kernel=None if settings.emulate or no_driver else _kernel(settings, root),
+        kernel=kernel,
         hook=replace(_hook(below(root, settings.driver_volume)), unhooked=unhooked),
-        cgroups=read_cgroups(below(root, "/sys/fs/cgroup"), contained=root == Path("/") and _contained()),
-        folders=_folders(settings, root),
+        cgroups=read_cgroups(below(root, "/sys/fs/cgroup"), contained=contained),
+        folders=Folders(
+            state_of(settings.state_dir),
+            state_of(settings.cdi_dir),
+            state_of(settings.runtime_dir),
+            shutil.disk_usage(state_dir).free >> 20 if _there(state_dir) else 1 << 20,
+        ),
         checkpoint=_checkpoint(below(root, str(settings.checkpoint))),
         driver=driver,
         no_driver=no_driver,
@@ -169,25 +188,19 @@ def _read_only(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
-def _contained() -> bool:
-    """Whether this process has a cgroup namespace of its own; the first one has a number that never changes.
-
-    Source: Linux, include/linux/proc_ns.h, PROC_CGROUP_INIT_INO.
-    """
-    try:
-        return Path("/proc/self/ns/cgroup").stat().st_ino != FIRST_CGROUP_NAMESPACE
-    except OSError:
-        return False
-
-
-def _driver(settings: NodeSettings, root: Path) -> tuple[str, str]:
+def _driver(settings: NodeSettings, root: Path) -> tuple[str, str, KernelSide | None]:
+    """The driver, why there is none, and its kernel side; /proc is the same for all roots."""
     if settings.emulate:
-        return f"emulated, {settings.emulate}", ""
+        return f"emulated, {settings.emulate}", "", None
     try:
         source = find_source(below(root, settings.driver_root), below(root, DRIVER_CONTAINER))
-        return f"{source.library('libcuda.so').file} (version {source.version or 'unknown'})", ""
+        driver = f"{source.library('libcuda.so').file} (version {source.version or 'unknown'})"
     except NoDriverFiles as error:
-        return "", str(error)
+        return "", str(error), None
+    own = source.root / "dev"
+    devices = own if (own / "nvidiactl").exists() else below(root, settings.driver_root) / "dev"
+    missing = [f"/{path.relative_to(root)}" for path in modules.missing_nodes(devices, modules.minors().values())]
+    return driver, "", KernelSide(modules.loaded(), loaded_version(), source.version, tuple(missing))
 
 
 def _runtime(root: Path, kubelet_dir: Path) -> Runtime | None:
@@ -200,42 +213,8 @@ def _runtime(root: Path, kubelet_dir: Path) -> Runtime | None:
             continue
         if _there(below(root, config)) or socket_path in wanted or _there(below(root, socket_path)):
             return _containerd(root, config)
-    if (CRIO_SOCKET in wanted) or any(_there(below(root, path)) for path in (CRIO_SOCKET, *CRIO_FILES)):
-        return _crio(root)
-    return None
-
-
-def _containerd(root: Path, config: str) -> Runtime:
-    texts: list[tuple[str, str]] = []
-    trouble = ""
-    try:
-        if _there(below(root, config)):
-            texts.append((config, below(root, config).read_text()))
-            for pattern in imports_of(texts[0][1], Path(config).parent):
-                found = sorted(root.glob(pattern.lstrip("/")))
-                texts += [(f"/{path.relative_to(root)}", path.read_text()) for path in found]
-    except (OSError, ValueError) as error:
-        trouble = str(error)
-    made = containerd(config, texts, _containerd_release(root))
-    return replace(made, trouble=trouble) if trouble else made
-
-
-def _containerd_release(root: Path) -> tuple[int, ...]:
-    """By the program itself; empty where it cannot be run from here."""
-    for folder in ("usr/bin", "usr/local/bin", "opt/bin"):
-        program = root / folder / "containerd"
-        if not _there(program):
-            continue
-        try:
-            done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        if match := _RELEASE.search(done.stdout):
-            return int(match.group(1)), int(match.group(2))
-    return ()
-
-
-def _crio(root: Path) -> Runtime:
+    if CRIO_SOCKET not in wanted and not any(_there(below(root, path)) for path in (CRIO_SOCKET, *CRIO_FILES)):
+        return None
     main, folder = (below(root, path) for path in CRIO_FILES)
     try:
         files = [path for path in (main, *sorted(folder.glob("*"))) if path.is_file()]
@@ -243,6 +222,30 @@ def _crio(root: Path) -> Runtime:
     except (OSError, ValueError) as error:
         return replace(crio(CRIO_FILES[0], ()), trouble=str(error))
     return crio(CRIO_FILES[0], texts)
+
+
+def _containerd(root: Path, config: str) -> Runtime:
+    """containerd by its configuration and its release, which the program itself tells where it can be run from here."""
+    texts: list[tuple[str, str]] = []
+    trouble = ""
+    try:
+        if _there(below(root, config)):
+            texts.append((config, below(root, config).read_text()))
+            for pattern in imports_of(texts[0][1], Path(config).parent):
+                files = sorted(root.glob(pattern.lstrip("/")))
+                texts += [(f"/{path.relative_to(root)}", path.read_text()) for path in files]
+    except (OSError, ValueError) as error:
+        trouble = str(error)
+    release: tuple[int, ...] = ()
+    for program in (root / folder / "containerd" for folder in ("usr/bin", "usr/local/bin", "opt/bin")):
+        if release or not _there(program):
+            continue
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
+            match = _RELEASE.search(done.stdout)
+            release = (int(match.group(1)), int(match.group(2))) if match else ()
+    made = containerd(config, texts, release)
+    return replace(made, trouble=trouble) if trouble else made
 
 
 def _open_to_all(root: Path) -> str:
@@ -273,15 +276,6 @@ def _kubelet(root: Path, folder: Path) -> Kubelet:
         offered=offered(plugins),
         cdi=not (isinstance(gates, dict) and gates.get(CDI_GATE) is False),
     )
-
-
-def _kernel(settings: NodeSettings, root: Path) -> KernelSide:
-    """The kernel's data; /proc is the same for all roots."""
-    source = find_source(below(root, settings.driver_root), below(root, DRIVER_CONTAINER))
-    own = source.root / "dev"
-    devices = own if (own / "nvidiactl").exists() else below(root, settings.driver_root) / "dev"
-    missing = [f"/{path.relative_to(root)}" for path in modules.missing_nodes(devices, modules.minors().values())]
-    return KernelSide(modules.loaded(), loaded_version(), source.version, tuple(missing))
 
 
 def _hook(volume: Path) -> Hook:
@@ -318,19 +312,6 @@ def _arbiter(folder: Path) -> tuple[Arbiter, tuple[str, ...]]:
     programs = {seen.pid for gpu in status.gpus for seen in gpu.unregistered}
     found = Arbiter("", len(names), status.compared and same, len(programs) if status.compared else 0, status.turns)
     return found, tuple(unhooked(status))
-
-
-def _folders(settings: NodeSettings, root: Path) -> Folders:
-    state = below(root, settings.state_dir)
-    free_mib = shutil.disk_usage(state).free >> 20 if _there(state) else 1 << 20
-    # Such a mount of the node's root hides whether the node itself can write there.
-    mounted_read_only = root != Path("/") and _read_only(root)
-
-    def state_of(name: str) -> FolderState:
-        found = folder_state(below(root, name))
-        return "barred" if mounted_read_only and found == "read-only" else found
-
-    return Folders(state_of(settings.state_dir), state_of(settings.cdi_dir), state_of(settings.runtime_dir), free_mib)
 
 
 def _checkpoint(path: Path) -> str:
