@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,7 @@ from aliquot.node.allocation.lifecycle import Allocations
 from aliquot.node.allocation.outcomes import Outcomes
 from aliquot.node.display.facts import arbiter_status
 from aliquot.node.display.server import Display
-from aliquot.node.driver import follow, lock_gpus, open_driver
+from aliquot.node.driver import NodeDriver, open_driver
 from aliquot.node.events import Events
 from aliquot.node.health import HealthWatch
 from aliquot.node.holders import Holders
@@ -31,7 +30,6 @@ from aliquot.node.settings import NodeSettings
 from aliquot.node.spans import KubeletCalls
 from aliquot.node.status import NodeAdvertiser, NodePublisher
 from aliquot.node.tasks import Tasks, every
-from aliquot.node.volume.following import NodeDriver
 from aliquot.tracing.spans import Spans, tracing
 
 _LOG: Final = Logger("node")
@@ -39,7 +37,7 @@ SYNC_S: Final = 20.0
 
 
 class Agent:
-    """One node's agent on a machine whose driver was found. `run` starts its parts in the order of `steps`."""
+    """One node's agent on a machine whose driver was found."""
 
     def __init__(
         self, settings: NodeSettings, api: Api, machine: Machine, driver: NodeDriver, spans: Spans | None = None
@@ -64,15 +62,6 @@ class Agent:
         )
         self.holders = Holders.of(settings, api, self.pods, self.offer)
         self.display = Display(settings, self.provisioner, self.pods, events, self.calls.collectors)
-        self.steps: tuple[tuple[str, Callable[[], Awaitable[str]]], ...] = (
-            ("driver", self._lock_gpus),
-            ("pods", self._follow_pods),
-            ("tenants", self._open_tenants),
-            ("recovery", self.allocations.recover),
-            ("device-plugin", self._serve_plugin),
-            ("node", self._publish),
-            ("display", self._open_display),
-        )
         self._opened = contextlib.AsyncExitStack()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -82,10 +71,7 @@ class Agent:
             AliquotError: a part could not start, or failed.
         """
         try:
-            for name, step in self.steps:
-                began_s = time.monotonic()
-                what = await step()
-                _LOG.info("started", part=name, what=what, took_ms=round(1000 * (time.monotonic() - began_s)))
+            await self._start()
             _LOG.info("ready", node=self.settings.name)
             await self._tasks.until(stop)
         finally:
@@ -99,59 +85,63 @@ class Agent:
         await self.allocations.resources.close()
         _LOG.info("ended", node=self.settings.name)
 
-    # -- the steps, in the order in which they are made ------------------------------------------------------------
+    async def _start(self) -> None:
+        settings, provisioner, pods, status = self.settings, self.provisioner, self.pods, self.status
+        critical, period_s = self._tasks.critical, settings.health_period_s
+        began_s = time.monotonic()
 
-    async def _lock_gpus(self) -> str:
-        machine, driver = self.offer.machine, self.provisioner.driver
-        self._opened.callback(lock_gpus(machine, driver).close)
+        def started(part: str, what: str) -> None:
+            nonlocal began_s
+            ended_s = time.monotonic()
+            _LOG.info("started", part=part, what=what, took_ms=round(1000 * (ended_s - began_s)))
+            began_s = ended_s
+
+        machine, driver = self.offer.machine, provisioner.driver
+        self._opened.callback(driver.lock(machine.gpus).close)
         first = machine.gpus[0]
         links = {link for row in machine.topology.links for link in row if link != "X"}
         wired = f" ({', '.join(sorted(links))})" if links else ""
-        return f"{len(machine.gpus)} x {first.model}{wired}, driver {first.driver or '?'}, {driver.current.name}"
+        what = f"{len(machine.gpus)} x {first.model}{wired}, driver {first.driver or '?'}, {driver.current.name}"
+        started("driver", what)
 
-    async def _follow_pods(self) -> str:
-        self._tasks.critical("pods", self.pods.reflector.run())
-        self._tasks.critical("node-watch", self.status.publisher.reflector.run())
+        critical("pods", pods.reflector.run())
+        critical("node-watch", status.publisher.reflector.run())
         try:
-            await asyncio.wait_for(self.pods.reflector.synced.wait(), SYNC_S)
+            await asyncio.wait_for(pods.reflector.synced.wait(), SYNC_S)
+            started("pods", f"{len(pods.reflector)} pods on {settings.name}")
         except TimeoutError:
-            why = self.pods.reflector.counts.last_failure or "no answer"
-            return f"the API server does not answer ({why}); continuing with the state on disk"
-        return f"{len(self.pods.reflector)} pods on {self.settings.name}"
+            why = pods.reflector.counts.last_failure or "no answer"
+            started("pods", f"the API server does not answer ({why}); continuing with the state on disk")
 
-    async def _open_tenants(self) -> str:
-        self.settings.tenants.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._tasks.critical("outcomes", self.allocations.outcomes.run())
+        settings.tenants.mkdir(mode=0o755, parents=True, exist_ok=True)
+        critical("outcomes", self.allocations.outcomes.run())
         if self.calls.starts is not None:
-            runtime = Path(self.settings.runtime_dir)
-            first_grants = self.calls.starts.follow(lambda: arbiter_status(runtime), self.pods.lives)
-            self._tasks.critical("first-grants", first_grants)
-        return await asyncio.to_thread(self.provisioner.check_arbiter) or "the arbiter answers"
+            runtime = Path(settings.runtime_dir)
+            critical("first-grants", self.calls.starts.follow(lambda: arbiter_status(runtime), pods.lives))
+        started("tenants", await asyncio.to_thread(provisioner.check_arbiter) or "the arbiter answers")
 
-    async def _serve_plugin(self) -> str:
+        started("recovery", await self.allocations.recover())
+
         if self.offer.held is not None:
             await self.holders.refresh()
-        await self.status.check_offer()
+        await status.check_offer()
         # What an agent that was killed left on offer: kubelet would start pods without devices until it has them.
-        await self.status.publisher.withdraw()
-        self._tasks.critical("device-plugin", self.plugin.run())
-        return f"{self.plugin.resource}, {self.settings.ids_per_gpu} ids a GPU"
+        await status.publisher.withdraw()
+        critical("device-plugin", self.plugin.run())
+        started("device-plugin", f"{self.plugin.resource}, {settings.ids_per_gpu} ids a GPU")
 
-    async def _publish(self) -> str:
-        period_s = self.settings.health_period_s
-        self._tasks.critical("status", every(period_s, self.status.check))
-        self._tasks.critical("init", every(period_s, self.allocations.release_init))
-        self._tasks.critical("health", self.status.watch_health())
-        self._tasks.critical("driver", follow(self.provisioner, self.allocations.records, self.status.resend, period_s))
+        critical("status", every(period_s, status.check))
+        critical("init", every(period_s, self.allocations.release_init))
+        critical("health", status.watch_health())
+        critical("driver", status.follow_driver(period_s))
         if self.offer.held is not None:
-            self._tasks.critical("holders", self.holders.run(self.status.resend, self.provisioner, self.events))
-        self._tasks.critical("check", every(self.settings.allocation_check_period_s, self.allocations.reconcile))
-        return await self.status.publish()
+            critical("holders", self.holders.run(status.resend, provisioner, self.events))
+        critical("check", every(settings.allocation_check_period_s, self.allocations.reconcile))
+        started("node", await status.publish())
 
-    async def _open_display(self) -> str:
         for name, task in self.display.tasks:
-            self._tasks.critical(name, task())
-        return await self.display.open(self._opened)
+            critical(name, task())
+        started("display", await self.display.open(self._opened))
 
 
 def serve(settings: NodeSettings) -> None:

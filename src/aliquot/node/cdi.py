@@ -9,7 +9,6 @@ Source: CNCF container device interface, SPEC.md, version 0.6.0.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -132,8 +131,5 @@ def remove_unfinished(folder: Path) -> None:
 
 def written_names(folder: Path) -> set[str]:
     """The devices that have a file."""
-    return {path.name.removeprefix(_PREFIX).removesuffix(".json") for path in _ours(folder)}
-
-
-def _ours(folder: Path) -> Iterable[Path]:
-    return folder.glob(f"{_PREFIX}*.json") if folder.is_dir() else ()
+    files = folder.glob(f"{_PREFIX}*.json") if folder.is_dir() else ()
+    return {path.name.removeprefix(_PREFIX).removesuffix(".json") for path in files}

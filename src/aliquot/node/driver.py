@@ -1,23 +1,27 @@
-"""The agent's first part: the node's GPUs, and the driver volume that containers are shown them through."""
+"""The node's driver: found with the node's GPUs, mirrored in the driver volume, and followed while it changes.
+
+A driver is replaced file by file, so a change counts once two looks have seen the same. New libraries beside a kernel
+module that is still the old one do not work: as long as there is a generation of the loaded module's version, that one
+is shown, and the new one after the module was loaded. A container keeps its generation, also when it is started again,
+unless the loaded module would refuse it.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from aliquot.driver.discovery import NoDriver
 from aliquot.driver.emulation import driver_version
+from aliquot.driver.gpu import Gpu
 from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.native import HOOK, native_part
 from aliquot.lib.log import Logger
-from aliquot.node.allocation.checkpoint import Allotments
 from aliquot.node.machine import WAY_OUT, Machine, emulated_machine, real_machine
-from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
-from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.names import SUBSTITUTED, wanted
 from aliquot.node.volume.source import (
     DRIVER_CONTAINER,
@@ -27,10 +31,12 @@ from aliquot.node.volume.source import (
     from_libraries,
     loaded_version,
 )
-from aliquot.node.volume.volume import DriverVolume, VolumeError
+from aliquot.node.volume.volume import DriverVolume, Generation, VolumeError
 
 _LOG: Final = Logger("node")
 _LIBRARIES: Final = Path("origin/lib64")
+MAX_SKIPPED: Final = 64
+"""Checks between two attempts at a driver that cannot be mirrored: one at first, then doubling."""
 
 
 def open_driver(settings: NodeSettings) -> tuple[Machine, NodeDriver]:
@@ -43,54 +49,29 @@ def open_driver(settings: NodeSettings) -> tuple[Machine, NodeDriver]:
         VolumeError: its files cannot be mirrored.
     """
     volume = DriverVolume(settings.driver_volume, native_part(HOOK))
-    machine, driver = _emulated(settings, volume) if settings.emulate else _real(settings, volume)
-    extra = tuple(word.strip() for word in settings.extra_devices.split(",") if word.strip())
+    only, excluded = settings.only_gpus, settings.not_gpus
+    if settings.emulate:
+        machine = emulated_machine(settings.emulate, settings.emulated, only=only, excluded=excluded)
+        driver = emulated_driver(machine, volume)
+    else:
+        root = Path(settings.driver_root)
+        container = root / DRIVER_CONTAINER.relative_to("/")
+        libraries = wanted(settings.extra_libraries)
+        try:
+            driver = NodeDriver(volume, lambda: find_source(root, container, libraries), loaded_version)
+        except NoDriverFiles as error:
+            raise NoDriver(f"{error}. {WAY_OUT}") from None
+        # Through the symbolic link, so that a program that reopens a library after an upgrade gets the new one.
+        libcuda, libnvml = (volume.link / _LIBRARIES / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
+        own = driver.source.root / "dev"
+        devices = own if (own / "nvidiactl").exists() else root / "dev"
+        machine = real_machine(libcuda, libnvml, devices, root, only=only, excluded=excluded)
     for silent in machine.silent:
         _LOG.warning("gpu-silent", why=silent)
     for uuid, why in machine.left_out.items():
         _LOG.info("gpu-left-out", gpu=uuid, why=why)
+    extra = tuple(word.strip() for word in settings.extra_devices.split(",") if word.strip())
     return replace(machine, extra=extra, host=Path(settings.host_root)), driver
-
-
-def lock_gpus(machine: Machine, driver: NodeDriver) -> GpuLock:
-    """The lock by which no other program of Aliquot shares these GPUs.
-
-    Raises:
-        AliquotError: another one does.
-    """
-    return GpuLock(driver.source.library(SUBSTITUTED[1]).file, machine.gpus)
-
-
-async def follow(
-    provisioner: TenantProvisioner, allotments: Allotments, on_change: Callable[[], Awaitable[None]], period_s: float
-) -> None:
-    """Follow the driver: a changed driver is used for new containers, and a driver that no container has is removed.
-
-    `on_change` is called after each change.
-    """
-    told = ""
-    while True:
-        await asyncio.sleep(period_s)
-        try:
-            found = await asyncio.to_thread(provisioner.driver.refresh)
-        except (VolumeError, OSError) as error:
-            if told != str(error):
-                _LOG.warning("driver-not-mirrored", why=str(error))
-            told = str(error)
-        else:
-            told = ""
-            if found is not None:
-                _LOG.info("driver-changed", version=found.version, generation=found.name)
-                provisioner.offer.machine = provisioner.machine.redriven(found.version)
-                await on_change()
-        # Also after a failure: unused generations may be what fills the disk.
-        if gone := await asyncio.to_thread(provisioner.prune, [allotment.driver for allotment in allotments]):
-            _LOG.info("driver-pruned", generations=gone)
-
-
-def _emulated(settings: NodeSettings, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
-    machine = emulated_machine(settings.emulate, settings.emulated, only=settings.only_gpus, excluded=settings.not_gpus)
-    return machine, emulated_driver(machine, volume)
 
 
 def emulated_driver(machine: Machine, volume: DriverVolume) -> NodeDriver:
@@ -102,17 +83,93 @@ def emulated_driver(machine: Machine, volume: DriverVolume) -> NodeDriver:
     return NodeDriver(volume, find)
 
 
-def _real(settings: NodeSettings, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
-    root = Path(settings.driver_root)
-    container = root / DRIVER_CONTAINER.relative_to("/")
-    try:
-        libraries = wanted(settings.extra_libraries)
-        driver = NodeDriver(volume, lambda: find_source(root, container, libraries), loaded_version)
-    except NoDriverFiles as error:
-        raise NoDriver(f"{error}. {WAY_OUT}") from None
-    # Through the symbolic link, so that a program that reopens a library after an upgrade gets the new one.
-    libcuda, libnvml = (volume.link / _LIBRARIES / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
-    own = driver.source.root / "dev"
-    devices = own if (own / "nvidiactl").exists() else root / "dev"
-    made = real_machine(libcuda, libnvml, devices, root, only=settings.only_gpus, excluded=settings.not_gpus)
-    return made, driver
+class NodeDriver:
+    """The driver volume of a node, and what it is made from. Its methods block and may be called from any thread."""
+
+    def __init__(
+        self, volume: DriverVolume, find: Callable[[], DriverSource], loaded: Callable[[], str] = lambda: ""
+    ) -> None:
+        """`find` finds the driver, `loaded` returns the version of its kernel module, empty for an emulated driver.
+
+        Raises:
+            VolumeError: its files cannot be mirrored.
+        """
+        self.volume = volume
+        self._find = find
+        self._loaded = loaded
+        self._lock = threading.Lock()
+        self._taken = ("", "")
+        self._seen = ("", "")
+        self._failed = ("", "")
+        self._pause = self._rest = 0
+        self.source = source = find()
+        try:
+            self._take(source, (source.fingerprint, loaded()))
+        except OSError as error:
+            raise VolumeError(f"the driver volume: {error.filename} went while it was read; start again") from None
+
+    @property
+    def current(self) -> Generation:
+        """That for new containers."""
+        assert self.volume.current is not None, "made at the start"
+        return self.volume.current
+
+    def refresh(self) -> Generation | None:
+        """The current generation if it has changed; None while nothing changes, or the driver is missing.
+
+        Raises:
+            VolumeError: the driver changed and cannot be mirrored; the current one stays.
+        """
+        with self._lock:
+            try:
+                source = self._find()
+                now = (source.fingerprint, self._loaded())
+            except (NoDriverFiles, OSError):
+                return None
+            settled, self._seen = now == self._seen, now
+            if now == self._taken or not settled:
+                return None
+            if now != self._failed:
+                self._pause = self._rest = 0
+            elif self._rest > 0:  # each attempt may copy all of it
+                self._rest -= 1
+                return None
+            before = self.current
+            try:
+                self._take(source, now)
+            except (VolumeError, OSError):
+                self._pause = self._rest = min(2 * self._pause or 1, MAX_SKIPPED)
+                self._failed = now
+                raise
+            return self.current if self.current != before else None
+
+    def shown(self, had: str, *, again: bool) -> Generation:
+        """What a container with the generation `had` gets; `again` for one that may be running."""
+        with self._lock:
+            kept = self.volume.generation(had)
+            if kept is None:
+                return self.current
+            loaded = "" if again else self._loaded()
+            return self.current if loaded and kept.version != loaded == self.current.version else kept
+
+    def lock(self, gpus: Sequence[Gpu]) -> GpuLock:
+        """The lock by which no other program of Aliquot shares these GPUs.
+
+        Raises:
+            AliquotError: another one does.
+        """
+        return GpuLock(self.source.library(SUBSTITUTED[1]).file, gpus)
+
+    def prune(self, used: Collection[str]) -> list[str]:
+        """See `DriverVolume.prune`."""
+        with self._lock:
+            return self.volume.prune(used)
+
+    def _take(self, source: DriverSource, now: tuple[str, str]) -> None:
+        made = self.volume.refresh(source)
+        loaded = now[1]
+        if loaded and made.version not in (loaded, "unknown"):
+            fitting = [each for each in self.volume.generations() if each.version == loaded]
+            if fitting:
+                self.volume.use(fitting[-1])
+        self._taken, self.source = now, source

@@ -61,7 +61,9 @@ class HealthWatch:
                         _LOG.info("health", note=line.note)
                     if line.unhealthy is not None:
                         known = line.unhealthy
-                        yield self._health(line.unhealthy, line.gpus)
+                        ours = {gpu.uuid for gpu in self._machine.gpus}
+                        shared = {GpuUuid(uuid): why for uuid, why in known.items() if uuid in ours}
+                        yield Health(shared, frozenset(line.gpus) - ours)
             finally:
                 if child.returncode is None:
                     with contextlib.suppress(ProcessLookupError):
@@ -79,7 +81,3 @@ class HealthWatch:
             if self._child is not None and self._child.stdin is not None:
                 self._child.stdin.write(msgspec.json.encode(order) + b"\n")
                 await self._child.stdin.drain()
-
-    def _health(self, unhealthy: Mapping[str, str], gpus: Collection[str]) -> Health:
-        ours = {gpu.uuid for gpu in self._machine.gpus}
-        return Health({GpuUuid(uuid): why for uuid, why in unhealthy.items() if uuid in ours}, frozenset(gpus) - ours)

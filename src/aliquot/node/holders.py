@@ -10,7 +10,7 @@ A pod is a holder only in the one namespace where the scheduler creates them: an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 from aliquot.kube.api import Api
@@ -24,7 +24,7 @@ from aliquot.node.allocation.kubelet import ContainerDevices, PodResources
 from aliquot.node.events import Events
 from aliquot.node.machine import NodeOffer
 from aliquot.node.pods import NodePod
-from aliquot.node.provisioner import ProvisionedTenant, TenantProvisioner
+from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 
 _LOG: Final = Logger("node")
@@ -112,8 +112,12 @@ class Holders:
                     await on_change()
                     # A tenant may outlast its pod and even its holder for a moment: there is nothing left to tell it.
                     lives = {pod.key.uid for pod in self._pods if not pod.ended}
-                    tenants = [tenant for tenant in provisioner.tenants.values() if tenant.owner.uid in lives]
-                    await report_lost_gpus(tenants, lost, events)
+                    for tenant in [tenant for tenant in provisioner.tenants.values() if tenant.owner.uid in lives]:
+                        if taken := [piece.gpu for piece in tenant.plan.slices if piece.gpu in lost]:
+                            what = f"the holder pod of {taken[0]} is gone, so others may be given it"
+                            why, owner = f"container {tenant.container}: {what}", tenant.owner
+                            pod = (owner.namespace, owner.pod, owner.uid)
+                            await events.about_pod(*pod, "GpuTakenAway", why, "Warning")
         finally:
             await self._account.close()
 
@@ -145,11 +149,7 @@ class Holders:
         before, self._offer.held = self.held, frozenset(found)
         if before != self.held:
             _LOG.info("holders", gained=sorted(self.held - before), lost=sorted(before - self.held))
-        await self._write(found)
-        return self.held - before, before - self.held
-
-    async def _write(self, found: Mapping[GpuUuid, NodePod]) -> None:
-        """Write on each holder what it holds; failed writes are retried at the next check."""
+        # On each holder is written what it holds; failed writes are retried at the next check.
         for uuid, pod in found.items():
             meta = pod.metadata
             if meta.annotations.get(HOLDS) == uuid:
@@ -163,12 +163,4 @@ class Holders:
                 continue
             self._repeats.news("", uuid)
             _LOG.info("held", gpu=uuid, vgpu=meta.labels[VGPU])
-
-
-async def report_lost_gpus(tenants: Iterable[ProvisionedTenant], lost: Collection[GpuUuid], events: Events) -> None:
-    """Write an event on every pod on a GPU whose holder is gone: the stock plugin may give it to another pod."""
-    for provisioned in list(tenants):
-        if taken := [piece.gpu for piece in provisioned.plan.slices if piece.gpu in lost]:
-            why = f"container {provisioned.container}: the holder pod of {taken[0]} is gone, so others may be given it"
-            owner = provisioned.owner
-            await events.about_pod(owner.namespace, owner.pod, owner.uid, "GpuTakenAway", why, "Warning")
+        return self.held - before, before - self.held

@@ -54,7 +54,14 @@ class Machine(SharedMachine):
 
     def edits(self, gpus: list[Gpu], *, bare: bool = False) -> Edits:
         """What a container with those GPUs needs besides the driver's files; `bare` without our library before them."""
-        shown = self._nodes(gpus) + Edits(device_nodes=tuple(DeviceNode(path) for path in self.extra_nodes()))
+        nodes = []
+        if self.devices is not None:
+            names = [name for name in CONTROL_NODES if (self.devices / name).exists()]
+            names += [node_name(minor_of(gpu)) for gpu in gpus]
+            on_node = Path("/") / self.devices.relative_to(self.root)
+            elsewhere = on_node != DEVICES
+            nodes = [DeviceNode(DEVICES / name, on_node / name if elsewhere else None) for name in names]
+        shown = Edits(device_nodes=(*nodes, *(DeviceNode(path) for path in self.extra_nodes())))
         if self.folder is None:
             return shown
         # Every process on an emulated machine shares its clock and ledger by a file in this folder, which an
@@ -76,17 +83,6 @@ class Machine(SharedMachine):
         found = [path for pattern in self.extra for path in sorted(self.host.glob(pattern.lstrip("/")))]
         seen = [path for path in dict.fromkeys(found) if path.is_char_device() or path.is_block_device()]
         return [Path("/") / path.relative_to(self.host) for path in seen]
-
-    def _nodes(self, gpus: Sequence[Gpu]) -> Edits:
-        if self.devices is None:
-            return Edits()
-        names = [name for name in CONTROL_NODES if (self.devices / name).exists()]
-        names += [node_name(minor_of(gpu)) for gpu in gpus]
-        on_node = Path("/") / self.devices.relative_to(self.root)
-        elsewhere = on_node != DEVICES
-        return Edits(
-            device_nodes=tuple(DeviceNode(DEVICES / name, on_node / name if elsewhere else None) for name in names)
-        )
 
 
 class NodeOffer:
@@ -160,13 +156,11 @@ def _with_gpus(machine: Machine, only: str, excluded: str) -> Machine:
     machine = replace(
         machine, gpus=choice.gpus, silent=tuple(found.silent), left_out=choice.left_out, seen=found.all_seen
     )
-    if machine.devices is not None and (missing := _missing(machine)):
-        named = ", ".join(str(path) for path in missing)
-        raise NoDriver(f"{named}: no such device node. Make it on the node: {MAKE_NODES}; see: aliquot doctor --node")
+    if machine.devices is not None:
+        numbers = [minor_of(gpu) for gpu in machine.gpus]
+        missing = (missing_nodes if machine.folder else make_nodes)(machine.devices, numbers)
+        if missing:
+            named = ", ".join(str(path) for path in missing)
+            way_out = f"Make it on the node: {MAKE_NODES}; see: aliquot doctor --node"
+            raise NoDriver(f"{named}: no such device node. {way_out}")
     return machine
-
-
-def _missing(machine: Machine) -> list[Path]:
-    assert machine.devices is not None
-    numbers = [minor_of(gpu) for gpu in machine.gpus]
-    return missing_nodes(machine.devices, numbers) if machine.folder else make_nodes(machine.devices, numbers)

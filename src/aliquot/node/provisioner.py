@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
@@ -26,8 +25,8 @@ from aliquot.model.errors import AliquotError
 from aliquot.model.requests import GpuRequest
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.cdi import Edits, Mount
+from aliquot.node.driver import NodeDriver
 from aliquot.node.machine import Machine, NodeOffer
-from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.volume import Generation
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, LedgerError, Placement
@@ -104,10 +103,22 @@ class TenantProvisioner:
             UnusablePlan: the plan is for another node, has nothing for the container, or names a GPU of another node.
             NotYet: it does not fit with the others, a GPU is unhealthy, or the arbiter does not answer.
         """
-        host, given = _share_of(owner, container, plan, self.node)
+        if plan.node != self.node:
+            raise UnusablePlan(f"the plan of {owner} is for node {plan.node}, this is {self.node}")
+        starting = plan.containers.get(container)
+        host = starting.uses if starting is not None and starting.uses else container  # the container with the slices
+        given = plan.containers.get(host)
+        if starting is None or given is None or not given.slices:
+            raise UnusablePlan(f"the plan of {owner} has no GPU for container {container}")
         key = f"{owner.uid}/{host}"
         with self._tenancy.lock:
-            self._remove_passed(owner, key, plan.containers[container], again=again)
+            # The tenants of the pod's containers that no longer run when this one starts are released: init containers
+            # before it have ended. Where a plain init container starts, those after it have too: the pod restarts.
+            for other, tenant in self.tenants.items():
+                before = 0 < tenant.plan.init < starting.starts
+                after = not again and starting.init > 0 and tenant.plan.starts > starting.starts
+                if tenant.owner.uid == owner.uid and other != key and (before or after):
+                    self._tenancy.remove(other)
             provisioned = self.tenants.get(key)
             had = driver or (provisioned.driver if provisioned is not None else made_for(self._folder(key)) or "")
             shown = self.driver.shown(had, again=again)
@@ -169,21 +180,6 @@ class TenantProvisioner:
         with self._tenancy.lock:
             return [key for key, held in self.tenants.items() if leaves(held) and self._tenancy.remove(key)]
 
-    def _remove_passed(self, owner: PodKey, key: str, starting: ContainerPlan, *, again: bool) -> None:
-        """Release the tenants of the pod's containers that no longer run when this one starts.
-
-        Init containers before it have ended. Where a plain init container starts, those after it have ended too: the
-        pod restarts.
-        """
-        starts = starting.starts
-        for other, provisioned in self.tenants.items():
-            if provisioned.owner.uid != owner.uid or other == key:
-                continue
-            before = 0 < provisioned.plan.init < starts
-            after = not again and starting.init > 0 and provisioned.plan.starts > starts
-            if before or after:
-                self._tenancy.remove(other)
-
     def _folder(self, key: str) -> Path:
         return self._tenants / hashlib.sha256(key.encode()).hexdigest()[:16]
 
@@ -214,9 +210,21 @@ class TenantProvisioner:
         return ProvisionedTenant(key, owner, container, given, record, folder, shown.name, edits)
 
     def _provide(self, provisioned: ProvisionedTenant, *, again: bool, new: bool = False) -> None:
+        def reserve() -> None:
+            slices = provisioned.plan.slices
+            for piece in slices if not again else ():
+                if reason := self.offer.unhealthy.get(piece.gpu):
+                    raise NotYet(f"{piece.gpu} is not well: {reason}")
+                if self.offer.shared.by_uuid(piece.gpu) is None:
+                    raise NotYet(f"{piece.gpu} is the stock plugin's, no holder pod has it now")
+            ask = Ask(GpuRequest(sum(piece.request_milli for piece in slices)))
+            try:
+                self.ledger.reserve(provisioned.key, Placement(self.node, slices), ask)
+            except LedgerError as error:
+                raise NotYet(str(error)) from None
+
         try:
             if new:
-                reserve = partial(self._reserve, provisioned, again=again)
                 self._tenancy.provision(provisioned, reserve, purpose=provisioned.driver, running=again)
             else:
                 self._tenancy.renew(provisioned, purpose=provisioned.driver, running=again)
@@ -225,32 +233,3 @@ class TenantProvisioner:
             raise NotYet(f"{where} could not be made ({error.strerror})") from None
         except ArbiterError as error:
             raise NotYet(f"the arbiter does not take {provisioned.record.name}: {error}") from None
-
-    def _reserve(self, provisioned: ProvisionedTenant, *, again: bool) -> None:
-        for piece in provisioned.plan.slices if not again else ():
-            if reason := self.offer.unhealthy.get(piece.gpu):
-                raise NotYet(f"{piece.gpu} is not well: {reason}")
-            if self.offer.shared.by_uuid(piece.gpu) is None:
-                raise NotYet(f"{piece.gpu} is the stock plugin's, no holder pod has it now")
-        milli = sum(piece.request_milli for piece in provisioned.plan.slices)
-        ask = Ask(GpuRequest(milli))
-        try:
-            self.ledger.reserve(provisioned.key, Placement(self.node, provisioned.plan.slices), ask)
-        except LedgerError as error:
-            raise NotYet(str(error)) from None
-
-
-def _share_of(owner: PodKey, container: str, plan: PodPlan, node: str) -> tuple[str, ContainerPlan]:
-    """The container whose slices are used, and the slices.
-
-    Raises:
-        UnusablePlan: see `TenantProvisioner.provision`.
-    """
-    if plan.node != node:
-        raise UnusablePlan(f"the plan of {owner.namespace}/{owner.pod} is for node {plan.node}, this is {node}")
-    given = plan.containers.get(container)
-    host = given.uses if given is not None and given.uses else container
-    given = plan.containers.get(host)
-    if given is None or not given.slices:
-        raise UnusablePlan(f"the plan of {owner.namespace}/{owner.pod} has no GPU for container {container}")
-    return host, given

@@ -115,7 +115,20 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
     @property
     def own_labels(self) -> Mapping[str, str]:
         """The administrator's labels for the node; raises BadSettings for an invalid label."""
-        return dict(_label(word) for word in _words(self.labels))
+        labels = {}
+        for word in _words(self.labels):
+            key, equals, value = word.partition("=")
+            prefix, slash, _ = key.rpartition("/")
+            if not equals or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
+                raise BadSettings(
+                    f"labels {word!r} is not a label; write KEY=VALUE as Kubernetes accepts it, as team=vision"
+                )
+            if slash and prefix.endswith(("kubernetes.io", "k8s.io", GROUP)):
+                raise BadSettings(
+                    f"labels {word!r}: labels of {prefix} are not yours to give; take a prefix of your own"
+                )
+            labels[key] = value
+        return labels
 
     def check(self) -> None:
         """As in `ProgramSettings`."""
@@ -138,16 +151,6 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _label(word: str) -> tuple[str, str]:
-    key, equals, value = word.partition("=")
-    prefix, slash, _ = key.rpartition("/")
-    if not equals or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
-        raise BadSettings(f"labels {word!r} is not a label; write KEY=VALUE as Kubernetes accepts it, as team=vision")
-    if slash and prefix.endswith(("kubernetes.io", "k8s.io", GROUP)):
-        raise BadSettings(f"labels {word!r}: labels of {prefix} are not yours to give; take a prefix of your own")
-    return key, value
 
 
 def node_settings(file: Path | None, flags: dict[str, Any] | None = None) -> NodeSettings:

@@ -10,6 +10,7 @@ time itself: polling makes its span late, not wrong. Pods without a trace contex
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -71,13 +72,24 @@ class ContainerSpans:
         parent = read_traceparent(start.pod.annotations.get(TRACEPARENT, ""))
         if parent is None or not parent.sampled:
             return None
-        ended_ns, attributes = time.time_ns(), self._attributes(start)
+        ended_ns, owner, share = time.time_ns(), start.claim.owner, None
+        with contextlib.suppress(BadPlan):
+            plan = read_plan({PLAN: start.plan}) if start.plan else None
+            share = plan.containers.get(start.claim.container) if plan is not None else None
+        attributes: dict[str, str | list[str]] = {
+            "k8s.namespace.name": owner.namespace,
+            "k8s.pod.name": owner.pod,
+            "k8s.pod.uid": owner.uid,
+            "k8s.container.name": start.claim.container,
+            "k8s.node.name": self._node,
+            "aliquot.gpu.uuids": [str(piece.gpu) for piece in share.slices] if share is not None else [],
+        }
         if allocated is not None and not why:
             self._spans.record("Allocate", *allocated, attributes, parent=parent)
         began_ns = ended_ns - int(seconds * 1e9)
         made = self._spans.record("PreStartContainer", began_ns, ended_ns, attributes, parent=parent, error=why)
         if not why and start.tenant:
-            self._waiting[start.tenant] = _Waiting(start.claim.owner.uid, parent, attributes, ended_ns)
+            self._waiting[start.tenant] = _Waiting(owner.uid, parent, attributes, ended_ns)
         return made.exemplar
 
     async def follow(self, status: Callable[[], Status | None], lives: Callable[[str], bool]) -> None:
@@ -102,21 +114,6 @@ class ContainerSpans:
             waiting, at_ns = self._waiting.pop(name), wall_ns + first[name]
             if at_ns >= waiting.since_ns:  # otherwise it belongs to the container's previous start
                 self._spans.record("first grant", waiting.since_ns, at_ns, waiting.attributes, parent=waiting.parent)
-
-    def _attributes(self, start: Start) -> dict[str, str | list[str]]:
-        try:
-            plan = read_plan({PLAN: start.plan}) if start.plan else None
-        except BadPlan:
-            plan = None
-        share = plan.containers.get(start.claim.container) if plan is not None else None
-        return {
-            "k8s.namespace.name": start.claim.owner.namespace,
-            "k8s.pod.name": start.claim.owner.pod,
-            "k8s.pod.uid": start.claim.owner.uid,
-            "k8s.container.name": start.claim.container,
-            "k8s.node.name": self._node,
-            "aliquot.gpu.uuids": [str(piece.gpu) for piece in share.slices] if share is not None else [],
-        }
 
 
 class KubeletCalls:

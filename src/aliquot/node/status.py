@@ -33,11 +33,12 @@ from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allocation.checkpoint import Allotments, CheckpointError
 from aliquot.node.events import Events
-from aliquot.node.health import Health, HealthWatch
+from aliquot.node.health import HealthWatch
 from aliquot.node.machine import Machine
 from aliquot.node.plugin import DevicePlugin
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
+from aliquot.node.volume.volume import VolumeError
 
 _LOG: Final = Logger("node")
 MIB: Final = 1 << 20
@@ -126,19 +127,16 @@ class NodePublisher:
         wanted: dict[str, dict[str, str | None]] = {"annotations": {names.GPUS: described(offered, unhealthy)}}
         if kernels:
             wanted["annotations"][names.GPU_KERNELS] = kernels
-        if labels:
-            wanted["labels"] = {**self._stale(labels), **labels}
+        if labels:  # those of models that the node no longer has go
+            shown = self._now.metadata.labels if self._now is not None else {}
+            stale = [key for key in shown if key.startswith(OF_MODEL) and key not in labels]
+            wanted["labels"] = {**dict.fromkeys(stale), **labels}
         if self._now is not None:
-            shown = {"annotations": self._now.metadata.annotations, "labels": self._now.metadata.labels}
-            if all(shown[part].get(key) == value for part in wanted for key, value in wanted[part].items()):
+            now = {"annotations": self._now.metadata.annotations, "labels": self._now.metadata.labels}
+            if all(now[part].get(key) == value for part in wanted for key, value in wanted[part].items()):
                 return False
         self._now = await self._api.patch(NODES, self._node, {"metadata": wanted})
         return True
-
-    def _stale(self, labels: Mapping[str, str]) -> dict[str, None]:
-        """Labels of models that the node no longer has, to be removed."""
-        shown = self._now.metadata.labels if self._now is not None else {}
-        return {key: None for key in shown if key.startswith(OF_MODEL) and key not in labels}
 
     async def advertise(self, resources: Mapping[str, int]) -> bool:
         """Offer these of the managed resources and withdraw the others; whether anything had to be written.
@@ -146,13 +144,13 @@ class NodePublisher:
         Raises:
             KubeError: the API server refuses or is unavailable.
         """
-        shown = None if self._now is None else self._shown(self._now)
-        wanted = dict(resources)
-        if shown == wanted:
-            return False
-        capacity = {name: str(wanted[name]) if name in wanted else None for name in self._managed}
+        if self._now is not None:
+            shown = self._now.status.capacity
+            if {n: int(parse_quantity(shown[n])) for n in self._managed if n in shown} == resources:
+                return False
+        capacity = {name: str(resources[name]) if name in resources else None for name in self._managed}
         self._now = await self._api.patch(NODES, self._node, {"status": {"capacity": capacity}}, sub="status")
-        _LOG.info("capacity", **wanted)
+        _LOG.info("capacity", **resources)
         return True
 
     @property
@@ -171,10 +169,6 @@ class NodePublisher:
 
     def _changed(self, change: Change[Node]) -> None:
         self._now = None if change.kind == "deleted" else change.object
-
-    def _shown(self, node: Node) -> dict[str, int]:
-        capacity = node.status.capacity
-        return {name: int(parse_quantity(capacity[name])) for name in self._managed if name in capacity}
 
 
 class GpuReturned(AliquotError):
@@ -203,13 +197,24 @@ class NodeAdvertiser:
         await self.check_offer()
         with contextlib.suppress(KubeError):
             await self.describe()
-            await self._accept_declared_health()
+            if declared := self.publisher.declared_healthy:  # their XIDs are forgotten
+                ours = {gpu.uuid for gpu in self._offer.machine.gpus}
+                await self._health.forget_xids(ours if declared == {"all"} else ours & declared)
+                await self.publisher.remove_declaration()
+                _LOG.info("gpu-declared-healthy", gpus=sorted(declared))
 
     async def check_offer(self) -> None:
         """Withhold the node's GPUs while nothing can be given, and report a change of that to kubelet."""
-        before, self._offer.withheld = self._offer.withheld, await self._reason_to_withhold()
-        if before != self._offer.withheld:
-            why = self._offer.withheld
+        why = await asyncio.to_thread(self._provisioner.check_arbiter)
+        # A single failure is an arbiter that is being restarted: a pod that is on its way here would fail permanently.
+        self._misses = self._misses + 1 if why else 0
+        if not why or (self._misses <= MISSES and not self._offer.withheld):
+            if self._allotments.failure:
+                with contextlib.suppress(CheckpointError):
+                    await self._allotments.write()
+            why = self._allotments.failure
+        before, self._offer.withheld = self._offer.withheld, why
+        if before != why:
             _LOG.info("unfit" if why else "fit", why=why, unhealthy=len(self._offer.unhealthy))
             await self._plugin.send_devices()
 
@@ -220,9 +225,38 @@ class NodeAdvertiser:
             GpuReturned: see there.
         """
         async for health in self._health.run():
-            await self._note_health(health)
+            before, now = self._offer.unhealthy, dict(health.unhealthy)
+            self._offer.unhealthy = now
+            if before != now:
+                await self.resend()
+            for uuid in now.keys() - before.keys():
+                await self._events.about_node("GpuUnhealthy", f"{uuid} {now[uuid]}; it is withdrawn")
+            for uuid in before.keys() - now.keys():
+                await self._events.about_node("GpuHealthy", f"{uuid} is healthy again", "Normal")
             if others := health.others - self._offer.machine.left_out.keys():
                 raise GpuReturned(f"{', '.join(sorted(others))} answers and did not when the agent started")
+
+    async def follow_driver(self, period_s: float) -> None:
+        """Use a changed driver for new containers, and remove one that no container has; until cancelled."""
+        failure = ""
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                changed = await asyncio.to_thread(self._provisioner.driver.refresh)
+            except (VolumeError, OSError) as error:
+                if failure != str(error):
+                    _LOG.warning("driver-not-mirrored", why=str(error))
+                failure = str(error)
+            else:
+                failure = ""
+                if changed is not None:
+                    _LOG.info("driver-changed", version=changed.version, generation=changed.name)
+                    self._offer.machine = self._offer.machine.redriven(changed.version)
+                    await self.resend()
+            # Also after a failure: unused generations may be what fills the disk.
+            named = [allotment.driver for allotment in self._allotments]
+            if gone := await asyncio.to_thread(self._provisioner.prune, named):
+                _LOG.info("driver-pruned", generations=gone)
 
     async def resend(self) -> None:
         """Report what is offered to kubelet and, as far as it answers, to the API server."""
@@ -254,34 +288,3 @@ class NodeAdvertiser:
             unit = self._settings.aliyun_unit if self._settings.gpushare_inspect else None
             resources = resources_of(offer.healthy, unit, vcuda=self._settings.vcuda_resources)
         await self.publisher.advertise(resources)
-
-    async def _reason_to_withhold(self) -> str:
-        why = await asyncio.to_thread(self._provisioner.check_arbiter)
-        # A single failure is an arbiter that is being restarted: a pod that is on its way here would fail permanently.
-        self._misses = self._misses + 1 if why else 0
-        if why and (self._misses > MISSES or self._offer.withheld):
-            return why
-        if self._allotments.failure:
-            with contextlib.suppress(CheckpointError):
-                await self._allotments.write()
-        return self._allotments.failure
-
-    async def _note_health(self, health: Health) -> None:
-        before, now = self._offer.unhealthy, dict(health.unhealthy)
-        self._offer.unhealthy = now
-        if before == now:
-            return
-        await self.resend()
-        for uuid in now.keys() - before.keys():
-            await self._events.about_node("GpuUnhealthy", f"{uuid} {now[uuid]}; it is withdrawn")
-        for uuid in before.keys() - now.keys():
-            await self._events.about_node("GpuHealthy", f"{uuid} is healthy again", "Normal")
-
-    async def _accept_declared_health(self) -> None:
-        """Forget the XIDs of GPUs that the node's annotation declares healthy, and remove the annotation."""
-        declared = self.publisher.declared_healthy
-        if declared:
-            ours = {gpu.uuid for gpu in self._offer.machine.gpus}
-            await self._health.forget_xids(ours if declared == {"all"} else ours & declared)
-            await self.publisher.remove_declaration()
-            _LOG.info("gpu-declared-healthy", gpus=sorted(declared))

@@ -32,11 +32,11 @@ class Tasks:
 
     def critical(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run a task that must not end before `end`."""
-        self._start(name, work, self._lasting_ended)
+        self._start(name, work, critical=True)
 
     def once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run a one-shot task; an error is a line in the log."""
-        self._start(name, work, _once_ended)
+        self._start(name, work, critical=False)
 
     async def until(self, stop: asyncio.Event) -> None:
         """Wait for `stop`.
@@ -58,18 +58,23 @@ class Tasks:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def _start(self, name: str, work: Coroutine[Any, Any, None], ended: Callable[[asyncio.Task[None]], None]) -> None:
+    def _start(self, name: str, work: Coroutine[Any, Any, None], *, critical: bool) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            self._running.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if critical and not self._ending and self._failure is None:
+                self._failure = error or PartEnded(f"the agent's part {name!r} ended by itself; it is restarted")
+                self._failed.set()
+            elif critical:
+                return
+            elif isinstance(error, AliquotError | OSError):
+                _LOG.warning("not-done", what=name, why=str(error))
+            elif error is not None:
+                _LOG.error("not-done", what=name, exc_info=error)
+
         task = asyncio.create_task(work, name=name)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
         task.add_done_callback(ended)
-
-    def _lasting_ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if self._ending or self._failure is not None:
-            return
-        self._failure = error or PartEnded(f"the agent's part {task.get_name()!r} ended by itself; it is restarted")
-        self._failed.set()
 
 
 async def every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -77,11 +82,3 @@ async def every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(period_s)
         await work()
-
-
-def _once_ended(task: asyncio.Task[None]) -> None:
-    error = None if task.cancelled() else task.exception()
-    if isinstance(error, AliquotError | OSError):
-        _LOG.warning("not-done", what=task.get_name(), why=str(error))
-    elif error is not None:
-        _LOG.error("not-done", what=task.get_name(), exc_info=error)

@@ -17,10 +17,9 @@ from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.requests import Enforce, Slice
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.cdi import Mount
-from aliquot.node.driver import emulated_driver
+from aliquot.node.driver import NodeDriver, emulated_driver
 from aliquot.node.machine import Machine, NodeOffer, emulated_machine
 from aliquot.node.provisioner import ProvisionedTenant, TenantProvisioner
-from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.source import from_root
 from aliquot.node.volume.volume import DriverVolume
 

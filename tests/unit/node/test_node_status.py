@@ -19,11 +19,11 @@ from aliquot.kube.names import GPU_KERNELS, GPU_MEMORY, GPUS
 from aliquot.kube.objects import Node as ApiNode
 from aliquot.model.ids import GpuUuid
 from aliquot.node.agent import Agent
+from aliquot.node.driver import NodeDriver
 from aliquot.node.health import Health
 from aliquot.node.machine import Machine, NodeOffer
 from aliquot.node.settings import NodeSettings
 from aliquot.node.status import NodeAdvertiser
-from aliquot.node.volume.following import NodeDriver
 
 MACHINE = Machine((Gpu(0, "GPU-0", "V100", 16384, "570.1", [], [], 0),), Path("libcuda"), Path("libnvml"))
 

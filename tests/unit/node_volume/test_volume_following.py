@@ -9,13 +9,15 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from volume_scenes import install, library
 
 from aliquot.driver.native import STANDS_FOR
-from aliquot.node.driver import follow
-from aliquot.node.volume.following import NodeDriver
+from aliquot.node.driver import NodeDriver
+from aliquot.node.settings import NodeSettings
+from aliquot.node.status import NodeAdvertiser
 from aliquot.node.volume.source import find_source, loaded_version
 from aliquot.node.volume.volume import DriverVolume, VolumeError
 
@@ -159,7 +161,7 @@ def test_a_full_disk_is_told_and_tried_again(node: Node, monkeypatch: pytest.Mon
 
     install(node.root, NEW)
     with monkeypatch.context() as patch:
-        patch.setattr("aliquot.node.volume.mirror.os.link", full)
+        patch.setattr("aliquot.node.volume.volume.os.link", full)
         with pytest.raises(VolumeError, match="No space left on device"):
             node.look()
     assert OLD == node.driver.current.version
@@ -198,7 +200,7 @@ def test_what_nobody_needs_goes_also_while_a_driver_can_not_be_mirrored():
         """Of a node whose disk is full; `driver` is its driver too."""
 
         def __init__(self) -> None:
-            self.driver = self
+            self.driver = self.offer = self
             self.pruned = asyncio.Event()
 
         def refresh(self) -> None:
@@ -210,7 +212,8 @@ def test_what_nobody_needs_goes_also_while_a_driver_can_not_be_mirrored():
 
     async def followed() -> None:
         tenants = Tenants()
-        task = asyncio.create_task(follow(tenants, (), print, 0.01))  # type: ignore[arg-type]
+        parts: Any = (tenants, (), None, None, None, None)
+        task = asyncio.create_task(NodeAdvertiser(NodeSettings(), *parts).follow_driver(0.01))
         try:
             await asyncio.wait_for(tenants.pruned.wait(), 10)
         finally:
@@ -248,7 +251,7 @@ def dies_after(lines: int, work: Callable[[], object]) -> bool:
 
     def at(frame, event, _):
         nonlocal left
-        if not frame.f_code.co_filename.endswith(("volume/volume.py", "volume/mirror.py")):
+        if not frame.f_code.co_filename.endswith("volume/volume.py"):
             return None
         if event == "line":
             left -= 1

@@ -41,9 +41,8 @@ from aliquot.node.doctor.host import (
 )
 from aliquot.node.doctor.runtime import Runtime, containerd, crio, imports_of, takes_variable
 from aliquot.node.settings import NodeSettings
-from aliquot.node.volume.mirror import SHARED
 from aliquot.node.volume.source import DRIVER_CONTAINER, NoDriverFiles, find_source, loaded_version
-from aliquot.node.volume.volume import CURRENT
+from aliquot.node.volume.volume import CURRENT, SHARED
 
 CONTAINERD_PLACES: Final = (
     ("/run/k3s/containerd/containerd.sock", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),

@@ -6,17 +6,17 @@ container's /usr/lib, never the node's.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from aliquot.model.errors import AliquotError
-from aliquot.node.volume.elf import NotElf, read_library
-from aliquot.node.volume.ldcache import BadCache, read_cache
+from aliquot.node.volume.loader import BadCache, NotElf, read_cache, read_library
 from aliquot.node.volume.names import BINARIES, GLX, GRAPHICS_FILES, LIBRARIES, SUBSTITUTED, is_drivers, stem
 
 # Where NVIDIA's driver container shows its root on the node. Source: NVIDIA GPU Operator, "driver root".
@@ -103,11 +103,11 @@ def from_root(root: Path = Path("/"), libraries: Collection[str] = LIBRARIES) ->
     Raises:
         NoDriverFiles: no libcuda, or no libnvidia-ml; the two are what a share needs.
     """
-    found: dict[Path, DriverLibrary] = {}
+    files: dict[Path, DriverLibrary] = {}
     names: set[tuple[int, str]] = set()
-    for path in (*_cached(root, libraries), *_lying(root, libraries)):
+    for path in _candidates(root, libraries):
         real = within(root, path)
-        if real is None or real in found:
+        if real is None or real in files:
             continue
         try:
             library = read_library(real)
@@ -115,10 +115,23 @@ def from_root(root: Path = Path("/"), libraries: Collection[str] = LIBRARIES) ->
             continue
         if (library.bits, real.name) not in names:  # one of that name in a later folder is never loaded
             names.add((library.bits, real.name))
-            found[real] = DriverLibrary(real, library.bits, library.soname or path.name)
-    shown = [(Path(each), within(root, each)) for each in GRAPHICS_FILES if GLX[0] in libraries]
-    files = tuple((path, real) for path, real in shown if real is not None)
-    source = DriverSource(tuple(found.values()), tuple(_programs(root)), _version(found), root=root, files=files)
+            files[real] = DriverLibrary(real, library.bits, library.soname or path.name)
+    programs = []
+    for name in BINARIES:
+        places = (within(root, Path(folder) / name) for folder in _PROGRAM_FOLDERS)
+        program = next((real for real in places if real is not None and os.access(real, os.X_OK)), None)
+        programs += [program] if program is not None else []
+    # The version is that of the files' own names, libcuda's first, then as they were found.
+    ordered = sorted(files, key=lambda file: LIBRARIES.index(stem(file.name)) if is_drivers(file.name) else 99)
+    versions = [match.group(1) for file in ordered if (match := _VERSION.search(file.name))]
+    shown = [(Path(file), within(root, file)) for file in GRAPHICS_FILES if GLX[0] in libraries]
+    source = DriverSource(
+        tuple(files.values()),
+        tuple(programs),
+        versions[0] if versions else "unknown",
+        root=root,
+        files=tuple((path, real) for path, real in shown if real is not None),
+    )
     try:
         for name in SUBSTITUTED:
             source.library(name)
@@ -201,40 +214,18 @@ def _resolved(root: Path, path: Path) -> Path | None:
     return at
 
 
-def _cached(root: Path, libraries: Collection[str]) -> Iterator[Path]:
+def _candidates(root: Path, libraries: Collection[str]) -> Iterator[Path]:
+    """Paths of these libraries below a root: those of its loader's cache, then those where drivers put them."""
     file = within(root, "etc/ld.so.cache")
-    try:
-        if file is None or file.stat().st_size > _CACHE_MOST:
-            return
-        entries = read_cache(file.read_bytes())
-    except (OSError, BadCache):
-        return  # the folders are looked at in any case
-    yield from (Path(entry.path) for entry in entries if is_drivers(entry.name, libraries) and not entry.special)
-
-
-def _lying(root: Path, libraries: Collection[str]) -> Iterator[Path]:
+    with contextlib.suppress(OSError, BadCache):  # the folders are looked at in any case
+        if file is not None and file.stat().st_size <= _CACHE_MOST:
+            for entry in read_cache(file.read_bytes()):
+                if is_drivers(entry.name, libraries) and not entry.special:
+                    yield Path(entry.path)
     for folder in _LIBRARY_FOLDERS:
         try:
             real = _resolved(root, Path(folder))
-            names = sorted(each.name for each in real.iterdir()) if real is not None else []
+            names = sorted(path.name for path in real.iterdir()) if real is not None else []
         except OSError:
             continue
         yield from (Path(folder) / name for name in names if is_drivers(name, libraries))
-
-
-def _programs(root: Path) -> Iterator[Path]:
-    for name in BINARIES:
-        for folder in _PROGRAM_FOLDERS:
-            real = within(root, Path(folder) / name)
-            if real is not None and os.access(real, os.X_OK):
-                yield real
-                break
-
-
-def _version(files: Iterable[Path]) -> str:
-    """Of the files' own names, libcuda's first, then as they were found; `unknown` where none tells."""
-    ordered = sorted(files, key=lambda file: LIBRARIES.index(stem(file.name)) if is_drivers(file.name) else 99)
-    for file in ordered:
-        if match := _VERSION.search(file.name):
-            return match.group(1)
-    return "unknown"

@@ -1,33 +1,44 @@
 """The driver volume of a node: one generation for each driver seen, the newest for new containers.
 
 A generation is created beside the others under a temporary name and renamed when complete and on disk, so a crash
-leaves
-none that is half made. An upgrade of the driver creates another; the old one stays while a container has it. The link
-`current` points to the one for new containers.
+leaves none that is half made. An upgrade of the driver creates another; the old one stays while a container has it.
+The link `current` points to the one for new containers.
+
+A generation has two trees: `origin`, the driver as it is, and `shared`, where our library stands for libcuda and
+libnvidia-ml. Each has `lib64`, `lib` (32 bit) and `bin`. Files are hard links where the file system allows it, else
+copies, so that what a running container has mapped stays when the driver on the node is replaced. Beside each file
+stand the names by which programs ask for it, as ldconfig would have made them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.native import STANDS_FOR
 from aliquot.lib.files import on_disk
 from aliquot.model.errors import AliquotError
 from aliquot.node.cdi import Edits, Mount
-from aliquot.node.volume.mirror import FILES, ORIGIN, SHARED, mirror
-from aliquot.node.volume.names import SUBSTITUTED, stem
-from aliquot.node.volume.source import DriverSource
+from aliquot.node.volume.names import GLX, SUBSTITUTED, stem
+from aliquot.node.volume.source import DriverLibrary, DriverSource
 
 # Where glibc searches by default: Debian's directory, and that of Red Hat and most others; musl looks at neither.
 LOADER_FOLDERS: Final = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib64"))
 # Where images made for CUDA point LD_LIBRARY_PATH and PATH. Source: NVIDIA's CUDA base images.
 CUDA_IMAGE_FOLDER: Final = Path("/usr/local/nvidia")
 PROGRAM_FOLDER: Final = Path("/usr/bin")
+ORIGIN: Final = "origin"
+SHARED: Final = "shared"
+FILES: Final = "files"
+"""Beside the trees: files that are shown where they lie in the driver's root."""
+_NO_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
 _FACTS: Final = "driver.json"
 _MAKING: Final = ".making-"
 CURRENT: Final = "current"
@@ -72,8 +83,10 @@ class Generation:
         mounts = [Mount(self.origin, self.origin), Mount(self.shared, CUDA_IMAGE_FOLDER)]
         for file in sorted((self.shared / "lib64").iterdir()):
             substituted = stem(file.name) in SUBSTITUTED
-            host = self._in_place_of(file.name, ours) if substituted else file.resolve()
+            host = file.resolve()
             if substituted:
+                drivers = self.libcuda if stem(file.name) == SUBSTITUTED[0] else self.libnvml
+                host = ours / f"{stem(file.name)}.1" if ours is not None else drivers
                 mounts.append(Mount(host, CUDA_IMAGE_FOLDER / "lib64" / file.name))
             mounts += [Mount(host, folder / file.name) for folder in LOADER_FOLDERS]
         programs = sorted((self.shared / "bin").iterdir())
@@ -81,11 +94,6 @@ class Generation:
         files = self.folder / FILES
         mounts += [Mount(each, Path("/") / each.relative_to(files)) for each in sorted(files.rglob("*.json"))]
         return Edits(mounts=tuple(mounts))
-
-    def _in_place_of(self, name: str, ours: Path | None) -> Path:
-        if ours is not None:
-            return ours / f"{stem(name)}.1"
-        return self.libcuda if stem(name) == SUBSTITUTED[0] else self.libnvml
 
 
 class DriverVolume:
@@ -109,15 +117,17 @@ class DriverVolume:
             VolumeError: it cannot be made; the current one stays.
         """
         try:
-            name = f"{source.version}-{source.fingerprint}-{_fingerprint(self._hook)}"
-            found = self.generation(name) or self._make(name, source)
-            self.use(found)
+            hook = self._hook.stat()
+            fingerprint = f"{hook.st_ino ^ hook.st_mtime_ns ^ hook.st_size:x}"[-8:]
+            name = f"{source.version}-{source.fingerprint}-{fingerprint}"
+            generation = self.generation(name) or self._make(name, source)
+            self.use(generation)
         except OSError as error:
             where = error.filename2 or error.filename or self._folder  # of a copy the target: it is what lacks room
             raise VolumeError(
                 f"the driver volume: {where}: {error.strerror}; is there room in {self._folder}?"
             ) from None
-        return found
+        return generation
 
     def use(self, generation: Generation) -> None:
         """Make a generation the current one.
@@ -165,7 +175,10 @@ class DriverVolume:
         making.mkdir(parents=True)
         try:
             mirror(source, making, self._hook)
-            (making / _FACTS).write_text(json.dumps(_facts(source)))
+            files = [source.library(substituted).file for substituted in SUBSTITUTED]
+            libcuda, libnvml = (str(file) if source.in_place else file.name for file in files)
+            facts = {"version": source.version, "libcuda": libcuda, "libnvml": libnvml}
+            (making / _FACTS).write_text(json.dumps(facts))
             on_disk(making / _FACTS)
             shutil.rmtree(self._folder / name, ignore_errors=True)  # one of that name that is not whole
             making.rename(self._folder / name)
@@ -201,12 +214,67 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def _facts(source: DriverSource) -> dict[str, str]:
-    files = [source.library(name).file for name in SUBSTITUTED]
-    libcuda, libnvml = (str(file) if source.in_place else file.name for file in files)
-    return {"version": source.version, "libcuda": libcuda, "libnvml": libnvml}
+def mirror(source: DriverSource, folder: Path, hook: Path) -> None:
+    """Make both trees in an empty folder.
+
+    Raises:
+        OSError: a file could not be linked nor copied.
+    """
+    for tree in (ORIGIN, SHARED):
+        for name in ("lib64", "lib", "bin"):
+            (folder / tree / name).mkdir(parents=True, exist_ok=True)
+        for program in source.programs:
+            clone(program, folder / tree / "bin" / program.name)
+    for library in source.libraries:
+        place = "lib64" if library.bits == 64 else "lib"
+        _with_names(library, folder / ORIGIN / place)
+        if stem(library.file.name) not in SUBSTITUTED:
+            _with_names(library, folder / SHARED / place)
+    for tree in (ORIGIN, SHARED):
+        for place in ("lib64", "lib"):
+            # The name by which a libGL that knows of no vendor finds the driver's GLX.
+            for glx in sorted((folder / tree / place).glob(f"{GLX[0]}.[0-9]*.*"))[:1]:
+                (folder / tree / place / GLX[1]).symlink_to(glx.name)
+    for path, file in source.files:
+        target = folder / FILES / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        clone(file, target)
+    shared = folder / SHARED / "lib64"
+    for name in SUBSTITUTED:
+        for each in substitute_names(source, name):
+            clone(hook.with_name(STANDS_FOR[f"{name}.1"]), shared / each)
 
 
-def _fingerprint(file: Path) -> str:
-    seen = file.stat()
-    return f"{seen.st_ino ^ seen.st_mtime_ns ^ seen.st_size:x}"[-8:]
+def substitute_names(source: DriverSource, name: str) -> tuple[str, ...]:
+    """All names by which programs may ask for one of the two: bare, with its soname, with its version.
+
+    The 32-bit one is left out of the shared tree: we have no 32-bit hook, so a 32-bit program finds no driver there
+    rather than one whose use is not counted.
+    """
+    library = source.library(name)
+    return tuple(dict.fromkeys((library.soname, name, library.file.name)))
+
+
+def clone(file: Path, target: Path) -> None:
+    """A hard link, or a copy where there can be none; what stands there is replaced.
+
+    Raises:
+        OSError: neither could be made.
+    """
+    target.unlink(missing_ok=True)
+    try:
+        os.link(file, target)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        shutil.copy2(file, target)
+        on_disk(target)
+
+
+def _with_names(library: DriverLibrary, folder: Path) -> None:
+    name = library.file.name
+    clone(library.file, folder / name)
+    for other in {library.soname, stem(name)} - {name}:
+        link = folder / other
+        if not link.is_symlink() and not link.exists():
+            link.symlink_to(name)
