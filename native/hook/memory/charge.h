@@ -125,7 +125,8 @@ CUresult graph_captured_alloc(CUresult result, struct slot *slot, const struct c
 void graph_freed(CUdeviceptr ptr);
 /* graph.c: the driver has destroyed a graph whose name has been taken out. */
 void graph_dropped(const struct ledger_entry *name);
-bool shared_reclaim(void); /* share.c; true: some memory is kept by descriptors alone */
+void shared_reclaim(void); /* share.c */
+extern _Atomic bool shares_are_kept; /* some memory, by descriptors alone */
 /* Something was freed: the next completion point looks. */
 extern HIDDEN _Atomic int memory_freed;
 static inline void reclaim_later(void)
@@ -134,7 +135,6 @@ static inline void reclaim_later(void)
 }
 /* reclaim.c */
 uint64_t reclaim(struct slot *slot);
-void reclaim_shared_later(void);
 void reclaim_now(void); /* as at a completion point, if anything was freed */
 
 #endif

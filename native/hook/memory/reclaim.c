@@ -9,7 +9,6 @@
 #define SHARED_NS 100000000ull /* descriptors are looked through */
 
 static _Atomic uint64_t next_refresh_ns, next_shared_ns;
-static _Atomic bool shares_are_kept;
 
 /* Has the driver return what is kept unused; the bytes that may still come once frees under way are done. */
 uint64_t reclaim(struct slot *slot)
@@ -37,19 +36,10 @@ void reclaim_at_completion(void)
     quietly(mode);
     if (now >= atomic_load(&next_shared_ns)) {
         atomic_store(&next_shared_ns, now + SHARED_NS);
-        shares_are_kept = false; /* before the look: another thread may set it meanwhile */
-        if (shared_reclaim())
-            shares_are_kept = true;
+        shared_reclaim();
     }
     if (more || shares_are_kept)
         reclaim_later();
-}
-
-/* Memory is kept by a descriptor: it is looked for until it is closed, also where that is not due yet. */
-void reclaim_shared_later(void)
-{
-    shares_are_kept = true;
-    reclaim_later();
 }
 
 void reclaim_now(void)

@@ -35,6 +35,7 @@ struct share {
 
 static struct share *shares;
 static unsigned highest;
+_Atomic bool shares_are_kept; /* written with the lock held */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The signal that a file would be announced by is a property of the open file, and of no effect without O_ASYNC. */
@@ -255,13 +256,15 @@ bool shared_keeps(struct ledger_entry object)
         look();
     bool keeps = seen(object.key);
     object.refs = 1;
-    if (keeps)
+    if (keeps) {
         ledger_put(object, NULL); /* before another thread may find the descriptors closed */
-    else
+        shares_are_kept = true;
+    } else {
         forget(object.key);
+    }
     pthread_mutex_unlock(&lock);
     if (keeps)
-        reclaim_shared_later();
+        reclaim_later(); /* to be looked at again */
     return keeps;
 }
 
@@ -291,7 +294,7 @@ static uint64_t ended(bool *some)
     return 0;
 }
 
-bool shared_reclaim(void)
+void shared_reclaim(void)
 {
     uint64_t object;
     bool some, first = true;
@@ -305,8 +308,9 @@ bool shared_reclaim(void)
         first = false;
         if (object)
             forget(object);
+        else
+            shares_are_kept = some;
         pthread_mutex_unlock(&lock);
         object_drop(object);
     } while (object);
-    return some;
 }
