@@ -21,7 +21,7 @@ help:
 	@echo "make test-slow  the long forms of some tests"
 	@echo "make test-sanitizers  hook and emulated driver under ThreadSanitizer and AddressSanitizer"
 	@echo "make test-frameworks  PyTorch, CuPy and JAX as tenants (15 GB from the package registry, once)"
-	@echo "make lint    ruff, mypy --strict, the layers of the package and of the hook"
+	@echo "make lint    ruff, clang-format, mypy --strict, the layers of the package and of the hook"
 	@echo "make cluster real Kubernetes on this machine, kubectl ready (root; ARGS='--nodes 8 --profile h100', --help)"
 	@echo "make demo-cluster   Fig. 6 as SharePods in containers of a real node (root; under two minutes)"
 	@echo "make bench   the benchmarks, written to build/bench/"
@@ -51,11 +51,15 @@ dev: .venv/.dev
 demo: setup
 	$(BIN)/aliquot demo fig6 --fast --out demo-out
 
+# All C but what is generated and the assembler's header.
+C_FILES := $(shell find native tests/native -name '*.[ch]' -not -path '*/gen/*' -not -path 'native/include/*' -not -name trampoline.h)
+
 lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python tools/native_layers.py
+	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 	$(BIN)/mypy
 
 # First what tests fetch and build, beside lint and the tests of pure code. Then the tests marked real_time, which assert

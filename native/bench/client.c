@@ -30,13 +30,9 @@
 
 const char *program_name = "aliquot-bench-client";
 
-typedef struct {
-    uint64_t asked_ns, launched_ns, ended_ns;
-} interval;
+typedef struct { uint64_t asked_ns, launched_ns, ended_ns; } interval;
 
-static struct {
-    uint64_t at_ns, ready_ns, launched, completed, kernel_ns, intervals;
-} *totals;
+static struct { uint64_t at_ns, ready_ns, launched, completed, kernel_ns, intervals; } *totals;
 static interval *ring;
 static struct {
     launch_fn launch;
@@ -50,7 +46,8 @@ static volatile sig_atomic_t stopped;
 
 static void stop(int number) { stopped = 1; }
 
-static void open_progress(const char *path) {
+static void open_progress(const char *path)
+{
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     size_t size = RING_AT + RING * sizeof(interval);
     if (fd < 0 || ftruncate(fd, (off_t)size))
@@ -63,7 +60,8 @@ static void open_progress(const char *path) {
     close(fd);
 }
 
-static void open_stream(const char *ptx_path) {
+static void open_stream(const char *ptx_path)
+{
     void *module;
     library = open_cuda(ptx_path, &module);
     CALL(library, (void **, void *, const char *), cuModuleGetFunction, &kernel, module, "spin_ns");
@@ -74,7 +72,8 @@ static void open_stream(const char *ptx_path) {
     cuda.synchronize = (int (*)(void *))need(library, "cuStreamSynchronize");
 }
 
-static void launch(unsigned count) {
+static void launch(unsigned count)
+{
     void *parameters[] = {&kernel_ns};
     for (unsigned i = 0; i < count; i++) {
         int code = cuda.launch(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
@@ -83,20 +82,23 @@ static void launch(unsigned count) {
     }
 }
 
-static void check(const char *what, int code) {
+static void check(const char *what, int code)
+{
     if (code)
         fail(what, code);
 }
 
 /* `count` more kernels have completed. */
-static void completed(unsigned count) {
+static void completed(unsigned count)
+{
     totals->launched += count;
     totals->completed += count;
     totals->kernel_ns += count * kernel_ns;
     totals->at_ns = monotonic_ns();
 }
 
-static void run_steady(void) {
+static void run_steady(void)
+{
     unsigned stride = kernel_ns < EVENT_EVERY_NS ? (unsigned)(EVENT_EVERY_NS / kernel_ns) : 1;
     void *events[DEPTH];
     for (unsigned i = 0; i < DEPTH; i++)
@@ -114,19 +116,22 @@ static void run_steady(void) {
 }
 
 /* The distance to the next arrival of a Poisson process. */
-static uint64_t next_gap_ns(double rate, struct drand48_data *random) {
+static uint64_t next_gap_ns(double rate, struct drand48_data *random)
+{
     double uniform;
     drand48_r(random, &uniform);
     return (uint64_t)(-log1p(-uniform) / rate * 1e9);
 }
 
-static void sleep_until(uint64_t at_ns) {
+static void sleep_until(uint64_t at_ns)
+{
     struct timespec at = {.tv_sec = (time_t)(at_ns / 1000000000u), .tv_nsec = (long)(at_ns % 1000000000u)};
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL); /* cut short by SIGTERM, which ends the loop */
 }
 
 /* Answer the requests that arrived at `arrivals`, together. */
-static void answer(const uint64_t *arrivals, unsigned count, unsigned kernels) {
+static void answer(const uint64_t *arrivals, unsigned count, unsigned kernels)
+{
     launch(1);
     uint64_t launched_ns = monotonic_ns();
     launch(kernels - 1);
@@ -137,7 +142,8 @@ static void answer(const uint64_t *arrivals, unsigned count, unsigned kernels) {
     completed(kernels);
 }
 
-static void run_inference(double rate, unsigned kernels, unsigned batch, long seed) {
+static void run_inference(double rate, unsigned kernels, unsigned batch, long seed)
+{
     struct drand48_data random;
     uint64_t arrivals[MAX_BATCH];
     srand48_r(seed, &random);
@@ -156,7 +162,8 @@ static void run_inference(double rate, unsigned kernels, unsigned batch, long se
     }
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     int inference = argc == 9 && !strcmp(argv[1], "inference");
     if (!inference && !(argc == 5 && !strcmp(argv[1], "steady"))) {
         fprintf(stderr, "usage: aliquot-bench-client steady PTX PROGRESS KERNEL_NS\n"

@@ -66,14 +66,16 @@ static enum launching launching;
 
 const char *program_name = "aliquot-bench-driver";
 
-static uint64_t now_ns(void) {
+static uint64_t now_ns(void)
+{
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_RAW, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* Another loaded library with a cuLaunchKernel of its own is the driver behind the hook. */
-static int look_for_driver(struct dl_phdr_info *object, size_t size, void *found) {
+static int look_for_driver(struct dl_phdr_info *object, size_t size, void *found)
+{
     if (!object->dlpi_name || !object->dlpi_name[0])
         return 0;
     void *library = dlopen(object->dlpi_name, RTLD_NOW | RTLD_NOLOAD);
@@ -89,7 +91,8 @@ static int look_for_driver(struct dl_phdr_info *object, size_t size, void *found
     return 0;
 }
 
-static struct side side_of(void *library) {
+static struct side side_of(void *library)
+{
     return (struct side){.launch = (launch_fn)need(library, "cuLaunchKernel"),
                          .alloc = (alloc_fn)need(library, "cuMemAlloc_v2"),
                          .release = (free_fn)need(library, "cuMemFree_v2"),
@@ -100,7 +103,8 @@ static struct side side_of(void *library) {
                          .alloc_async = (alloc_async_fn)need(library, "cuMemAllocAsync")};
 }
 
-static void open_driver(const char *ptx_path) {
+static void open_driver(const char *ptx_path)
+{
     void *behind = NULL, *module, *library = open_cuda(ptx_path, &module);
     CALL(library, (void **, void *, const char *), cuModuleGetFunction, &kernel, module, "spin_ns_none");
     CALL(library, (void **, void *, const char *), cuModuleGetFunction, &spin, module, "spin_ns");
@@ -114,7 +118,8 @@ static void open_driver(const char *ptx_path) {
         fprintf(stderr, "aliquot-bench-driver: no second libcuda is loaded; the difference will be zero\n");
 }
 
-static void launch_batch(const struct side *side, int count) {
+static void launch_batch(const struct side *side, int count)
+{
     uint64_t duration_ns = 0;
     void *parameters[] = {&duration_ns}, *popped;
     for (int i = 0; i < count; i++) {
@@ -130,7 +135,8 @@ static void launch_batch(const struct side *side, int count) {
 }
 
 /* Behind a kernel that outlasts the batch, so that no launch has to wake the GPU and none has ended meanwhile. */
-static double timed_launches(const struct side *side) {
+static double timed_launches(const struct side *side)
+{
     int used = launching == MANY_STREAMS ? STREAMS : 1;
     uint64_t ahead_ns = AHEAD_NS / (unsigned)used;
     void *parameters[] = {&ahead_ns};
@@ -147,7 +153,8 @@ static double timed_launches(const struct side *side) {
     return (double)(ended - began) / BATCH;
 }
 
-static double timed_allocation(alloc_fn alloc, free_fn release) {
+static double timed_allocation(alloc_fn alloc, free_fn release)
+{
     uint64_t pointer = 0, began = now_ns();
     int code = alloc(&pointer, ALLOCATION_BYTES);
     uint64_t ended = now_ns();
@@ -157,7 +164,8 @@ static double timed_allocation(alloc_fn alloc, free_fn release) {
     return (double)(ended - began);
 }
 
-static double timed_completions(wait_fn wait) {
+static double timed_completions(wait_fn wait)
+{
     uint64_t began = now_ns();
     for (int i = 0; i < COMPLETIONS; i++) {
         int code = wait(NULL);
@@ -167,7 +175,8 @@ static double timed_completions(wait_fn wait) {
     return (double)(now_ns() - began) / COMPLETIONS;
 }
 
-static void measure_completions(long held, int rounds, FILE *out) {
+static void measure_completions(long held, int rounds, FILE *out)
+{
     for (long i = 0; i < held; i++) {
         uint64_t pointer;
         int code = hooked.alloc_async(&pointer, HELD_BYTES, NULL);
@@ -181,7 +190,8 @@ static void measure_completions(long held, int rounds, FILE *out) {
     }
 }
 
-static void measure(int memory, int rounds, FILE *out) {
+static void measure(int memory, int rounds, FILE *out)
+{
     for (int i = -WARM_ROUNDS; i < rounds; i++) {
         double through, without;
         /* Who goes first alternates, so that neither always finds warm caches. */
@@ -201,7 +211,8 @@ static void measure(int memory, int rounds, FILE *out) {
 }
 
 /* One kernel at a time, as fast as it is let. The first line appears once the first kernel has completed. */
-static void take_turns(int seconds, FILE *out) {
+static void take_turns(int seconds, FILE *out)
+{
     uint64_t duration_ns = 1000000, until_ns = 0, ended_ns = 0;
     void *parameters[] = {&duration_ns};
     do {
@@ -222,7 +233,8 @@ static void take_turns(int seconds, FILE *out) {
 
 /* The child stops at every system call of its launching thread; each is counted for the side that the last mark named:
  * 0 neither, 1 through the hook, 2 direct. Returns 0, or -1 when the child did not end well. */
-static int count_between_marks(pid_t child, long counts[3]) {
+static int count_between_marks(pid_t child, long counts[3])
+{
     int status, entering = 1;
     unsigned side = 0;
     waitpid(child, &status, 0);
@@ -248,7 +260,8 @@ static int count_between_marks(pid_t child, long counts[3]) {
     }
 }
 
-static void count_syscalls(const char *ptx_path, int rounds, FILE *out) {
+static void count_syscalls(const char *ptx_path, int rounds, FILE *out)
+{
     long counts[3] = {0};
     pid_t child = fork();
     if (child == 0) {
@@ -271,7 +284,8 @@ static void count_syscalls(const char *ptx_path, int rounds, FILE *out) {
     fprintf(out, "%ld %ld\n", counts[1], counts[2]);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     int completions = argc == 6 && !strcmp(argv[1], "completions");
     if ((argc != 5 && !completions) || atoi(argv[3]) < 1) {
         fprintf(stderr, "usage: aliquot-bench-driver launch|streams|switch|memory|syscalls|turns PTX ROUNDS OUT\n"

@@ -5,19 +5,22 @@
 #include <stdlib.h>
 #include <time.h>
 
-void fail(const char *what, int code) {
+void fail(const char *what, int code)
+{
     fprintf(stderr, "%s: %s failed (%d)\n", program_name, what, code);
     exit(1);
 }
 
-void *need(void *library, const char *name) {
+void *need(void *library, const char *name)
+{
     void *symbol = dlsym(library, name);
     if (!symbol)
         fail(name, 0);
     return symbol;
 }
 
-static char *read_file(const char *path) {
+static char *read_file(const char *path)
+{
     FILE *file = fopen(path, "rb");
     if (!file)
         fail(path, 0);
@@ -31,7 +34,8 @@ static char *read_file(const char *path) {
     return text;
 }
 
-void *open_cuda(const char *ptx_path, void **module) {
+void *open_cuda(const char *ptx_path, void **module)
+{
     void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
     int device;
     if (!library)
@@ -46,7 +50,8 @@ void *open_cuda(const char *ptx_path, void **module) {
     return library;
 }
 
-uint64_t monotonic_ns(void) {
+uint64_t monotonic_ns(void)
+{
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;

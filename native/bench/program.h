@@ -18,11 +18,11 @@ __attribute__((noreturn)) void fail(const char *what, int code);
 /* The address of a function that must be there. */
 void *need(void *library, const char *name);
 
-#define CALL(library, type, name, ...)                                       \
-    do {                                                                     \
-        int code_ = ((int (*) type)need(library, #name))(__VA_ARGS__);       \
-        if (code_)                                                           \
-            fail(#name, code_);                                              \
+#define CALL(library, type, name, ...)                                                                                 \
+    do {                                                                                                               \
+        int code_ = ((int(*) type)need(library, #name))(__VA_ARGS__);                                                  \
+        if (code_)                                                                                                     \
+            fail(#name, code_);                                                                                        \
     } while (0)
 
 /* libcuda.so.1 with the first device's primary context current, and the module in the file `ptx_path` loaded. */

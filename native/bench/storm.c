@@ -22,14 +22,16 @@
 
 #define PATIENCE_S 60
 
-static double now_s(void) {
+static double now_s(void)
+{
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
 /* A full backlog answers EAGAIN at once: the same jittered patience as the hook's. */
-static int connect_patiently(const char *path) {
+static int connect_patiently(const char *path)
+{
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     double until = now_s() + PATIENCE_S;
@@ -44,16 +46,19 @@ static int connect_patiently(const char *path) {
     return -1;
 }
 
-static int ask(int fd, aliquot_message *message, uint16_t wanted) {
+static int ask(int fd, aliquot_message *message, uint16_t wanted)
+{
     char control[CMSG_SPACE(sizeof(int))];
     struct iovec part = {message, sizeof *message};
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
     if (send(fd, message, sizeof *message, MSG_NOSIGNAL) != sizeof *message)
         return 0;
     return recvmsg(fd, &header, MSG_CMSG_CLOEXEC) == sizeof *message && message->type == wanted;
 }
 
-static int register_process(const char *path, const uint8_t *uuid) {
+static int register_process(const char *path, const uint8_t *uuid)
+{
     int fd = connect_patiently(path);
     aliquot_message message = {.type = ALIQUOT_MSG_HELLO, .seq = 1, .a = ALIQUOT_ABI_VERSION, .c = (uint64_t)getpid()};
     if (fd < 0 || !ask(fd, &message, ALIQUOT_MSG_WELCOME))
@@ -63,7 +68,8 @@ static int register_process(const char *path, const uint8_t *uuid) {
     return ask(fd, &message, ALIQUOT_MSG_PAGE);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     int processes = argc > 3 ? atoi(argv[1]) : 0, gate[2], done[2], hold[2], served = 0;
     uint8_t uuid[16];
     if (processes < 1 || strlen(argv[2]) != 32 || pipe(gate) || pipe(done) || pipe(hold)) {

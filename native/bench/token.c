@@ -40,19 +40,22 @@ static struct shared {
     uint64_t gap_ns[MOST_GAPS];
 } *shared;
 
-static uint64_t now_ns(void) {
+static uint64_t now_ns(void)
+{
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void sleep_until(uint64_t at_ns) {
+static void sleep_until(uint64_t at_ns)
+{
     struct timespec at = {(time_t)(at_ns / 1000000000u), (long)(at_ns % 1000000000u)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
         ;
 }
 
-static void take_turns(unsigned number, int middle, uint64_t quota_ns) {
+static void take_turns(unsigned number, int middle, uint64_t quota_ns)
+{
     char message[MESSAGE_BYTES] = {0};
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
@@ -70,17 +73,20 @@ static void take_turns(unsigned number, int middle, uint64_t quota_ns) {
     }
 }
 
-static void grant(unsigned number) {
+static void grant(unsigned number)
+{
     shared->tenants[number].word++;
     syscall(SYS_futex, &shared->tenants[number].word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static int fault(const char *what) {
+static int fault(const char *what)
+{
     perror(what);
     return 1;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     unsigned tenants = argc == 4 ? (unsigned)atoi(argv[1]) : 0;
     uint64_t quota_ns = argc == 4 ? (uint64_t)atoi(argv[2]) * 1000000u : 0;
     int sockets[MOST_TENANTS], epoll = epoll_create1(EPOLL_CLOEXEC);

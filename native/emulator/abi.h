@@ -26,18 +26,48 @@ typedef void (*CUhostFn)(void *);
 typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 
 enum {
-    CU_OK = 0, CU_INVALID = 1, CU_OOM = 2, CU_NOT_INITIALIZED = 3, CU_DEINITIALIZED = 4, CU_NO_DEVICE = 100, CU_INVALID_DEVICE = 101,
-    CU_INVALID_IMAGE = 200, CU_INVALID_CONTEXT = 201, CU_PEER_ON = 704, CU_PEER_OFF = 705, CU_FILE_NOT_FOUND = 301,
-    CU_INVALID_HANDLE = 400, CU_NOT_FOUND = 500, CU_NOT_READY = 600, CU_ILLEGAL_ADDRESS = 700,
-    CU_LAUNCH_RESOURCES = 701, CU_PRIMARY_ACTIVE = 708, CU_CONTEXT_DESTROYED = 709, CU_NOT_PERMITTED = 800, CU_NOT_SUPPORTED = 801,
-    CU_CAPTURE_UNSUPPORTED = 900, CU_CAPTURE_INVALIDATED = 901, CU_CAPTURE_MERGE = 902, CU_CAPTURE_UNMATCHED = 903,
-    CU_CAPTURE_UNJOINED = 904, CU_CAPTURE_ISOLATION = 905, CU_CAPTURE_IMPLICIT = 906, CU_CAPTURED_EVENT = 907,
-    CU_CAPTURE_WRONG_THREAD = 908, CU_GRAPH_UPDATE_FAILURE = 910,
+    CU_OK = 0,
+    CU_INVALID = 1,
+    CU_OOM = 2,
+    CU_NOT_INITIALIZED = 3,
+    CU_DEINITIALIZED = 4,
+    CU_NO_DEVICE = 100,
+    CU_INVALID_DEVICE = 101,
+    CU_INVALID_IMAGE = 200,
+    CU_INVALID_CONTEXT = 201,
+    CU_PEER_ON = 704,
+    CU_PEER_OFF = 705,
+    CU_FILE_NOT_FOUND = 301,
+    CU_INVALID_HANDLE = 400,
+    CU_NOT_FOUND = 500,
+    CU_NOT_READY = 600,
+    CU_ILLEGAL_ADDRESS = 700,
+    CU_LAUNCH_RESOURCES = 701,
+    CU_PRIMARY_ACTIVE = 708,
+    CU_CONTEXT_DESTROYED = 709,
+    CU_NOT_PERMITTED = 800,
+    CU_NOT_SUPPORTED = 801,
+    CU_CAPTURE_UNSUPPORTED = 900,
+    CU_CAPTURE_INVALIDATED = 901,
+    CU_CAPTURE_MERGE = 902,
+    CU_CAPTURE_UNMATCHED = 903,
+    CU_CAPTURE_UNJOINED = 904,
+    CU_CAPTURE_ISOLATION = 905,
+    CU_CAPTURE_IMPLICIT = 906,
+    CU_CAPTURED_EVENT = 907,
+    CU_CAPTURE_WRONG_THREAD = 908,
+    CU_GRAPH_UPDATE_FAILURE = 910,
 };
 
 typedef struct { unsigned char bytes[16]; } CUuuid;
-typedef struct { int type; int id; } CUmemLocation;
-typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
+typedef struct {
+    int type;
+    int id;
+} CUmemLocation;
+typedef struct {
+    CUmemLocation location;
+    int flags;
+} CUmemAccessDesc;
 typedef struct {
     unsigned gx, gy, gz, bx, by, bz, shared;
     CUstream stream;
@@ -76,8 +106,16 @@ typedef struct {
     size_t dst_pitch, dst_height;
     size_t width, height, depth;
 } CUmemcpy3d;
-typedef struct { size_t width, height; int format; unsigned channels; } CUarray2d;
-typedef struct { size_t width, height, depth; int format; unsigned channels, flags; } CUarray3d;
+typedef struct {
+    size_t width, height;
+    int format;
+    unsigned channels;
+} CUarray2d;
+typedef struct {
+    size_t width, height, depth;
+    int format;
+    unsigned channels, flags;
+} CUarray3d;
 typedef struct {
     int alloc_type, handle_types;
     CUmemLocation location;
@@ -102,21 +140,36 @@ typedef struct {
     CUfunction kern; /* from here on only in the second version */
     CUcontext ctx;
 } CUkernelNode;
-typedef struct { CUdeviceptr dst; size_t pitch; unsigned value, element; size_t width, height; } CUmemsetNode;
-typedef struct { CUhostFn fn; void *data; } CUhostNode;
+typedef struct {
+    CUdeviceptr dst;
+    size_t pitch;
+    unsigned value, element;
+    size_t width, height;
+} CUmemsetNode;
+typedef struct {
+    CUhostFn fn;
+    void *data;
+} CUhostNode;
 typedef struct {
     CUpoolProps props;
     const CUmemAccessDesc *access;
     size_t access_count, bytes;
     CUdeviceptr dptr;
 } CUallocNode;
-typedef struct { CUgraph graph; int moved; } CUchildNode; /* moved: the program's graph itself, not a copy */
+typedef struct {
+    CUgraph graph;
+    int moved;
+} CUchildNode; /* moved: the program's graph itself, not a copy */
 typedef struct { unsigned char from, to, type, reserved[5]; } CUedge;
 typedef struct {
     int type, reserved[3];
     union {
         CUkernelNode kernel;
-        struct { int flags, reserved; CUcontext ctx; CUmemcpy3d copy; } memcpy_;
+        struct {
+            int flags, reserved;
+            CUcontext ctx;
+            CUmemcpy3d copy;
+        } memcpy_;
         CUmemsetNode memset_;
         CUhostNode host;
         CUchildNode child;

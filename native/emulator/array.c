@@ -5,9 +5,14 @@
 static size_t format_bytes(int format)
 {
     switch (format) {
-    case 0x01: case 0x08: return 1;
-    case 0x02: case 0x09: case 0x10: return 2;
-    case 0x03: case 0x0a: case 0x20: return 4;
+    case 0x01:
+    case 0x08: return 1;
+    case 0x02:
+    case 0x09:
+    case 0x10: return 2;
+    case 0x03:
+    case 0x0a:
+    case 0x20: return 4;
     }
     return 0;
 }
@@ -16,7 +21,8 @@ static size_t format_bytes(int format)
 static bool sizes(struct emu_array *a)
 {
     size_t rows;
-    if (__builtin_mul_overflow(a->desc.width, a->element, &a->pitch) || __builtin_add_overflow(a->pitch, 511, &a->pitch))
+    if (__builtin_mul_overflow(a->desc.width, a->element, &a->pitch) ||
+        __builtin_add_overflow(a->pitch, 511, &a->pitch))
         return false;
     a->pitch &= ~(size_t)511;
     return !__builtin_mul_overflow(a->desc.height ? a->desc.height : 1, a->desc.depth ? a->desc.depth : 1, &rows) &&
@@ -39,8 +45,8 @@ static bool shaped(const CUarray3d *d)
 API CUresult cuArray3DCreate_v2(CUarray *out, const CUarray3d *d)
 {
     NEED_CTX();
-    if (!out || !d || !d->width || !format_bytes(d->format) || (d->channels != 1 && d->channels != 2 && d->channels != 4) ||
-        !shaped(d))
+    if (!out || !d || !d->width || !format_bytes(d->format) ||
+        (d->channels != 1 && d->channels != 2 && d->channels != 4) || !shaped(d))
         return CU_INVALID;
     CUcontext c = emu_root(emu_current());
     struct emu_array made = {.ctx = c, .life = c->life, .desc = *d, .dev = c->dev};
@@ -67,7 +73,8 @@ CUresult emu_array_use(CUarray a)
 {
     if (!emu_object_alive(a, KIND_ARRAY))
         return CU_INVALID_HANDLE;
-    return emu_object_alive(a->ctx, KIND_CONTEXT) && a->ctx->life == a->life && a->ctx->alive ? CU_OK : CU_CONTEXT_DESTROYED;
+    return emu_object_alive(a->ctx, KIND_CONTEXT) && a->ctx->life == a->life && a->ctx->alive ? CU_OK
+                                                                                              : CU_CONTEXT_DESTROYED;
 }
 
 /* What still copies from it or to it ends first. */
@@ -100,7 +107,12 @@ API CUresult cuArrayDestroy(CUarray a)
     return emu_array_end(a);
 }
 
-#define NEED_ARRAY(a) do { CUresult use_ = emu_array_use(a); if (use_) return use_; } while (0)
+#define NEED_ARRAY(a)                                                                                                  \
+    do {                                                                                                               \
+        CUresult use_ = emu_array_use(a);                                                                              \
+        if (use_)                                                                                                      \
+            return use_;                                                                                               \
+    } while (0)
 
 API CUresult cuArray3DGetDescriptor_v2(CUarray3d *d, CUarray a)
 {
@@ -122,7 +134,10 @@ API CUresult cuArrayGetDescriptor_v2(CUarray2d *d, CUarray a)
     return CU_OK;
 }
 
-typedef struct { size_t size, alignment; unsigned reserved[4]; } requirements;
+typedef struct {
+    size_t size, alignment;
+    unsigned reserved[4];
+} requirements;
 
 API CUresult cuArrayGetMemoryRequirements(requirements *r, CUarray a, CUdevice dev)
 {
@@ -135,7 +150,12 @@ API CUresult cuArrayGetMemoryRequirements(requirements *r, CUarray a, CUdevice d
 }
 
 enum { HOST = 1, DEVICE = 2, ARRAY = 3 };
-typedef struct { int type; CUarray array; size_t at; CUdeviceptr p; } end;
+typedef struct {
+    int type;
+    CUarray array;
+    size_t at;
+    CUdeviceptr p;
+} end;
 
 static bool inside(const end *e, size_t n)
 {
@@ -155,19 +175,38 @@ static CUresult line(end to, end from, size_t n, CUstream s, bool wait)
         NEED_ARRAY(from.array);
     if (!inside(&to, n) || !inside(&from, n))
         return CU_INVALID;
-    CUmemcpy3d c = {.src_x = from.at, .src_type = from.type, .src_host = (void *)from.p, .src_dev = from.p,
-        .src_array = from.array, .dst_x = to.at, .dst_type = to.type, .dst_host = (void *)to.p, .dst_dev = to.p,
-        .dst_array = to.array, .width = n, .height = 1, .depth = 1};
+    CUmemcpy3d c = {.src_x = from.at,
+                    .src_type = from.type,
+                    .src_host = (void *)from.p,
+                    .src_dev = from.p,
+                    .src_array = from.array,
+                    .dst_x = to.at,
+                    .dst_type = to.type,
+                    .dst_host = (void *)to.p,
+                    .dst_dev = to.p,
+                    .dst_array = to.array,
+                    .width = n,
+                    .height = 1,
+                    .depth = 1};
     return emu_enqueue_copy(&c, emu_stream(s), wait);
 }
 
 #define A(array, at) ((end){ARRAY, array, at, 0})
 #define H(host) ((end){HOST, NULL, 0, (CUdeviceptr)(host)})
 #define D(pointer) ((end){DEVICE, NULL, 0, pointer})
-API CUresult cuMemcpyHtoA_v2(CUarray a, size_t at, const void *h, size_t n) { return line(A(a, at), H(h), n, NULL, true); }
+API CUresult cuMemcpyHtoA_v2(CUarray a, size_t at, const void *h, size_t n)
+{
+    return line(A(a, at), H(h), n, NULL, true);
+}
 API CUresult cuMemcpyAtoH_v2(void *h, CUarray a, size_t at, size_t n) { return line(H(h), A(a, at), n, NULL, true); }
-API CUresult cuMemcpyDtoA_v2(CUarray a, size_t at, CUdeviceptr d, size_t n) { return line(A(a, at), D(d), n, NULL, true); }
-API CUresult cuMemcpyAtoD_v2(CUdeviceptr d, CUarray a, size_t at, size_t n) { return line(D(d), A(a, at), n, NULL, true); }
+API CUresult cuMemcpyDtoA_v2(CUarray a, size_t at, CUdeviceptr d, size_t n)
+{
+    return line(A(a, at), D(d), n, NULL, true);
+}
+API CUresult cuMemcpyAtoD_v2(CUdeviceptr d, CUarray a, size_t at, size_t n)
+{
+    return line(D(d), A(a, at), n, NULL, true);
+}
 
 API CUresult cuMemcpyAtoA_v2(CUarray to, size_t to_at, CUarray from, size_t from_at, size_t n)
 {

@@ -15,15 +15,15 @@
 #define GRANULES (PAGE / GRANULE)
 typedef struct page {
     struct page *next, **at_prev; /* among those with as much room */
-    uint64_t owner; /* id of its context */
+    uint64_t owner;               /* id of its context */
     CUdeviceptr base;
     uint64_t id;
     int dev;
-    bool low, booked; /* low: below 4 GiB */
+    bool low, booked;       /* low: below 4 GiB */
     unsigned left, longest; /* granules: free, and what no free run is longer than */
     uint64_t taken[GRANULES / 64];
 } page;
-static page *by_room[GRANULES + 1]; /* by `longest`; full ones are known to their bookings only */
+static page *by_room[GRANULES + 1];             /* by `longest`; full ones are known to their bookings only */
 static uint64_t any_by_room[GRANULES / 64 + 1]; /* a bit for each list that is not empty */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -123,8 +123,14 @@ static page *new_page(int dev, uint64_t owner, bool low, bool booked)
         free(p);
         return NULL;
     }
-    *p = (page){.owner = owner, .base = base, .id = ++serial, .dev = dev, .low = low, .booked = booked,
-        .left = GRANULES, .longest = GRANULES};
+    *p = (page){.owner = owner,
+                .base = base,
+                .id = ++serial,
+                .dev = dev,
+                .low = low,
+                .booked = booked,
+                .left = GRANULES,
+                .longest = GRANULES};
     list(p);
     return p;
 }

@@ -13,7 +13,10 @@
 
 static _Atomic long under_way[2];
 static _Atomic unsigned phase;
-static __thread struct { int depth, cancel; unsigned phase; } mine;
+static __thread struct {
+    int depth, cancel;
+    unsigned phase;
+} mine;
 
 static void enter(void)
 {

@@ -90,10 +90,7 @@ static bool through_legacy(CUcontext c, bool spoil)
 
 bool emu_capturing_in(CUcontext c) { return through_legacy(c, true); }
 
-CUresult emu_legacy_use(CUstream s)
-{
-    return s->legacy && emu_capturing_in(s->ctx) ? CU_CAPTURE_IMPLICIT : CU_OK;
-}
+CUresult emu_legacy_use(CUstream s) { return s->legacy && emu_capturing_in(s->ctx) ? CU_CAPTURE_IMPLICIT : CU_OK; }
 
 /* Does a thread in `thread_mode` spoil `c` when it makes an unsafe call? */
 static bool spoils(const capture *c)
@@ -140,10 +137,7 @@ CUresult emu_unsafe_call(unsigned which)
     return unsafe ? forbid(NULL) : CU_OK;
 }
 
-static bool active(const capture *c, uint64_t id)
-{
-    return emu_object_alive(c, KIND_CAPTURE) && c->id == id;
-}
+static bool active(const capture *c, uint64_t id) { return emu_object_alive(c, KIND_CAPTURE) && c->id == id; }
 
 void emu_capture_spoiled_by(CUevent e)
 {

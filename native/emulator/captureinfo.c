@@ -3,8 +3,8 @@
 
 CUresult cuStreamIsCapturing(CUstream handle, int *status);
 
-API CUresult cuStreamGetCaptureInfo_v3(CUstream handle, int *status, uint64_t *id, CUgraph *g,
-                                       const CUgraphNode **deps, const CUedge **edges, size_t *count)
+API CUresult cuStreamGetCaptureInfo_v3(CUstream handle, int *status, uint64_t *id, CUgraph *g, const CUgraphNode **deps,
+                                       const CUedge **edges, size_t *count)
 {
     CUresult r = cuStreamIsCapturing(handle, status);
     if (r)

@@ -8,7 +8,13 @@
 #include "emu.h"
 #include "shm.h"
 
-typedef struct code { struct code *next; CUmodule module; CUcontext ctx; int dev; uint64_t bytes; } code;
+typedef struct code {
+    struct code *next;
+    CUmodule module;
+    CUcontext ctx;
+    int dev;
+    uint64_t bytes;
+} code;
 static code *all;
 
 static bool has(const CUmodule m, const CUcontext c)
@@ -19,10 +25,7 @@ static bool has(const CUmodule m, const CUcontext c)
     return false;
 }
 
-bool emu_code_loaded(CUmodule m, CUcontext c)
-{
-    return has(m, c ? emu_root(c) : NULL);
-}
+bool emu_code_loaded(CUmodule m, CUcontext c) { return has(m, c ? emu_root(c) : NULL); }
 
 CUresult emu_code_load(CUmodule m, CUcontext c)
 {

@@ -78,17 +78,31 @@ static void parse_unsafe(const char *value)
             conf.capture_unsafe |= 1u << i;
 }
 
-struct number { const char *key; int *to; };
+struct number {
+    const char *key;
+    int *to;
+};
 
 static bool parse_number(const char *key, const char *value)
 {
     const struct number table[] = {
-        {"count", &conf.count}, {"cuda_version", &conf.cuda_version}, {"cc_major", &conf.major},
-        {"cc_minor", &conf.minor}, {"sms", &conf.sms}, {"clock_khz", &conf.clock_khz},
-        {"memory_clock_khz", &conf.mem_clock_khz}, {"bus_bits", &conf.bus_bits}, {"l2_bytes", &conf.l2_bytes},
-        {"shared_per_sm", &conf.shared_sm}, {"threads_per_sm", &conf.threads_sm}, {"power_w", &conf.power_w},
+        {"count", &conf.count},
+        {"cuda_version", &conf.cuda_version},
+        {"cc_major", &conf.major},
+        {"cc_minor", &conf.minor},
+        {"sms", &conf.sms},
+        {"clock_khz", &conf.clock_khz},
+        {"memory_clock_khz", &conf.mem_clock_khz},
+        {"bus_bits", &conf.bus_bits},
+        {"l2_bytes", &conf.l2_bytes},
+        {"shared_per_sm", &conf.shared_sm},
+        {"threads_per_sm", &conf.threads_sm},
+        {"power_w", &conf.power_w},
         {"strict", &conf.strict},
-        {"capture_status_needs_context", &conf.capture_status_needs_context}, {"nvlinks", &conf.nvlinks}, {"pcie_gen", &conf.pcie_gen}, {"pcie_width", &conf.pcie_width},
+        {"capture_status_needs_context", &conf.capture_status_needs_context},
+        {"nvlinks", &conf.nvlinks},
+        {"pcie_gen", &conf.pcie_gen},
+        {"pcie_width", &conf.pcie_width},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(key, table[i].key)) {
@@ -178,11 +192,28 @@ static void parse_line(char *line)
 
 static void set_defaults(void)
 {
-    conf = (emu_config){.model = "Tesla V100-SXM2-16GB", .driver_name = "580.95.05", .count = 1, .cuda_version = 13000,
-        .major = 7, .sms = 80, .clock_khz = 1530000, .mem_clock_khz = 877000, .bus_bits = 4096, .l2_bytes = 6 << 20,
-        .shared_sm = 96 << 10, .power_w = 300, .threads_sm = 2048, .pcie_gen = 3, .pcie_width = 16,
-        .memory = 16384ull << 20, .context = 300ull << 20, .module = 64 << 10, .default_kernel_ns = 10000,
-        .slice_ns = 1500000, .event_gpu_ns = 500, .strict = 1};
+    conf = (emu_config){.model = "Tesla V100-SXM2-16GB",
+                        .driver_name = "580.95.05",
+                        .count = 1,
+                        .cuda_version = 13000,
+                        .major = 7,
+                        .sms = 80,
+                        .clock_khz = 1530000,
+                        .mem_clock_khz = 877000,
+                        .bus_bits = 4096,
+                        .l2_bytes = 6 << 20,
+                        .shared_sm = 96 << 10,
+                        .power_w = 300,
+                        .threads_sm = 2048,
+                        .pcie_gen = 3,
+                        .pcie_width = 16,
+                        .memory = 16384ull << 20,
+                        .context = 300ull << 20,
+                        .module = 64 << 10,
+                        .default_kernel_ns = 10000,
+                        .slice_ns = 1500000,
+                        .event_gpu_ns = 500,
+                        .strict = 1};
     conf.fault.oom_after = conf.fault.sticky_after = conf.fault.hang_after = -1;
     conf.fault.slow = 1.0;
     for (int i = 0; i < EMU_GPUS; i++) {

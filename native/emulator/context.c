@@ -7,7 +7,10 @@
 #include "shm.h"
 
 #define STACK 64
-typedef struct { CUcontext ctx; uint64_t id; } entry; /* id: another context may since have taken the place */
+typedef struct {
+    CUcontext ctx;
+    uint64_t id;
+} entry; /* id: another context may since have taken the place */
 static __thread entry stack[STACK];
 static __thread int depth;
 static CUcontext primary[EMU_GPUS];
@@ -20,10 +23,7 @@ static bool usable(const entry *e)
     return emu_object_alive(e->ctx, KIND_CONTEXT) && e->ctx->alive && e->ctx->id == e->id;
 }
 
-CUcontext emu_context(void)
-{
-    return depth && usable(&stack[depth - 1]) ? stack[depth - 1].ctx : NULL;
-}
+CUcontext emu_context(void) { return depth && usable(&stack[depth - 1]) ? stack[depth - 1].ctx : NULL; }
 
 CUcontext emu_current(void) { return stack[depth - 1].ctx; }
 
@@ -37,10 +37,7 @@ CUresult emu_need_context(void)
     return usable(&stack[depth - 1]) ? CU_OK : CU_CONTEXT_DESTROYED;
 }
 
-CUcontext emu_root(CUcontext c)
-{
-    return c->green ? primary[c->dev] : c;
-}
+CUcontext emu_root(CUcontext c) { return c->green ? primary[c->dev] : c; }
 
 CUresult emu_context_of_named(CUcontext *c, const char *call)
 {
@@ -53,10 +50,7 @@ CUresult emu_context_of_named(CUcontext *c, const char *call)
     return r ? CU_INVALID_CONTEXT : (*c)->alive ? CU_OK : CU_CONTEXT_DESTROYED;
 }
 
-static bool valid_dev(int dev)
-{
-    return dev >= 0 && dev < emu_conf()->count;
-}
+static bool valid_dev(int dev) { return dev >= 0 && dev < emu_conf()->count; }
 
 static void first_limits(CUcontext c)
 {
@@ -87,7 +81,8 @@ static CUcontext handle_new(int dev, unsigned flags)
 
 static void count_context(int dev, int change)
 {
-    __atomic_fetch_add(&shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].contexts, change, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].contexts, change,
+                       __ATOMIC_RELAXED);
 }
 
 /* Puts it on its device. */
@@ -206,10 +201,7 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev)
     return r;
 }
 
-CUcontext emu_primary(int dev)
-{
-    return primary[dev];
-}
+CUcontext emu_primary(int dev) { return primary[dev]; }
 
 API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {

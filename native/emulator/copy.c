@@ -41,7 +41,13 @@ bool emu_copy_named(const CUmemcpy3d *c)
     return array_named(c->src_type, c->src_array) && array_named(c->dst_type, c->dst_array);
 }
 
-typedef struct { int type; const void *host; CUdeviceptr dev; CUarray array; size_t x, y, z, pitch, height; } side;
+typedef struct {
+    int type;
+    const void *host;
+    CUdeviceptr dev;
+    CUarray array;
+    size_t x, y, z, pitch, height;
+} side;
 
 static bool within(size_t at, size_t n, size_t all) { return n <= all && at <= all - n; }
 
@@ -64,8 +70,10 @@ static bool inside(const side *s, const CUmemcpy3d *c)
 
 bool emu_copy_fits(const CUmemcpy3d *c)
 {
-    const side from = {c->src_type, c->src_host, c->src_dev, c->src_array, c->src_x, c->src_y, c->src_z, c->src_pitch, c->src_height};
-    const side to = {c->dst_type, c->dst_host, c->dst_dev, c->dst_array, c->dst_x, c->dst_y, c->dst_z, c->dst_pitch, c->dst_height};
+    const side from = {c->src_type, c->src_host, c->src_dev,   c->src_array, c->src_x,
+                       c->src_y,    c->src_z,    c->src_pitch, c->src_height};
+    const side to = {c->dst_type, c->dst_host, c->dst_dev,   c->dst_array, c->dst_x,
+                     c->dst_y,    c->dst_z,    c->dst_pitch, c->dst_height};
     return !c->width || !c->height || !c->depth || (inside(&from, c) && inside(&to, c));
 }
 
@@ -99,7 +107,8 @@ static bool stage(emu_op *op)
  * has one from pageable memory that was not staged. */
 static bool ends_at_once(const CUmemcpy3d *c)
 {
-    return pageable(c->dst_type, c->dst_host, c->dst_dev) || (!flat_box(c) && pageable(c->src_type, c->src_host, c->src_dev));
+    return pageable(c->dst_type, c->dst_host, c->dst_dev) ||
+           (!flat_box(c) && pageable(c->src_type, c->src_host, c->src_dev));
 }
 
 CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
@@ -138,18 +147,29 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
 static CUresult flat(int to_type, CUdeviceptr to, int from_type, CUdeviceptr from, size_t size, CUstream s, bool wait)
 {
     NEED_CTX();
-    bool to_ok = to_type != DEVICE || emu_mem_holds(to, size), from_ok = from_type != DEVICE || emu_mem_holds(from, size);
+    bool to_ok = to_type != DEVICE || emu_mem_holds(to, size),
+         from_ok = from_type != DEVICE || emu_mem_holds(from, size);
     if ((!to_ok || !from_ok || !to || !from) && size)
         return CU_INVALID;
-    CUmemcpy3d c = {.src_type = from_type, .src_host = (void *)from, .src_dev = from, .dst_type = to_type,
-        .dst_host = (void *)to, .dst_dev = to, .width = size, .height = 1, .depth = 1};
+    CUmemcpy3d c = {.src_type = from_type,
+                    .src_host = (void *)from,
+                    .src_dev = from,
+                    .dst_type = to_type,
+                    .dst_host = (void *)to,
+                    .dst_dev = to,
+                    .width = size,
+                    .height = 1,
+                    .depth = 1};
     return emu_enqueue_copy(&c, emu_stream(s), wait);
 }
 
 #define P(x) ((CUdeviceptr)(x))
 typedef CUdeviceptr D;
 API CUresult cuMemcpy(D to, D from, size_t n) { return flat(UNIFIED, to, UNIFIED, from, n, NULL, true); }
-API CUresult cuMemcpyHtoD_v2(D to, const void *from, size_t n) { return flat(DEVICE, to, HOST, P(from), n, NULL, true); }
+API CUresult cuMemcpyHtoD_v2(D to, const void *from, size_t n)
+{
+    return flat(DEVICE, to, HOST, P(from), n, NULL, true);
+}
 API CUresult cuMemcpyDtoH_v2(void *to, D from, size_t n) { return flat(HOST, P(to), DEVICE, from, n, NULL, true); }
 API CUresult cuMemcpyDtoD_v2(D to, D from, size_t n) { return flat(DEVICE, to, DEVICE, from, n, NULL, true); }
 API CUresult cuMemcpyAsync(D to, D from, size_t n, CUstream s) { return flat(UNIFIED, to, UNIFIED, from, n, s, false); }
@@ -177,7 +197,10 @@ static CUresult peer(D to, CUcontext a, D from, CUcontext b, size_t n, CUstream 
     return r ? r : flat(DEVICE, to, DEVICE, from, n, s, wait);
 }
 
-API CUresult cuMemcpyPeer(D to, CUcontext a, D from, CUcontext b, size_t n) { return peer(to, a, from, b, n, NULL, true); }
+API CUresult cuMemcpyPeer(D to, CUcontext a, D from, CUcontext b, size_t n)
+{
+    return peer(to, a, from, b, n, NULL, true);
+}
 
 API CUresult cuMemcpyPeerAsync(D to, CUcontext a, D from, CUcontext b, size_t n, CUstream s)
 {
@@ -189,10 +212,23 @@ static CUresult box2d(const CUmemcpy2d *c, CUstream s, bool wait)
     NEED_CTX();
     if (!c)
         return CU_INVALID;
-    CUmemcpy3d b = {.src_x = c->src_x, .src_y = c->src_y, .src_type = c->src_type, .src_host = c->src_host,
-        .src_dev = c->src_dev, .src_array = c->src_array, .src_pitch = c->src_pitch, .dst_x = c->dst_x,
-        .dst_y = c->dst_y, .dst_type = c->dst_type, .dst_host = c->dst_host, .dst_dev = c->dst_dev,
-        .dst_array = c->dst_array, .dst_pitch = c->dst_pitch, .width = c->width, .height = c->height, .depth = 1};
+    CUmemcpy3d b = {.src_x = c->src_x,
+                    .src_y = c->src_y,
+                    .src_type = c->src_type,
+                    .src_host = c->src_host,
+                    .src_dev = c->src_dev,
+                    .src_array = c->src_array,
+                    .src_pitch = c->src_pitch,
+                    .dst_x = c->dst_x,
+                    .dst_y = c->dst_y,
+                    .dst_type = c->dst_type,
+                    .dst_host = c->dst_host,
+                    .dst_dev = c->dst_dev,
+                    .dst_array = c->dst_array,
+                    .dst_pitch = c->dst_pitch,
+                    .width = c->width,
+                    .height = c->height,
+                    .depth = 1};
     return emu_enqueue_copy(&b, emu_stream(s), wait);
 }
 

@@ -76,8 +76,20 @@ API CUresult cuCtxSetLimit(int limit, size_t value)
     return CU_OK;
 }
 
-#define ALWAYS(name, value) API CUresult name(int *out) { NEED_CTX(); NEED_OUT(out); *out = value; return CU_OK; }
-#define ACCEPTED(name, ...) API CUresult name(__VA_ARGS__) { NEED_CTX(); return CU_OK; }
+#define ALWAYS(name, value)                                                                                            \
+    API CUresult name(int *out)                                                                                        \
+    {                                                                                                                  \
+        NEED_CTX();                                                                                                    \
+        NEED_OUT(out);                                                                                                 \
+        *out = value;                                                                                                  \
+        return CU_OK;                                                                                                  \
+    }
+#define ACCEPTED(name, ...)                                                                                            \
+    API CUresult name(__VA_ARGS__)                                                                                     \
+    {                                                                                                                  \
+        NEED_CTX();                                                                                                    \
+        return CU_OK;                                                                                                  \
+    }
 ALWAYS(cuCtxGetCacheConfig, 0)
 ACCEPTED(cuCtxSetCacheConfig, int config)
 ALWAYS(cuCtxGetSharedMemConfig, 1)

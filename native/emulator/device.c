@@ -3,7 +3,10 @@
 #include <string.h>
 #include "emu.h"
 
-#define NEED_DEV(d) NEED_INIT(); if ((d) < 0 || (d) >= emu_conf()->count) return CU_INVALID_DEVICE
+#define NEED_DEV(d)                                                                                                    \
+    NEED_INIT();                                                                                                       \
+    if ((d) < 0 || (d) >= emu_conf()->count)                                                                           \
+    return CU_INVALID_DEVICE
 
 API CUresult cuDeviceGetCount(int *count)
 {
@@ -39,10 +42,7 @@ API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
     return CU_OK;
 }
 
-API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
-{
-    return cuDeviceGetUuid_v2(uuid, dev);
-}
+API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) { return cuDeviceGetUuid_v2(uuid, dev); }
 
 API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
@@ -72,15 +72,21 @@ API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 }
 
 /* Attributes that are the same on every emulated device, by number. */
-static const struct { short id; int value; } constant[] = {
-    {1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535}, {8, 49152}, {9, 65536},
-    {10, 32}, {11, 2147483647}, {12, 65536}, {14, 512}, {15, 1}, {19, 1}, {21, 131072}, {22, 131072}, {23, 65536},
-    {24, 16384}, {25, 16384}, {26, 16384}, {27, 32768}, {28, 32768}, {29, 2048}, {30, 512}, {31, 1}, {32, 1},
-    {40, 3}, {41, 1}, {42, 32768}, {43, 2048}, {45, 32768}, {46, 32768}, {51, 32}, {52, 32768}, {53, 32768},
-    {54, 2046}, {55, 32768}, {56, 131072}, {57, 65536}, {69, 268435456}, {70, 131072}, {71, 65000}, {72, 2097120},
-    {73, 32768}, {74, 32768}, {77, 32768}, {78, 1}, {79, 1}, {80, 1}, {82, 65536}, {83, 1}, {87, 2}, {89, 1},
-    {90, 1}, {91, 1}, {95, 1}, {96, 1}, {98, 1}, {99, 1}, {102, 1}, {103, 1}, {111, 1024}, {113, 1}, {114, 1},
-    {115, 1}, {119, 1}, {121, 1}, {122, 1}, {123, 1}, {125, 1}, {126, 1}, {134, 0}, {131, -1},
+static const struct {
+    short id;
+    int value;
+} constant[] = {
+    {1, 1024},   {2, 1024},     {3, 1024},    {4, 64},          {5, 2147483647}, {6, 65535},      {7, 65535},
+    {8, 49152},  {9, 65536},    {10, 32},     {11, 2147483647}, {12, 65536},     {14, 512},       {15, 1},
+    {19, 1},     {21, 131072},  {22, 131072}, {23, 65536},      {24, 16384},     {25, 16384},     {26, 16384},
+    {27, 32768}, {28, 32768},   {29, 2048},   {30, 512},        {31, 1},         {32, 1},         {40, 3},
+    {41, 1},     {42, 32768},   {43, 2048},   {45, 32768},      {46, 32768},     {51, 32},        {52, 32768},
+    {53, 32768}, {54, 2046},    {55, 32768},  {56, 131072},     {57, 65536},     {69, 268435456}, {70, 131072},
+    {71, 65000}, {72, 2097120}, {73, 32768},  {74, 32768},      {77, 32768},     {78, 1},         {79, 1},
+    {80, 1},     {82, 65536},   {83, 1},      {87, 2},          {89, 1},         {90, 1},         {91, 1},
+    {95, 1},     {96, 1},       {98, 1},      {99, 1},          {102, 1},        {103, 1},        {111, 1024},
+    {113, 1},    {114, 1},      {115, 1},     {119, 1},         {121, 1},        {122, 1},        {123, 1},
+    {125, 1},    {126, 1},      {134, 0},     {131, -1},
 };
 
 static int shared_optin(const emu_config *c)
@@ -116,7 +122,9 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
     case 97: *value = shared_optin(c); break;
     case 106: *value = c->threads_sm / 64; break;
     case 108: *value = c->major >= 8 ? c->l2_bytes * 3 / 4 : 0; break;
-    case 120: case 127: case 132: *value = c->major >= 9; break;
+    case 120:
+    case 127:
+    case 132: *value = c->major >= 9; break;
     }
     return CU_OK;
 }
@@ -126,8 +134,8 @@ API CUresult cuDeviceGetProperties(int *prop, CUdevice dev)
     NEED_DEV(dev);
     NEED_OUT(prop);
     const emu_config *c = emu_conf();
-    const int values[] = {1024, 1024, 1024, 64, 2147483647, 65535, 65535, 49152, 65536, 32, 2147483647, 65536,
-        c->clock_khz, 512};
+    const int values[] = {1024,  1024,  1024, 64,         2147483647, 65535,        65535,
+                          49152, 65536, 32,   2147483647, 65536,      c->clock_khz, 512};
     memcpy(prop, values, sizeof values);
     return CU_OK;
 }

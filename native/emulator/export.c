@@ -18,14 +18,17 @@ typedef uint64_t W;
 static CUresult undescribed(int slot, W a, W b, W c, W d)
 {
     char text[128];
-    snprintf(text, sizeof text, "export table entry %d(%#lx, %#lx, %#lx, %#lx)", slot, (long)a, (long)b, (long)c, (long)d);
+    snprintf(text, sizeof text, "export table entry %d(%#lx, %#lx, %#lx, %#lx)", slot, (long)a, (long)b, (long)c,
+             (long)d);
     return emu_unsupported(text);
 }
 
+/* clang-format off */
 #define ONE(n) static CUresult entry_##n(W a, W b, W c, W d) { return undescribed(1##n - 100, a, b, c, d); }
 #define TEN(do, n) do(n##0) do(n##1) do(n##2) do(n##3) do(n##4) do(n##5) do(n##6) do(n##7) do(n##8) do(n##9)
 #define ALL(do) TEN(do, 0) TEN(do, 1) TEN(do, 2) TEN(do, 3) TEN(do, 4) TEN(do, 5) TEN(do, 6) TEN(do, 7) TEN(do, 8) \
     do(90) do(91) do(92) do(93) do(94) do(95)
+/* clang-format on */
 #define NAME(n) entry_##n,
 ALL(ONE)
 static const void *const undescribed_entries[EXPORT_ENTRIES] = {ALL(NAME)};
@@ -48,8 +51,8 @@ static CUresult primary_handle(CUcontext *out, CUdevice dev)
     return *out ? CU_OK : CU_OOM;
 }
 
-static const emu_entry runtime_entries[] = {{1, load_image}, {2, primary_handle}, {6, load_image}, {7, ready},
-    {8, load_header}, {12, ready}, {0}};
+static const emu_entry runtime_entries[] = {
+    {1, load_image}, {2, primary_handle}, {6, load_image}, {7, ready}, {8, load_header}, {12, ready}, {0}};
 
 /* ---- what tools would hang themselves into: every switch is off ---- */
 
@@ -113,7 +116,8 @@ static const emu_entry tools_entries[] = {{4, cuCtxGetId}, {39, stream_word}, {5
 
 /* cuFFT takes the kernels of its modules like this, one in each. Where the image is compressed and its names are not known
  * here, that one is a function without a name. Answers with their number. */
-static uint64_t each_function(CUcontext c, CUmodule m, void (*visit)(void *data, CUfunction f, CUmodule owner), void *data)
+static uint64_t each_function(CUcontext c, CUmodule m, void (*visit)(void *data, CUfunction f, CUmodule owner),
+                              void *data)
 {
     CUfunction f;
     uint64_t count = 0;
@@ -179,8 +183,10 @@ static void say_left_out(void)
 #ifndef ALIQUOT_CUDA_RUNTIME
     static int said;
     if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
-        fputs("aliquot: this build of the emulated driver leaves out what the CUDA runtime library asks at its start, so "
-              "programs on it (PyTorch, CuPy, nvcc's) do not run; a build from source has it (docs/emulator.md)\n", stderr);
+        fputs(
+            "aliquot: this build of the emulated driver leaves out what the CUDA runtime library asks at its start, so "
+            "programs on it (PyTorch, CuPy, nvcc's) do not run; a build from source has it (docs/emulator.md)\n",
+            stderr);
 #endif
 }
 
@@ -190,7 +196,8 @@ API CUresult cuGetExportTable(const void **table, const CUuuid *id)
         return CU_INVALID;
     char text[48] = "";
     for (int i = 0, at = 0; i < 16; i++)
-        at += snprintf(text + at, sizeof text - (size_t)at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", id->bytes[i]);
+        at += snprintf(text + at, sizeof text - (size_t)at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
+                       id->bytes[i]);
     *table = emu_export(text);
     if (*table)
         return CU_OK;

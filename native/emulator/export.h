@@ -10,10 +10,13 @@
 #include "emu.h"
 
 #define EXPORT_ENTRIES 96
-typedef struct { int slot; const void *fn; } emu_entry;
 typedef struct {
-    const char *id;   /* the UUID as text */
-    int count;        /* entries, the size included; 0: no size, and the table ends after the last known entry */
+    int slot;
+    const void *fn;
+} emu_entry;
+typedef struct {
+    const char *id;         /* the UUID as text */
+    int count;              /* entries, the size included; 0: no size, and the table ends after the last known entry */
     const emu_entry *known; /* ends with fn == NULL */
     const void *words[EXPORT_ENTRIES];
 } emu_table;

@@ -31,9 +31,24 @@ API CUresult cuKernelSetAttribute(int attribute, int value, CUfunction f, CUdevi
     return cuFuncSetAttribute(f, attribute, value);
 }
 
-API CUresult cuFuncSetCacheConfig(CUfunction f, int config) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); return CU_OK; }
-API CUresult cuFuncSetSharedMemConfig(CUfunction f, int config) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); return CU_OK; }
-API CUresult cuKernelSetCacheConfig(CUfunction f, int config, CUdevice dev) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); return CU_OK; }
+API CUresult cuFuncSetCacheConfig(CUfunction f, int config)
+{
+    NEED_INIT();
+    NEED_LIVE(f, KIND_FUNCTION);
+    return CU_OK;
+}
+API CUresult cuFuncSetSharedMemConfig(CUfunction f, int config)
+{
+    NEED_INIT();
+    NEED_LIVE(f, KIND_FUNCTION);
+    return CU_OK;
+}
+API CUresult cuKernelSetCacheConfig(CUfunction f, int config, CUdevice dev)
+{
+    NEED_INIT();
+    NEED_LIVE(f, KIND_FUNCTION);
+    return CU_OK;
+}
 
 static int blocks(int block, size_t shared)
 {

@@ -9,7 +9,11 @@
 
 static _Atomic unsigned next_id;
 
-#define NEED_EXEC(e) do { if (!emu_object_alive(e, KIND_EXEC)) return CU_INVALID; } while (0)
+#define NEED_EXEC(e)                                                                                                   \
+    do {                                                                                                               \
+        if (!emu_object_alive(e, KIND_EXEC))                                                                           \
+            return CU_INVALID;                                                                                         \
+    } while (0)
 
 static CUresult add(CUgraphExec e, CUgraphNode n)
 {
@@ -85,7 +89,12 @@ API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph g, CUgraphNode *bad
     return cuGraphInstantiateWithFlags(out, g, 0);
 }
 
-typedef struct { uint64_t flags; CUstream upload; CUgraphNode bad; int result; } instantiate_params;
+typedef struct {
+    uint64_t flags;
+    CUstream upload;
+    CUgraphNode bad;
+    int result;
+} instantiate_params;
 
 API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph g, instantiate_params *p)
 {
@@ -231,7 +240,10 @@ API CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *bad, int *
     return CU_OK;
 }
 
-typedef struct { int result; CUgraphNode bad, from; } update_info;
+typedef struct {
+    int result;
+    CUgraphNode bad, from;
+} update_info;
 
 API CUresult cuGraphExecUpdate_v2(CUgraphExec e, CUgraph g, update_info *info)
 {
@@ -263,11 +275,26 @@ static CUresult exec_set(CUgraphExec e, CUgraphNode n, enum node_type type, cons
     return r;
 }
 
-API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode n, const CUkernelNode *p) { return exec_set(e, n, N_KERNEL, p); }
-API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const CUkernelNode *p) { return exec_set(e, n, N_KERNEL, p); }
-API CUresult cuGraphExecHostNodeSetParams(CUgraphExec e, CUgraphNode n, const CUhostNode *p) { return exec_set(e, n, N_HOST, p); }
-API CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec e, CUgraphNode n, CUevent v) { return exec_set(e, n, N_RECORD, &v); }
-API CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec e, CUgraphNode n, CUevent v) { return exec_set(e, n, N_WAIT, &v); }
+API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode n, const CUkernelNode *p)
+{
+    return exec_set(e, n, N_KERNEL, p);
+}
+API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const CUkernelNode *p)
+{
+    return exec_set(e, n, N_KERNEL, p);
+}
+API CUresult cuGraphExecHostNodeSetParams(CUgraphExec e, CUgraphNode n, const CUhostNode *p)
+{
+    return exec_set(e, n, N_HOST, p);
+}
+API CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec e, CUgraphNode n, CUevent v)
+{
+    return exec_set(e, n, N_RECORD, &v);
+}
+API CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec e, CUgraphNode n, CUevent v)
+{
+    return exec_set(e, n, N_WAIT, &v);
+}
 
 API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec e, CUgraphNode n, const CUmemcpy3d *p, CUcontext c)
 {
@@ -307,5 +334,21 @@ API CUresult cuGraphNodeGetEnabled(CUgraphExec e, CUgraphNode n, unsigned *on)
     return CU_OK;
 }
 
-API CUresult cuGraphExecGetFlags(CUgraphExec e, uint64_t *flags) { NEED_INIT(); NEED_EXEC(e); if (!flags) return CU_INVALID; *flags = e->flags; return CU_OK; }
-API CUresult cuGraphExecGetId(CUgraphExec e, unsigned *id) { NEED_INIT(); NEED_EXEC(e); if (!id) return CU_INVALID; *id = e->id; return CU_OK; }
+API CUresult cuGraphExecGetFlags(CUgraphExec e, uint64_t *flags)
+{
+    NEED_INIT();
+    NEED_EXEC(e);
+    if (!flags)
+        return CU_INVALID;
+    *flags = e->flags;
+    return CU_OK;
+}
+API CUresult cuGraphExecGetId(CUgraphExec e, unsigned *id)
+{
+    NEED_INIT();
+    NEED_EXEC(e);
+    if (!id)
+        return CU_INVALID;
+    *id = e->id;
+    return CU_OK;
+}

@@ -3,10 +3,12 @@
 #include "graph.h"
 
 #define HEAD CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t count
-#define ADD(type, params) NEED_INIT(); return graph_add(out, g, deps, count, type, params)
-#define ADD_IN(c, type, params) \
-    NEED_INIT(); \
-    CUresult in_ = emu_context_of(&c); \
+#define ADD(type, params)                                                                                              \
+    NEED_INIT();                                                                                                       \
+    return graph_add(out, g, deps, count, type, params)
+#define ADD_IN(c, type, params)                                                                                        \
+    NEED_INIT();                                                                                                       \
+    CUresult in_ = emu_context_of(&c);                                                                                 \
     return in_ ? in_ : graph_add(out, g, deps, count, type, params)
 API CUresult cuGraphAddEmptyNode(HEAD) { ADD(N_EMPTY, NULL); }
 API CUresult cuGraphAddKernelNode(HEAD, const CUkernelNode *p) { ADD(N_KERNEL, p); }
@@ -45,8 +47,12 @@ API CUresult cuGraphAddNode(HEAD, CUnodeParams *p)
     case N_COPY: return graph_add(out, g, deps, count, N_COPY, &p->u.memcpy_.copy);
     case N_ALLOC: return cuGraphAddMemAllocNode(out, g, deps, count, &p->u.alloc);
     case N_EMPTY: return graph_add(out, g, deps, count, N_EMPTY, NULL);
-    case N_FILL: case N_HOST: case N_CHILD: case N_WAIT: case N_RECORD: case N_FREE:
-        return graph_add(out, g, deps, count, p->type, &p->u);
+    case N_FILL:
+    case N_HOST:
+    case N_CHILD:
+    case N_WAIT:
+    case N_RECORD:
+    case N_FREE: return graph_add(out, g, deps, count, p->type, &p->u);
     }
     return emu_unsupported("cuGraphAddNode of this type");
 }
@@ -63,15 +69,15 @@ API CUresult cuGraphAddNode_v3(CUgraphNode *out, CUgraph g, const CUgraphNode *d
     return cuGraphAddNode(out, g, deps, count, p);
 }
 
-#define GET(name, want, type_, field) \
-    API CUresult name(CUgraphNode n, type_ *p) \
-    { \
-        NEED_INIT(); \
-        NEED_NODE(n); \
-        if (!p || n->type != (want)) \
-            return CU_INVALID; \
-        *p = n->p.field; \
-        return CU_OK; \
+#define GET(name, want, type_, field)                                                                                  \
+    API CUresult name(CUgraphNode n, type_ *p)                                                                         \
+    {                                                                                                                  \
+        NEED_INIT();                                                                                                   \
+        NEED_NODE(n);                                                                                                  \
+        if (!p || n->type != (want))                                                                                   \
+            return CU_INVALID;                                                                                         \
+        *p = n->p.field;                                                                                               \
+        return CU_OK;                                                                                                  \
     }
 GET(cuGraphMemcpyNodeGetParams, N_COPY, CUmemcpy3d, copy)
 GET(cuGraphMemsetNodeGetParams, N_FILL, CUmemsetNode, fill)
@@ -93,12 +99,12 @@ API CUresult cuGraphKernelNodeGetParams(CUgraphNode n, CUkernelNode *p)
     return CU_OK;
 }
 
-#define SET(name, want, type_) \
-    API CUresult name(CUgraphNode n, type_ p) \
-    { \
-        NEED_INIT(); \
-        NEED_NODE(n); \
-        return n->type == (want) && p ? graph_fill(n, p) : CU_INVALID; \
+#define SET(name, want, type_)                                                                                         \
+    API CUresult name(CUgraphNode n, type_ p)                                                                          \
+    {                                                                                                                  \
+        NEED_INIT();                                                                                                   \
+        NEED_NODE(n);                                                                                                  \
+        return n->type == (want) && p ? graph_fill(n, p) : CU_INVALID;                                                 \
     }
 SET(cuGraphKernelNodeSetParams, N_KERNEL, const CUkernelNode *)
 SET(cuGraphKernelNodeSetParams_v2, N_KERNEL, const CUkernelNode *)
@@ -106,12 +112,12 @@ SET(cuGraphMemcpyNodeSetParams, N_COPY, const CUmemcpy3d *)
 SET(cuGraphMemsetNodeSetParams, N_FILL, const CUmemsetNode *)
 SET(cuGraphHostNodeSetParams, N_HOST, const CUhostNode *)
 #undef SET
-#define SET(name, want) \
-    API CUresult name(CUgraphNode n, CUevent e) \
-    { \
-        NEED_INIT(); \
-        NEED_NODE(n); \
-        return n->type == (want) ? graph_fill(n, &e) : CU_INVALID; \
+#define SET(name, want)                                                                                                \
+    API CUresult name(CUgraphNode n, CUevent e)                                                                        \
+    {                                                                                                                  \
+        NEED_INIT();                                                                                                   \
+        NEED_NODE(n);                                                                                                  \
+        return n->type == (want) ? graph_fill(n, &e) : CU_INVALID;                                                     \
     }
 SET(cuGraphEventRecordNodeSetEvent, N_RECORD)
 SET(cuGraphEventWaitNodeSetEvent, N_WAIT)

@@ -28,18 +28,18 @@ API CUresult cuGraphNodeGetType(CUgraphNode n, int *type)
 }
 
 /* Fills up to *count entries; with no room given only counts. */
-#define LIST(each, want, item) \
-    do { \
-        if (!count) \
-            return CU_INVALID; \
-        size_t room = out ? *count : 0, found = 0; \
-        each if (want) \
-        { \
-            if (found < room) \
-                out[found] = item; \
-            found++; \
-        } \
-        *count = out && room < found ? room : found; \
+#define LIST(each, want, item)                                                                                         \
+    do {                                                                                                               \
+        if (!count)                                                                                                    \
+            return CU_INVALID;                                                                                         \
+        size_t room = out ? *count : 0, found = 0;                                                                     \
+        each if (want)                                                                                                 \
+        {                                                                                                              \
+            if (found < room)                                                                                          \
+                out[found] = item;                                                                                     \
+            found++;                                                                                                   \
+        }                                                                                                              \
+        *count = out && room < found ? room : found;                                                                   \
     } while (0)
 
 API CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *out, size_t *count)
@@ -113,15 +113,15 @@ API CUresult cuGraphGetEdges_v2(CUgraph g, CUgraphNode *from, CUgraphNode *to, C
     return cuGraphGetEdges(g, from, to, count);
 }
 
-#define ANSWER(name, handle, need, type, field) \
-    API CUresult name(handle of, type *out) \
-    { \
-        NEED_INIT(); \
-        need(of); \
-        if (!out) \
-            return CU_INVALID; \
-        *out = of->field; \
-        return CU_OK; \
+#define ANSWER(name, handle, need, type, field)                                                                        \
+    API CUresult name(handle of, type *out)                                                                            \
+    {                                                                                                                  \
+        NEED_INIT();                                                                                                   \
+        need(of);                                                                                                      \
+        if (!out)                                                                                                      \
+            return CU_INVALID;                                                                                         \
+        *out = of->field;                                                                                              \
+        return CU_OK;                                                                                                  \
     }
 ANSWER(cuGraphGetId, CUgraph, NEED_GRAPH, unsigned, id)
 ANSWER(cuGraphNodeGetLocalId, CUgraphNode, NEED_NODE, unsigned, id)

@@ -54,13 +54,12 @@ CUresult graph_fill(CUgraphNode n, const void *from)
         p->kernel.params = p->kernel.extra = NULL;
         break;
     }
-    case N_COPY:
-        p->copy = *(const CUmemcpy3d *)from;
-        return emu_copy_named(&p->copy) ? CU_OK : CU_INVALID;
+    case N_COPY: p->copy = *(const CUmemcpy3d *)from; return emu_copy_named(&p->copy) ? CU_OK : CU_INVALID;
     case N_FILL: p->fill = *(const CUmemsetNode *)from; break;
     case N_HOST: p->host = *(const CUhostNode *)from; return p->host.fn ? CU_OK : CU_INVALID;
     case N_CHILD: return fill_child(n, from);
-    case N_WAIT: case N_RECORD:
+    case N_WAIT:
+    case N_RECORD:
         p->event = *(const CUevent *)from;
         NEED_LIVE(p->event, KIND_EVENT);
         break;

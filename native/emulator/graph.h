@@ -28,9 +28,29 @@ struct emu_node {
 };
 /* owned: by a node or a capture, so that the program may not destroy it. moved: it is its parent's, and of its own no more
  * than a part of that. */
-struct emu_graph { emu_head object; CUgraphNode first, last; size_t count; unsigned id; bool owned, moved; };
-typedef struct { CUgraphNode origin; enum node_type type; node_params p; bool enabled; } exec_node;
-struct emu_gexec { emu_head object; CUcontext ctx; uint64_t life; exec_node *nodes; size_t count; uint64_t flags; int dev; unsigned id; };
+struct emu_graph {
+    emu_head object;
+    CUgraphNode first, last;
+    size_t count;
+    unsigned id;
+    bool owned, moved;
+};
+typedef struct {
+    CUgraphNode origin;
+    enum node_type type;
+    node_params p;
+    bool enabled;
+} exec_node;
+struct emu_gexec {
+    emu_head object;
+    CUcontext ctx;
+    uint64_t life;
+    exec_node *nodes;
+    size_t count;
+    uint64_t flags;
+    int dev;
+    unsigned id;
+};
 struct emu_capture {
     emu_head object;
     struct emu_capture *next;
@@ -42,8 +62,16 @@ struct emu_capture {
     uint64_t id;
     bool invalid, given; /* given: the graph is one that the program made */
 };
-#define NEED_GRAPH(g) do { if (!emu_object_alive(g, KIND_GRAPH)) return CU_INVALID; } while (0)
-#define NEED_NODE(n) do { if (!emu_object_alive(n, KIND_NODE)) return CU_INVALID; } while (0)
+#define NEED_GRAPH(g)                                                                                                  \
+    do {                                                                                                               \
+        if (!emu_object_alive(g, KIND_GRAPH))                                                                          \
+            return CU_INVALID;                                                                                         \
+    } while (0)
+#define NEED_NODE(n)                                                                                                   \
+    do {                                                                                                               \
+        if (!emu_object_alive(n, KIND_NODE))                                                                           \
+            return CU_INVALID;                                                                                         \
+    } while (0)
 
 /* gmemory.c */
 CUresult graph_memory_new(CUallocNode *node);
@@ -58,7 +86,7 @@ void graph_end(CUgraph g);
 bool graph_has(CUgraph g, const CUgraphNode *nodes, size_t count);
 CUresult graph_add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t count, int type, const void *params);
 void graph_mark_ancestors(CUgraphNode n);
-CUresult graph_order(CUgraph g, CUgraphNode **list); /* malloc'ed */
+CUresult graph_order(CUgraph g, CUgraphNode **list);    /* malloc'ed */
 CUresult graph_fill(CUgraphNode n, const void *params); /* with what a node of its type is made of */
 CUresult cuGraphClone(CUgraph *out, CUgraph g);
 #endif

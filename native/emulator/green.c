@@ -15,9 +15,18 @@ typedef struct {
     unsigned char rest[32];
 } resource;
 _Static_assert(sizeof(resource) == 144, "CUdevResource");
-typedef struct { emu_head object; unsigned sms; } description;
-typedef struct emu_green { emu_head object; CUcontext ctx; unsigned sms; } green;
-#define GREEN(g) NEED_INIT(); NEED_LIVE(g, KIND_GREEN)
+typedef struct {
+    emu_head object;
+    unsigned sms;
+} description;
+typedef struct emu_green {
+    emu_head object;
+    CUcontext ctx;
+    unsigned sms;
+} green;
+#define GREEN(g)                                                                                                       \
+    NEED_INIT();                                                                                                       \
+    NEED_LIVE(g, KIND_GREEN)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);
 CUresult cuEventCreate(CUevent *out, unsigned flags);
@@ -102,7 +111,8 @@ API CUresult cuDevResourceGenerateDesc(description **out, const resource *list, 
 API CUresult cuGreenCtxCreate(green **out, const description *desc, CUdevice dev, unsigned flags)
 {
     NEED_INIT();
-    if (!out || !emu_object_alive(desc, KIND_PARTITION) || flags != DEFAULT_STREAM || desc->sms > (unsigned)emu_conf()->sms)
+    if (!out || !emu_object_alive(desc, KIND_PARTITION) || flags != DEFAULT_STREAM ||
+        desc->sms > (unsigned)emu_conf()->sms)
         return CU_INVALID;
     CUcontext primary, ctx;
     CUresult r = cuDevicePrimaryCtxRetain(&primary, dev);

@@ -30,15 +30,9 @@ static void tear_down(void)
     emu_unlock();
 }
 
-bool emu_ready(void)
-{
-    return init_pid > 0;
-}
+bool emu_ready(void) { return init_pid > 0; }
 
-uint64_t emu_now(void)
-{
-    return shm_now();
-}
+uint64_t emu_now(void) { return shm_now(); }
 
 void emu_spend(int64_t ns)
 {
@@ -59,10 +53,7 @@ CUresult emu_unsupported(const char *symbol)
 }
 
 /* Calls that answered "not supported" in this process, for tests. */
-API long emuUnsupportedCalls(void)
-{
-    return atomic_load(&unsupported_calls);
-}
+API long emuUnsupportedCalls(void) { return atomic_load(&unsupported_calls); }
 
 API CUresult cuInit(unsigned flags)
 {
@@ -97,7 +88,10 @@ API CUresult cuDriverGetVersion(int *version)
     return CU_OK;
 }
 
-static const struct { int code; const char *name, *text; } errors[] = {
+static const struct {
+    int code;
+    const char *name, *text;
+} errors[] = {
 #define E(code, name, text) {code, #name, text},
 #include "errors.def"
 };

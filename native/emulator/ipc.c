@@ -16,8 +16,17 @@
 
 CUresult cuEventCreate(CUevent *out, unsigned flags);
 CUresult cuEventDestroy_v2(CUevent e);
-typedef struct { int pid, fd; uint64_t size, offset; char unused[40]; } ipc_handle;
-static struct export { struct export *next; CUdeviceptr base; uint64_t id; int fd; } *exported;
+typedef struct {
+    int pid, fd;
+    uint64_t size, offset;
+    char unused[40];
+} ipc_handle;
+static struct export {
+    struct export *next;
+    CUdeviceptr base;
+    uint64_t id;
+    int fd;
+} *exported;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The bytes are in the file, and the file at their address. */
@@ -104,8 +113,8 @@ API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, ipc_handle h, unsigned flag
     close(fd);
     if (p == MAP_FAILED)
         return CU_OOM;
-    CUresult r = emu_mem_insert((emu_mem){.base = (CUdeviceptr)p, .size = h.size, .kind = MEM_VMM,
-        .dev = emu_current()->dev, .ctx = emu_current()});
+    CUresult r = emu_mem_insert((emu_mem){
+        .base = (CUdeviceptr)p, .size = h.size, .kind = MEM_VMM, .dev = emu_current()->dev, .ctx = emu_current()});
     if (r)
         munmap(p, (h.size + 4095) & ~4095ull);
     else

@@ -94,15 +94,20 @@ API CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, u
     return launch(&k, s);
 }
 
-typedef struct { CUfunction f; unsigned gx, gy, gz, bx, by, bz, shared; CUstream s; void **params; } multi_launch;
+typedef struct {
+    CUfunction f;
+    unsigned gx, gy, gz, bx, by, bz, shared;
+    CUstream s;
+    void **params;
+} multi_launch;
 
 API CUresult cuLaunchCooperativeKernelMultiDevice(const multi_launch *list, unsigned count, unsigned flags)
 {
     NEED_OUT(list && count);
     CUresult r = CU_OK;
     for (unsigned i = 0; i < count && !r; i++) {
-        CUkernelNode k = {list[i].f, list[i].gx, list[i].gy, list[i].gz, list[i].bx, list[i].by, list[i].bz,
-            list[i].shared, list[i].params, NULL, NULL, NULL};
+        CUkernelNode k = {list[i].f,  list[i].gx,     list[i].gy,     list[i].gz, list[i].bx, list[i].by,
+                          list[i].bz, list[i].shared, list[i].params, NULL,       NULL,       NULL};
         r = launch(&k, list[i].s);
     }
     return r;

@@ -7,9 +7,20 @@
 #include "shm.h"
 
 #define PARAMETER_BYTES 4096
-struct emu_legacy { unsigned x, y, z, shared, size; char parameters[PARAMETER_BYTES]; };
-typedef struct { unsigned width, height; int format; unsigned channels; } array_1;
-typedef struct { unsigned width, height, depth; int format; unsigned channels, flags; } array3d_1;
+struct emu_legacy {
+    unsigned x, y, z, shared, size;
+    char parameters[PARAMETER_BYTES];
+};
+typedef struct {
+    unsigned width, height;
+    int format;
+    unsigned channels;
+} array_1;
+typedef struct {
+    unsigned width, height, depth;
+    int format;
+    unsigned channels, flags;
+} array3d_1;
 CUresult cuArray3DCreate_v2(CUarray *out, const CUarray3d *d);
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t n);
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t n);
@@ -80,7 +91,10 @@ static struct emu_legacy *settings(CUfunction f)
     return f->legacy;
 }
 
-#define SETTINGS(f) struct emu_legacy *l = settings(f); if (!l) return CU_OOM
+#define SETTINGS(f)                                                                                                    \
+    struct emu_legacy *l = settings(f);                                                                                \
+    if (!l)                                                                                                            \
+    return CU_OOM
 
 API CUresult cuFuncSetBlockShape(CUfunction f, int x, int y, int z)
 {

@@ -24,8 +24,9 @@ static CUresult is_wanted(void) { return CU_NOT_SUPPORTED; }
 static CUresult requirements_met(void) { return CU_OK; }
 
 #define SUBTABLE(entries) (const void *)((entries) * sizeof(void *))
-const emu_entry emu_library_entries[] = {{1, write_log}, {2, is_wanted}, {4, SUBTABLE(2)}, {6, SUBTABLE(4)},
-    {10, SUBTABLE(2)}, {14, SUBTABLE(7)}, {22, SUBTABLE(15)}, {25, requirements_met}, {0}};
+const emu_entry emu_library_entries[] = {{1, write_log},     {2, is_wanted},         {4, SUBTABLE(2)},
+                                         {6, SUBTABLE(4)},   {10, SUBTABLE(2)},      {14, SUBTABLE(7)},
+                                         {22, SUBTABLE(15)}, {25, requirements_met}, {0}};
 
 /* The emulated driver logs no errors of its own. */
 API CUresult cuLogsRegisterCallback(void *fn, void *data, uint64_t *handle)

@@ -4,8 +4,16 @@
 #include <string.h>
 #include "emu.h"
 
-typedef struct { emu_head object; char *image; size_t size; } linker;
-#define NEED_LINK(l) do { if (!emu_object_alive(l, KIND_LINK)) return CU_INVALID_HANDLE; } while (0)
+typedef struct {
+    emu_head object;
+    char *image;
+    size_t size;
+} linker;
+#define NEED_LINK(l)                                                                                                   \
+    do {                                                                                                               \
+        if (!emu_object_alive(l, KIND_LINK))                                                                           \
+            return CU_INVALID_HANDLE;                                                                                  \
+    } while (0)
 
 API CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, linker **out)
 {

@@ -8,7 +8,14 @@
 
 enum { GEQ, EQ, AND, NOR };
 enum { WAIT_32 = 1, WRITE_32 = 2, FLUSH = 3, WAIT_64 = 4, WRITE_64 = 5, BARRIER = 6 };
-typedef struct { int operation; CUdeviceptr address; uint64_t value; unsigned flags; CUdeviceptr alias; uint64_t rest; } memop;
+typedef struct {
+    int operation;
+    CUdeviceptr address;
+    uint64_t value;
+    unsigned flags;
+    CUdeviceptr alias;
+    uint64_t rest;
+} memop;
 
 static bool met(uint64_t now, uint64_t value, unsigned how, bool wide)
 {
@@ -61,30 +68,27 @@ static CUresult word_op(CUstream s, enum op_kind kind, CUdeviceptr at, uint64_t 
     return r;
 }
 
-#define WORD(bits, type) \
-    API CUresult cuStreamWaitValue##bits##_v2(CUstream s, CUdeviceptr p, type value, unsigned flags) \
-    { \
-        return word_op(s, OP_VALUE, p, value, flags, bits == 64); \
-    } \
-    API CUresult cuStreamWaitValue##bits(CUstream s, CUdeviceptr p, type value, unsigned flags) \
-    { \
-        return word_op(s, OP_VALUE, p, value, flags, bits == 64); \
-    } \
-    API CUresult cuStreamWriteValue##bits##_v2(CUstream s, CUdeviceptr p, type value, unsigned flags) \
-    { \
-        return word_op(s, OP_STORE, p, value, 0, bits == 64); \
-    } \
-    API CUresult cuStreamWriteValue##bits(CUstream s, CUdeviceptr p, type value, unsigned flags) \
-    { \
-        return word_op(s, OP_STORE, p, value, 0, bits == 64); \
+#define WORD(bits, type)                                                                                               \
+    API CUresult cuStreamWaitValue##bits##_v2(CUstream s, CUdeviceptr p, type value, unsigned flags)                   \
+    {                                                                                                                  \
+        return word_op(s, OP_VALUE, p, value, flags, bits == 64);                                                      \
+    }                                                                                                                  \
+    API CUresult cuStreamWaitValue##bits(CUstream s, CUdeviceptr p, type value, unsigned flags)                        \
+    {                                                                                                                  \
+        return word_op(s, OP_VALUE, p, value, flags, bits == 64);                                                      \
+    }                                                                                                                  \
+    API CUresult cuStreamWriteValue##bits##_v2(CUstream s, CUdeviceptr p, type value, unsigned flags)                  \
+    {                                                                                                                  \
+        return word_op(s, OP_STORE, p, value, 0, bits == 64);                                                          \
+    }                                                                                                                  \
+    API CUresult cuStreamWriteValue##bits(CUstream s, CUdeviceptr p, type value, unsigned flags)                       \
+    {                                                                                                                  \
+        return word_op(s, OP_STORE, p, value, 0, bits == 64);                                                          \
     }
 WORD(32, uint32_t)
 WORD(64, uint64_t)
 
-static bool known(int operation)
-{
-    return operation >= WAIT_32 && operation <= BARRIER;
-}
+static bool known(int operation) { return operation >= WAIT_32 && operation <= BARRIER; }
 
 /* All or nothing: every entry is checked before the first one is put into the stream. */
 API CUresult cuStreamBatchMemOp_v2(CUstream s, unsigned count, const memop *list, unsigned flags)

@@ -162,8 +162,12 @@ API CUresult cuMemHostRegister_v2(void *p, size_t size, unsigned flags)
         return CU_INVALID;
     if (emu_mem_find((CUdeviceptr)p))
         return 712; /* already registered */
-    return emu_mem_insert((emu_mem){.base = (CUdeviceptr)p, .size = size, .kind = MEM_REGISTERED,
-        .dev = emu_current()->dev, .flags = flags, .ctx = emu_current()});
+    return emu_mem_insert((emu_mem){.base = (CUdeviceptr)p,
+                                    .size = size,
+                                    .kind = MEM_REGISTERED,
+                                    .dev = emu_current()->dev,
+                                    .flags = flags,
+                                    .ctx = emu_current()});
 }
 
 API CUresult cuMemHostUnregister(void *p)

@@ -2,8 +2,16 @@
 #include "emu.h"
 
 #define LEVELS 16
-typedef struct { emu_head object; CUarray level[LEVELS]; unsigned levels, flags; size_t bytes; } mipmap;
-typedef struct { size_t size, alignment; unsigned reserved[4]; } requirements;
+typedef struct {
+    emu_head object;
+    CUarray level[LEVELS];
+    unsigned levels, flags;
+    size_t bytes;
+} mipmap;
+typedef struct {
+    size_t size, alignment;
+    unsigned reserved[4];
+} requirements;
 CUresult cuArray3DCreate_v2(CUarray *out, const CUarray3d *d);
 
 bool emu_mipmap_alive(const void *m)

@@ -150,10 +150,28 @@ static CUresult load_file(CUmodule *out, const char *path, bool library)
     return r;
 }
 
-#define LOADABLE() NEED_CTX(); do { CUresult c_ = emu_forbid_in_capture(); if (c_) return c_; } while (0)
-API CUresult cuModuleLoad(CUmodule *m, const char *path) { LOADABLE(); return load_file(m, path, false); }
-API CUresult cuModuleLoadData(CUmodule *m, const void *image) { LOADABLE(); return load(m, image, 0, false); }
-API CUresult cuModuleLoadFatBinary(CUmodule *m, const void *image) { LOADABLE(); return load(m, image, 0, false); }
+#define LOADABLE()                                                                                                     \
+    NEED_CTX();                                                                                                        \
+    do {                                                                                                               \
+        CUresult c_ = emu_forbid_in_capture();                                                                         \
+        if (c_)                                                                                                        \
+            return c_;                                                                                                 \
+    } while (0)
+API CUresult cuModuleLoad(CUmodule *m, const char *path)
+{
+    LOADABLE();
+    return load_file(m, path, false);
+}
+API CUresult cuModuleLoadData(CUmodule *m, const void *image)
+{
+    LOADABLE();
+    return load(m, image, 0, false);
+}
+API CUresult cuModuleLoadFatBinary(CUmodule *m, const void *image)
+{
+    LOADABLE();
+    return load(m, image, 0, false);
+}
 
 API CUresult cuModuleLoadDataEx(CUmodule *m, const void *image, unsigned n, int *options, void **values)
 {
@@ -191,8 +209,16 @@ static CUresult unload(CUmodule m, const char *call)
     return r;
 }
 
-API CUresult cuModuleUnload(CUmodule m) { NEED_INIT(); return unload(m, __func__); }
-API CUresult cuLibraryUnload(CUmodule m) { NEED_INIT(); return unload(m, __func__); }
+API CUresult cuModuleUnload(CUmodule m)
+{
+    NEED_INIT();
+    return unload(m, __func__);
+}
+API CUresult cuLibraryUnload(CUmodule m)
+{
+    NEED_INIT();
+    return unload(m, __func__);
+}
 
 API CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name)
 {
@@ -243,15 +269,75 @@ static bool is_loaded(CUmodule m)
     return loaded;
 }
 
-API CUresult cuLibraryGetModule(CUmodule *out, CUmodule m) { NEED_CTX(); NEED_LIVE(m, KIND_MODULE); NEED_OUT(out); *out = m; return use(m); }
-API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) { NEED_CTX(); NEED_LIVE(k, KIND_FUNCTION); NEED_OUT(out); *out = k; return use_function(k); }
-API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) { NEED_INIT(); NEED_LIVE(k, KIND_FUNCTION); NEED_OUT(out); *out = k->module; return CU_OK; }
-API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); NEED_OUT(out); *out = f->module; return CU_OK; }
-API CUresult cuFuncGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); NEED_OUT(name); *name = f->name; return CU_OK; }
-API CUresult cuKernelGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); NEED_OUT(name); *name = f->name; return CU_OK; }
-API CUresult cuFuncIsLoaded(int *state, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); NEED_OUT(state); *state = is_loaded(f->module); return CU_OK; }
-API CUresult cuFuncLoad(CUfunction f) { NEED_CTX(); NEED_LIVE(f, KIND_FUNCTION); return use_function(f); }
-API CUresult cuModuleGetLoadingMode(int *mode) { NEED_INIT(); NEED_OUT(mode); *mode = emu_conf()->lazy ? 2 : 1; return CU_OK; }
+API CUresult cuLibraryGetModule(CUmodule *out, CUmodule m)
+{
+    NEED_CTX();
+    NEED_LIVE(m, KIND_MODULE);
+    NEED_OUT(out);
+    *out = m;
+    return use(m);
+}
+API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k)
+{
+    NEED_CTX();
+    NEED_LIVE(k, KIND_FUNCTION);
+    NEED_OUT(out);
+    *out = k;
+    return use_function(k);
+}
+API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k)
+{
+    NEED_INIT();
+    NEED_LIVE(k, KIND_FUNCTION);
+    NEED_OUT(out);
+    *out = k->module;
+    return CU_OK;
+}
+API CUresult cuFuncGetModule(CUmodule *out, CUfunction f)
+{
+    NEED_INIT();
+    NEED_LIVE(f, KIND_FUNCTION);
+    NEED_OUT(out);
+    *out = f->module;
+    return CU_OK;
+}
+API CUresult cuFuncGetName(const char **name, CUfunction f)
+{
+    NEED_INIT();
+    NEED_LIVE(f, KIND_FUNCTION);
+    NEED_OUT(name);
+    *name = f->name;
+    return CU_OK;
+}
+API CUresult cuKernelGetName(const char **name, CUfunction f)
+{
+    NEED_INIT();
+    NEED_LIVE(f, KIND_FUNCTION);
+    NEED_OUT(name);
+    *name = f->name;
+    return CU_OK;
+}
+API CUresult cuFuncIsLoaded(int *state, CUfunction f)
+{
+    NEED_INIT();
+    NEED_LIVE(f, KIND_FUNCTION);
+    NEED_OUT(state);
+    *state = is_loaded(f->module);
+    return CU_OK;
+}
+API CUresult cuFuncLoad(CUfunction f)
+{
+    NEED_CTX();
+    NEED_LIVE(f, KIND_FUNCTION);
+    return use_function(f);
+}
+API CUresult cuModuleGetLoadingMode(int *mode)
+{
+    NEED_INIT();
+    NEED_OUT(mode);
+    *mode = emu_conf()->lazy ? 2 : 1;
+    return CU_OK;
+}
 
 API CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule m)
 {
@@ -286,7 +372,8 @@ static CUresult add_global(struct emu_global **out, CUmodule m, const char *name
     struct emu_global *g = calloc(1, sizeof *g);
     char *copy = g ? strdup(name) : NULL;
     CUdeviceptr ptr = 0;
-    CUresult r = copy ? emu_mem_new(4096, MEM_MODULE, m->dev, false, &ptr) : CU_OOM; /* a library's goes with the first context */
+    CUresult r = copy ? emu_mem_new(4096, MEM_MODULE, m->dev, false, &ptr)
+                      : CU_OOM; /* a library's goes with the first context */
     if (r) {
         free(copy);
         free(g);

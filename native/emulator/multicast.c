@@ -5,7 +5,11 @@
 #include "shm.h"
 #include "vmm.h"
 
-typedef struct { unsigned devices; size_t size; unsigned long long handle_types, flags; } multicast_prop;
+typedef struct {
+    unsigned devices;
+    size_t size;
+    unsigned long long handle_types, flags;
+} multicast_prop;
 #define MULTICAST_BOOKED (64u << 10)
 
 API CUresult cuMulticastGetGranularity(size_t *out, const multicast_prop *prop, int option)

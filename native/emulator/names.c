@@ -11,7 +11,11 @@
 #include <string.h>
 #include "emu.h"
 
-typedef struct { emu_symbol *at; size_t count; bool full; } names; /* full: there was no memory for one */
+typedef struct {
+    emu_symbol *at;
+    size_t count;
+    bool full;
+} names; /* full: there was no memory for one */
 
 static emu_symbol *add(names *n, const char *text, size_t len)
 {
@@ -72,7 +76,11 @@ static bool has_parameters(const unsigned char *p, size_t size)
     return false;
 }
 
-typedef struct { const Elf64_Shdr *section; int count; const char *strings; } sections;
+typedef struct {
+    const Elf64_Shdr *section;
+    int count;
+    const char *strings;
+} sections;
 
 /* None where this is no ELF file, or one that says it is larger than it is. */
 static sections sections_of(const char *image, size_t size)
@@ -101,8 +109,17 @@ static bool from_elf(names *n, const char *image, size_t size)
     return all.count;
 }
 
-typedef struct { uint32_t magic; uint16_t version, header; uint64_t size; } fat_header;
-typedef struct { uint16_t kind, version; uint32_t header; uint64_t size; uint32_t packed; } fat_part;
+typedef struct {
+    uint32_t magic;
+    uint16_t version, header;
+    uint64_t size;
+} fat_header;
+typedef struct {
+    uint16_t kind, version;
+    uint32_t header;
+    uint64_t size;
+    uint32_t packed;
+} fat_part;
 
 static void from_fatbin(names *n, const char *image)
 {

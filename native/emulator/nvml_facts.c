@@ -76,15 +76,18 @@ API int nvmlDeviceGetMaxClockInfo(nv_device d, int which, unsigned *mhz)
     return NV_OK;
 }
 
-API int nvmlDeviceGetClockInfo(nv_device d, int which, unsigned *mhz) { return nvmlDeviceGetMaxClockInfo(d, which, mhz); }
+API int nvmlDeviceGetClockInfo(nv_device d, int which, unsigned *mhz)
+{
+    return nvmlDeviceGetMaxClockInfo(d, which, mhz);
+}
 
-#define CONSTANT(name, value) \
-    API int name(nv_device d, unsigned *out) \
-    { \
-        NEED_DEVICE(d); \
-        NEED_PLACE(out); \
-        *out = (unsigned)(value); \
-        return NV_OK; \
+#define CONSTANT(name, value)                                                                                          \
+    API int name(nv_device d, unsigned *out)                                                                           \
+    {                                                                                                                  \
+        NEED_DEVICE(d);                                                                                                \
+        NEED_PLACE(out);                                                                                               \
+        *out = (unsigned)(value);                                                                                      \
+        return NV_OK;                                                                                                  \
     }
 CONSTANT(nvmlDeviceGetBrand, emu_conf()->major == 7 ? 2 : 14)
 CONSTANT(nvmlDeviceGetComputeMode, 0)

@@ -17,16 +17,38 @@
 #define POLL_NS 20000000
 enum { XID_EVENT = 8, RECOVERY_FIELD = 230, RESET_GPU = 1, UNSIGNED_INT = 1 };
 
-typedef struct { struct timespec changed; long size; ino_t inode; } stamp;
-typedef struct { bool lost[EMU_GPUS]; int xids; struct { int gpu; uint64_t number; } xid[XIDS]; } faults;
-typedef struct { bool listens[EMU_GPUS]; faults seen; } event_set;
-typedef struct { nv_device device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } event;
+typedef struct {
+    struct timespec changed;
+    long size;
+    ino_t inode;
+} stamp;
+typedef struct {
+    bool lost[EMU_GPUS];
+    int xids;
+    struct {
+        int gpu;
+        uint64_t number;
+    } xid[XIDS];
+} faults;
+typedef struct {
+    bool listens[EMU_GPUS];
+    faults seen;
+} event_set;
+typedef struct {
+    nv_device device;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+} event;
 typedef struct {
     unsigned id, scope;
     long long time, latency;
     unsigned type;
     int result;
-    union { double real; unsigned number; unsigned long long large; } value;
+    union {
+        double real;
+        unsigned number;
+        unsigned long long large;
+    } value;
 } field;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -80,9 +80,17 @@ API int nvmlSystemGetProcessName(unsigned pid, char *to, unsigned size)
 
 API const char *nvmlErrorString(int code)
 {
-    static const char *const names[] = {"Success", "Uninitialized", "Invalid Argument", "Not Supported",
-        "Insufficient Permissions", "Already Initialized", "Not Found", "Insufficient Size",
-        "Insufficient External Power", "Driver Not Loaded", "Timeout"};
+    static const char *const names[] = {"Success",
+                                        "Uninitialized",
+                                        "Invalid Argument",
+                                        "Not Supported",
+                                        "Insufficient Permissions",
+                                        "Already Initialized",
+                                        "Not Found",
+                                        "Insufficient Size",
+                                        "Insufficient External Power",
+                                        "Driver Not Loaded",
+                                        "Timeout"};
     if (code == NV_LOST)
         return "GPU is lost";
     return code >= 0 && code < (int)(sizeof names / sizeof *names) ? names[code] : "Unknown Error";
@@ -179,7 +187,10 @@ API int nvmlDeviceGetHandleByPciBusId_v2(const char *id, nv_device *out)
     return NV_NOT_FOUND;
 }
 
-API int nvmlDeviceGetHandleByPciBusId(const char *id, nv_device *out) { return nvmlDeviceGetHandleByPciBusId_v2(id, out); }
+API int nvmlDeviceGetHandleByPciBusId(const char *id, nv_device *out)
+{
+    return nvmlDeviceGetHandleByPciBusId_v2(id, out);
+}
 
 API int nvmlDeviceGetPciInfo_v3(nv_device d, nv_pci *out)
 {

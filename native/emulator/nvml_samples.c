@@ -2,13 +2,42 @@
 #include <string.h>
 #include "nvml.h"
 
-typedef struct { unsigned pid; uint64_t used; unsigned gpu_instance, compute_instance; } process_2;
-typedef struct { unsigned pid; uint64_t used; unsigned gpu_instance, compute_instance; uint64_t protected_; } detail;
-typedef struct { unsigned version, mode, count; detail *rows; } details;
-typedef struct { unsigned pid; uint64_t time; unsigned sm, mem, enc, dec; } process_sample;
-typedef struct { uint64_t time; unsigned pid, sm, mem, enc, dec, jpg, ofa; } usage;
-typedef struct { unsigned version, count; uint64_t last_seen; usage *rows; } usages;
-typedef struct { uint64_t time; union { unsigned number; uint64_t large; } value; } sample;
+typedef struct {
+    unsigned pid;
+    uint64_t used;
+    unsigned gpu_instance, compute_instance;
+} process_2;
+typedef struct {
+    unsigned pid;
+    uint64_t used;
+    unsigned gpu_instance, compute_instance;
+    uint64_t protected_;
+} detail;
+typedef struct {
+    unsigned version, mode, count;
+    detail *rows;
+} details;
+typedef struct {
+    unsigned pid;
+    uint64_t time;
+    unsigned sm, mem, enc, dec;
+} process_sample;
+typedef struct {
+    uint64_t time;
+    unsigned pid, sm, mem, enc, dec, jpg, ofa;
+} usage;
+typedef struct {
+    unsigned version, count;
+    uint64_t last_seen;
+    usage *rows;
+} usages;
+typedef struct {
+    uint64_t time;
+    union {
+        unsigned number;
+        uint64_t large;
+    } value;
+} sample;
 typedef struct {
     unsigned gpu_percent, memory_percent;
     uint64_t most_bytes, time_ms, start_us;

@@ -15,8 +15,10 @@ static int nvlinks(int a, int b)
 API int nvmlDeviceGetTopologyCommonAncestor(nv_device a, nv_device b, int *level)
 {
     NEED_PLACE(level);
-    static const struct { const char *name; int level; } levels[] = {
-        {"PIX", 10}, {"PXB", 20}, {"PHB", 30}, {"NODE", 40}, {"SYS", 50}};
+    static const struct {
+        const char *name;
+        int level;
+    } levels[] = {{"PIX", 10}, {"PXB", 20}, {"PHB", 30}, {"NODE", 40}, {"SYS", 50}};
     NEED_DEVICE(a);
     int other = nv_index(b);
     if (other < 0)

@@ -3,10 +3,24 @@
 #include "nvml.h"
 
 typedef struct { uint64_t total, free, used; } memory_1;
-typedef struct { unsigned version; uint64_t total, reserved, free, used; } memory_2;
-typedef struct { unsigned pid; uint64_t used; } process_1;
-typedef struct { unsigned pid; uint64_t used; unsigned gpu_instance, compute_instance; } process_2;
-typedef struct { unsigned pid; uint64_t time; unsigned sm, mem, enc, dec; } process_sample;
+typedef struct {
+    unsigned version;
+    uint64_t total, reserved, free, used;
+} memory_2;
+typedef struct {
+    unsigned pid;
+    uint64_t used;
+} process_1;
+typedef struct {
+    unsigned pid;
+    uint64_t used;
+    unsigned gpu_instance, compute_instance;
+} process_2;
+typedef struct {
+    unsigned pid;
+    uint64_t time;
+    unsigned sm, mem, enc, dec;
+} process_sample;
 
 API int nvmlDeviceGetMemoryInfo(nv_device d, memory_1 *out)
 {

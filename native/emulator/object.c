@@ -15,9 +15,24 @@
 typedef emu_head head;
 
 static const char *const names[KINDS] = {
-    "context", "stream", "event", "module", "function", "memory pool", "memory handle", "array", "mipmapped array",
-    "texture or surface", "linker", "green context", "resource description", "graph", "node", "executable graph",
-    "user object", "capture",
+    "context",
+    "stream",
+    "event",
+    "module",
+    "function",
+    "memory pool",
+    "memory handle",
+    "array",
+    "mipmapped array",
+    "texture or surface",
+    "linker",
+    "green context",
+    "resource description",
+    "graph",
+    "node",
+    "executable graph",
+    "user object",
+    "capture",
 };
 static struct {
     _Atomic size_t size; /* stored once, and read without the lock */
@@ -167,12 +182,6 @@ static int judge(const void *object, enum emu_kind which, const char *call, bool
     return CU_INVALID_HANDLE;
 }
 
-int emu_use(const void *object, enum emu_kind kind, const char *call)
-{
-    return judge(object, kind, call, false);
-}
+int emu_use(const void *object, enum emu_kind kind, const char *call) { return judge(object, kind, call, false); }
 
-int emu_use_last(const void *object, enum emu_kind kind, const char *call)
-{
-    return judge(object, kind, call, true);
-}
+int emu_use_last(const void *object, enum emu_kind kind, const char *call) { return judge(object, kind, call, true); }

@@ -16,17 +16,39 @@
 #define EMU_QUARANTINE 256
 
 enum emu_kind {
-    KIND_CONTEXT, KIND_STREAM, KIND_EVENT, KIND_MODULE, KIND_FUNCTION, KIND_POOL, KIND_MEMORY, KIND_ARRAY, KIND_MIPMAP,
-    KIND_SAMPLED, KIND_LINK, KIND_GREEN, KIND_PARTITION, KIND_GRAPH, KIND_NODE, KIND_EXEC, KIND_USER, KIND_CAPTURE, KINDS
+    KIND_CONTEXT,
+    KIND_STREAM,
+    KIND_EVENT,
+    KIND_MODULE,
+    KIND_FUNCTION,
+    KIND_POOL,
+    KIND_MEMORY,
+    KIND_ARRAY,
+    KIND_MIPMAP,
+    KIND_SAMPLED,
+    KIND_LINK,
+    KIND_GREEN,
+    KIND_PARTITION,
+    KIND_GRAPH,
+    KIND_NODE,
+    KIND_EXEC,
+    KIND_USER,
+    KIND_CAPTURE,
+    KINDS
 };
 /* How it ended: by its own call, or with its context. */
 enum emu_end { END_DESTROYED, END_WITH_CONTEXT };
 /* What every object begins with. release: frees what the object points at, once no call reads it any more. */
-typedef struct emu_head { _Atomic uint32_t word; struct emu_head *next; void (*release)(void *object); } emu_head;
+typedef struct emu_head {
+    _Atomic uint32_t word;
+    struct emu_head *next;
+    void (*release)(void *object);
+} emu_head;
 
 void *emu_object_new(enum emu_kind kind, size_t size); /* zeroed but for the first word; NULL: no memory */
 void emu_object_end(void *object, enum emu_end how);   /* from now on the handle is invalid; the contents stay */
-bool emu_object_end_once(void *object, enum emu_kind kind); /* the same as destroyed; false where it is invalid already */
+bool emu_object_end_once(void *object,
+                         enum emu_kind kind); /* the same as destroyed; false where it is invalid already */
 void emu_object_free(void *object, void (*release)(void *)); /* the contents go as well, after the calls under way */
 bool emu_object_alive(const void *object, enum emu_kind kind);
 

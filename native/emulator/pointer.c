@@ -16,12 +16,15 @@ static CUresult attribute(void *data, int which, CUdeviceptr p)
     case 3: *(CUdeviceptr *)data = p; break;
     case 4: *(void **)data = host || m->kind == MEM_MANAGED ? (void *)p : NULL; break;
     case 6: *(int *)data = 0; break;
-    case 7: case 20: *(unsigned long long *)data = m->id; break;
+    case 7:
+    case 20: *(unsigned long long *)data = m->id; break;
     case 8: *(int *)data = m->kind == MEM_MANAGED; break;
     case 9: *(int *)data = m->dev; break;
     case 10: *(int *)data = m->kind == MEM_DEVICE; break;
-    case 11: case 19: *(CUdeviceptr *)data = m->base; break;
-    case 12: case 18: *(size_t *)data = m->size; break;
+    case 11:
+    case 19: *(CUdeviceptr *)data = m->base; break;
+    case 12:
+    case 18: *(size_t *)data = m->size; break;
     case 13: *(int *)data = 1; break;
     case 14: *(uint64_t *)data = m->kind == MEM_VMM; break;
     case 15: *(int *)data = 0; break;

@@ -113,10 +113,7 @@ static CUresult pool_alloc(CUdeviceptr *out, size_t size, CUmemoryPool p)
     return r;
 }
 
-static CUmemoryPool pool_of(int dev)
-{
-    return current[dev] ? current[dev] : emu_pool_default(dev);
-}
+static CUmemoryPool pool_of(int dev) { return current[dev] ? current[dev] : emu_pool_default(dev); }
 
 API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool p, CUstream s)
 {
@@ -243,7 +240,9 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool p, int attribute, void *value)
     CUresult result = CU_OK;
     pthread_mutex_lock(&emu_lock);
     switch (attribute) {
-    case 1: case 2: case 3: *(int *)value = (int)p->attrs[attribute]; break;
+    case 1:
+    case 2:
+    case 3: *(int *)value = (int)p->attrs[attribute]; break;
     case ATTR_THRESHOLD: *(uint64_t *)value = p->threshold; break;
     case ATTR_RESERVED: *(uint64_t *)value = p->reserved; break;
     case ATTR_RESERVED_HIGH: *(uint64_t *)value = p->reserved_high; break;
@@ -255,7 +254,11 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool p, int attribute, void *value)
     return result;
 }
 
-API CUresult cuMemPoolSetAccess(CUmemoryPool p, const CUmemAccessDesc *d, size_t n) { NEED_POOL(p); return CU_OK; }
+API CUresult cuMemPoolSetAccess(CUmemoryPool p, const CUmemAccessDesc *d, size_t n)
+{
+    NEED_POOL(p);
+    return CU_OK;
+}
 
 API CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool p, CUmemLocation *where)
 {

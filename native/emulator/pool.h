@@ -2,7 +2,10 @@
 #ifndef EMU_POOL_H
 #define EMU_POOL_H
 #include "emu.h"
-#define NEED_POOL(p) NEED_INIT(); if (emu_use(p, KIND_POOL, __func__)) return CU_INVALID
+#define NEED_POOL(p)                                                                                                   \
+    NEED_INIT();                                                                                                       \
+    if (emu_use(p, KIND_POOL, __func__))                                                                               \
+    return CU_INVALID
 
 CUmemoryPool emu_pool_new(int dev);
 void emu_pool_used(CUmemoryPool p, uint64_t size); /* so much more of it is in use */

@@ -17,8 +17,14 @@
 #define MAGIC 0x6c6f6f70756d65ull
 #define FIRST 4096ull
 enum { POSIX_FD = 1 };
-typedef struct { uint64_t magic; int32_t gpu; } label;
-typedef struct { uint64_t magic, inode, offset, size; char unused[32]; } pointer_data;
+typedef struct {
+    uint64_t magic;
+    int32_t gpu;
+} label;
+typedef struct {
+    uint64_t magic, inode, offset, size;
+    char unused[32];
+} pointer_data;
 _Static_assert(sizeof(pointer_data) == 64, "CUmemPoolPtrExportData");
 
 static uint64_t page_round(uint64_t size) { return (size + 4095) & ~4095ull; }
@@ -45,7 +51,8 @@ static CUresult map(CUmemoryPool p, uint64_t offset, uint64_t size, CUdeviceptr 
     if (at == MAP_FAILED)
         return CU_OOM;
     *out = (CUdeviceptr)at;
-    CUresult r = emu_mem_insert((emu_mem){.base = *out, .size = size, .kind = MEM_POOL, .dev = p->dev, .pool = p, .offset = offset});
+    CUresult r = emu_mem_insert(
+        (emu_mem){.base = *out, .size = size, .kind = MEM_POOL, .dev = p->dev, .pool = p, .offset = offset});
     if (r)
         munmap(at, page_round(size));
     return r;
@@ -63,7 +70,8 @@ CUresult emu_pool_map(CUmemoryPool p, uint64_t size, CUdeviceptr *out)
 void emu_pool_unmap(const emu_mem *m)
 {
     if (m->pool->fd >= 0 && !m->pool->imported)
-        fallocate(m->pool->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)m->offset, (off_t)page_round(m->size));
+        fallocate(m->pool->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)m->offset,
+                  (off_t)page_round(m->size));
 }
 
 API CUresult cuMemPoolExportToShareableHandle(int *fd, CUmemoryPool p, int type, unsigned long long flags)

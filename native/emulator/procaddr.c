@@ -13,7 +13,13 @@
 #undef ROW
 #undef TWIN
 
-struct row { const char *name; int version; int twin; CUresult (*fn)(); const char *symbol; };
+struct row {
+    const char *name;
+    int version;
+    int twin;
+    CUresult (*fn)();
+    const char *symbol;
+};
 static const struct row rows[] = {
 #define ROW(name, version, symbol) {#name, version, 0, symbol, #symbol},
 #define TWIN(name, version, flavour, symbol, base) {#name, version, 1, symbol, #symbol},

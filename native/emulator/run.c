@@ -19,19 +19,11 @@ static void call_host(CUstream s, emu_op *op)
 void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns)
 {
     switch (op->kind) {
-    case OP_COPY:
-        emu_copy(&op->u.copy);
-        break;
-    case OP_FILL:
-        emu_fill(&op->u.fill);
-        break;
+    case OP_COPY: emu_copy(&op->u.copy); break;
+    case OP_FILL: emu_fill(&op->u.fill); break;
     case OP_HOST:
-    case OP_CALLBACK:
-        call_host(s, op);
-        break;
-    case OP_EVENT:
-        emu_event_complete(op, at_ns);
-        break;
+    case OP_CALLBACK: call_host(s, op); break;
+    case OP_EVENT: emu_event_complete(op, at_ns); break;
     case OP_FREE: {
         emu_mem *m = emu_mem_find(op->u.ptr);
         if (m && m->kind == MEM_POOL)
@@ -40,13 +32,10 @@ void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns)
             emu_mem_drop(op->u.ptr);
         break;
     }
-    case OP_STORE:
-        emu_value_store(op);
-        break;
+    case OP_STORE: emu_value_store(op); break;
     case OP_KERNEL:
     case OP_VALUE:
     case OP_WAIT:
-    case OP_NOP:
-        break;
+    case OP_NOP: break;
     }
 }

@@ -20,7 +20,11 @@
 #define IDLE_NS 10000000000ull
 static __thread bool in_a_hurry;
 /* precise: how many queued operations have an end that must be noticed at once; busy: how many streams have work. */
-static struct { bool started, polls, spinning; int precise, busy; CUstream current; } sched[EMU_GPUS];
+static struct {
+    bool started, polls, spinning;
+    int precise, busy;
+    CUstream current;
+} sched[EMU_GPUS];
 
 static bool names_event(const emu_op *op) { return op->kind == OP_EVENT || op->kind == OP_WAIT; }
 

@@ -14,10 +14,7 @@
 #define STUCK_NS 500000000ull
 #define STOPPED_NS 5000000ull /* before that its state is not asked */
 
-static emu_shm *shm(void)
-{
-    return shm_open_engine();
-}
+static emu_shm *shm(void) { return shm_open_engine(); }
 
 bool shm_waiters(int device)
 {

@@ -25,10 +25,7 @@ static int shm_fd = -1, my_slot = -1;
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The system call itself: glibc 2.17, which releases are built against, has no memfd_create. */
-int anonymous_file(const char *name)
-{
-    return (int)syscall(SYS_memfd_create, name, 1u /* MFD_CLOEXEC */);
-}
+int anonymous_file(const char *name) { return (int)syscall(SYS_memfd_create, name, 1u /* MFD_CLOEXEC */); }
 
 uint64_t shm_now(void)
 {
@@ -133,10 +130,7 @@ int shm_my_slot(void)
     return my_slot;
 }
 
-void shm_forget(void)
-{
-    my_slot = -1;
-}
+void shm_forget(void) { my_slot = -1; }
 
 /* The slot's process as the caller's PID namespace numbers it, which the kernel reports of a lock's holder. 0: it is gone;
  * -1: it lives where the caller does not see it. */
@@ -151,10 +145,7 @@ int shm_pid(int slot)
     return l.l_pid > 0 ? l.l_pid : -1;
 }
 
-static bool alive(int slot)
-{
-    return shm_pid(slot) != 0;
-}
+static bool alive(int slot) { return shm_pid(slot) != 0; }
 
 void shm_lock_robust(pthread_mutex_t *lock)
 {
@@ -162,15 +153,9 @@ void shm_lock_robust(pthread_mutex_t *lock)
         pthread_mutex_consistent(lock);
 }
 
-void shm_lock(int gpu)
-{
-    shm_lock_robust(&shm->gpu[gpu].lock);
-}
+void shm_lock(int gpu) { shm_lock_robust(&shm->gpu[gpu].lock); }
 
-void shm_unlock(int gpu)
-{
-    pthread_mutex_unlock(&shm->gpu[gpu].lock);
-}
+void shm_unlock(int gpu) { pthread_mutex_unlock(&shm->gpu[gpu].lock); }
 
 void shm_sweep(void)
 {

@@ -13,9 +13,9 @@
 #define EMU_SAMPLE_NS 100000000ull
 
 typedef struct {
-    _Atomic uint32_t word;     /* the process's scheduler for this GPU sleeps here */
-    _Atomic uint32_t wants;    /* it has runnable work and waits for the GPU */
-    uint64_t used, busy_ns;    /* bytes and nanoseconds charged to this process on this GPU */
+    _Atomic uint32_t word;       /* the process's scheduler for this GPU sleeps here */
+    _Atomic uint32_t wants;      /* it has runnable work and waits for the GPU */
+    uint64_t used, busy_ns;      /* bytes and nanoseconds charged to this process on this GPU */
     uint64_t busy_mark, mark_ns; /* busy_ns at the last sample, for per-process utilisation */
     int contexts;
 } emu_share;
@@ -47,7 +47,10 @@ typedef struct {
     emu_gpu gpu[EMU_GPUS];
     emu_slot slot[EMU_SLOTS];
     pthread_mutex_t shared_lock; /* robust; guards what follows; taken before a GPU's */
-    struct { uint64_t space; int32_t group; } told[EMU_TOLD]; /* process groups, the last ones (announce.c) */
+    struct {
+        uint64_t space;
+        int32_t group;
+    } told[EMU_TOLD]; /* process groups, the last ones (announce.c) */
     uint32_t next_told;
     emu_shared shared[EMU_SHARED];
 } emu_shm;

@@ -5,7 +5,11 @@
 
 static uint64_t next_id = 16;
 uint64_t emu_lists;
-typedef struct { CUcontext ctx; uint64_t id; CUstream stream; } thread_default; /* id: of the context */
+typedef struct {
+    CUcontext ctx;
+    uint64_t id;
+    CUstream stream;
+} thread_default; /* id: of the context */
 static __thread thread_default mine[8];
 static pthread_key_t at_thread_end;
 static bool has_key; /* without one the stream of a thread that ends stays until its context ends */
@@ -101,10 +105,7 @@ static void thread_ends(void *list)
     emu_unlock();
 }
 
-static void make_key(void)
-{
-    has_key = pthread_key_create(&at_thread_end, thread_ends) == 0;
-}
+static void make_key(void) { has_key = pthread_key_create(&at_thread_end, thread_ends) == 0; }
 
 static bool current(const thread_default *d, CUcontext ctx)
 {
@@ -218,7 +219,11 @@ API CUresult cuStreamDestroy_v2(CUstream s)
 
 API CUresult cuStreamDestroy(CUstream s) { return cuStreamDestroy_v2(s); }
 
-#define NEED_STREAM(s) NEED_CTX(); CUstream st = emu_stream(s); if (!st) return CU_INVALID_HANDLE
+#define NEED_STREAM(s)                                                                                                 \
+    NEED_CTX();                                                                                                        \
+    CUstream st = emu_stream(s);                                                                                       \
+    if (!st)                                                                                                           \
+    return CU_INVALID_HANDLE
 
 API CUresult cuStreamSynchronize(CUstream s)
 {

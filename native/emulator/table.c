@@ -6,7 +6,11 @@
 #include <stdlib.h>
 #include "emu.h"
 
-typedef struct node { emu_mem m; struct node *left, *right; uint32_t rank; } node;
+typedef struct node {
+    emu_mem m;
+    struct node *left, *right;
+    uint32_t rank;
+} node;
 static node *root;
 static uint64_t next_id;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -6,7 +6,15 @@ enum { ARRAY, MIPMAP, LINEAR, PITCH2D };
 typedef struct { char bytes[144]; } resource;
 typedef struct { char bytes[104]; } sampling;
 typedef struct { char bytes[112]; } view;
-typedef struct { emu_head object; CUcontext ctx; uint64_t life; bool texture, has_view; resource made_of; sampling how; view seen; } object;
+typedef struct {
+    emu_head object;
+    CUcontext ctx;
+    uint64_t life;
+    bool texture, has_view;
+    resource made_of;
+    sampling how;
+    view seen;
+} object;
 
 /* The type is the first word, the array, mipmap or pointer the second eight bytes, the flags are the last word. */
 static CUresult valid(const resource *r, bool texture)
@@ -72,14 +80,14 @@ API CUresult cuSurfObjectCreate(object **out, const resource *r) { return create
 API CUresult cuTexObjectDestroy(object *o) { return destroy(o, true); }
 API CUresult cuSurfObjectDestroy(object *o) { return destroy(o, false); }
 
-#define GET(name, type, field, kind, condition) \
-    API CUresult name(type *out, const object *o) \
-    { \
-        NEED_CTX(); \
-        if (!out || !alive(o, kind) || !(condition)) \
-            return CU_INVALID; \
-        *out = o->field; \
-        return CU_OK; \
+#define GET(name, type, field, kind, condition)                                                                        \
+    API CUresult name(type *out, const object *o)                                                                      \
+    {                                                                                                                  \
+        NEED_CTX();                                                                                                    \
+        if (!out || !alive(o, kind) || !(condition))                                                                   \
+            return CU_INVALID;                                                                                         \
+        *out = o->field;                                                                                               \
+        return CU_OK;                                                                                                  \
     }
 GET(cuTexObjectGetResourceDesc, resource, made_of, true, true)
 GET(cuTexObjectGetTextureDesc, sampling, how, true, true)

@@ -1,8 +1,15 @@
 /* userobject.c: objects of the program that graphs keep. They are counted and never destroyed: no destructor is called. */
 #include "graph.h"
 
-typedef struct { emu_head object; _Atomic unsigned refs; } user;
-#define NEED_USER(u) do { if (!emu_object_alive(u, KIND_USER)) return CU_INVALID; } while (0)
+typedef struct {
+    emu_head object;
+    _Atomic unsigned refs;
+} user;
+#define NEED_USER(u)                                                                                                   \
+    do {                                                                                                               \
+        if (!emu_object_alive(u, KIND_USER))                                                                           \
+            return CU_INVALID;                                                                                         \
+    } while (0)
 
 API CUresult cuUserObjectCreate(user **out, void *data, CUhostFn end, unsigned count, unsigned flags)
 {
@@ -35,9 +42,22 @@ static CUresult drop(user *u, unsigned count)
     return CU_OK;
 }
 
-API CUresult cuUserObjectRetain(user *u, unsigned count) { NEED_INIT(); return add(u, count); }
-API CUresult cuUserObjectRelease(user *u, unsigned count) { NEED_INIT(); return drop(u, count); }
-API CUresult cuGraphReleaseUserObject(CUgraph g, user *u, unsigned n) { NEED_INIT(); NEED_GRAPH(g); return drop(u, n); }
+API CUresult cuUserObjectRetain(user *u, unsigned count)
+{
+    NEED_INIT();
+    return add(u, count);
+}
+API CUresult cuUserObjectRelease(user *u, unsigned count)
+{
+    NEED_INIT();
+    return drop(u, count);
+}
+API CUresult cuGraphReleaseUserObject(CUgraph g, user *u, unsigned n)
+{
+    NEED_INIT();
+    NEED_GRAPH(g);
+    return drop(u, n);
+}
 
 API CUresult cuGraphRetainUserObject(CUgraph g, user *u, unsigned n, unsigned flags)
 {

@@ -4,11 +4,20 @@
 #include "export.h"
 
 typedef void (*end_fn)(CUcontext, void *key, void *value);
-struct value { struct value *next; CUcontext ctx; void *key, *value; end_fn end; };
+struct value {
+    struct value *next;
+    CUcontext ctx;
+    void *key, *value;
+    end_fn end;
+};
 static struct value *values;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-#define THE_CONTEXT(c) do { if (!(c) && !((c) = emu_context())) return CU_INVALID_CONTEXT; } while (0)
+#define THE_CONTEXT(c)                                                                                                 \
+    do {                                                                                                               \
+        if (!(c) && !((c) = emu_context()))                                                                            \
+            return CU_INVALID_CONTEXT;                                                                                 \
+    } while (0)
 
 static struct value **find(CUcontext c, const void *key)
 {

@@ -15,7 +15,8 @@ static bool is_uuid(const unsigned char *uuid, const char *word, size_t length)
     char text[48] = "GPU-";
     int at = 4;
     for (int i = 0; i < 16; i++)
-        at += snprintf(text + at, sizeof text - (size_t)at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
+        at += snprintf(text + at, sizeof text - (size_t)at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
+                       uuid[i]);
     return length > 4 && length <= (size_t)at && strncmp(text, word, length) == 0;
 }
 

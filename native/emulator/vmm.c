@@ -14,9 +14,18 @@
 #include "vmm.h"
 
 #define POSIX_FD 1
-typedef struct mapping { struct mapping *next; CUdeviceptr at; size_t size; physical *of; } mapping;
+typedef struct mapping {
+    struct mapping *next;
+    CUdeviceptr at;
+    size_t size;
+    physical *of;
+} mapping;
 static mapping *mappings;
-typedef struct range { struct range *next; CUdeviceptr at; size_t size; } range;
+typedef struct range {
+    struct range *next;
+    CUdeviceptr at;
+    size_t size;
+} range;
 static range *reserved;
 static physical *all;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -40,10 +49,7 @@ static size_t mapped(CUdeviceptr at, size_t size)
     return bytes;
 }
 
-static bool sound(CUdeviceptr at, size_t size)
-{
-    return at && size && at + size > at;
-}
+static bool sound(CUdeviceptr at, size_t size) { return at && size && at + size > at; }
 
 /* Inside one reservation and free; with the lock. */
 static bool may_map(CUdeviceptr at, size_t size)
@@ -55,10 +61,7 @@ static bool may_map(CUdeviceptr at, size_t size)
 }
 
 /* A handle that is gone is CUDA_ERROR_INVALID_VALUE and no more: programs find out by asking. */
-physical *emu_physical(handle *h)
-{
-    return emu_object_alive(h, KIND_MEMORY) ? h->of : NULL;
-}
+physical *emu_physical(handle *h) { return emu_object_alive(h, KIND_MEMORY) ? h->of : NULL; }
 
 static handle *handle_of(physical *p)
 {
@@ -116,7 +119,8 @@ API CUresult cuMemGetAllocationGranularity(size_t *out, const CUallocProp *prop,
     return CU_OK;
 }
 
-API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t align, CUdeviceptr hint, unsigned long long flags)
+API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t align, CUdeviceptr hint,
+                                 unsigned long long flags)
 {
     NEED_INIT();
     if (!out || !size || size % GRAIN || flags)

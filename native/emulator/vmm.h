@@ -11,10 +11,14 @@ typedef struct physical {
     int fd;
     unsigned refs; /* handles and mappings */
     uint64_t inode;
-    bool shared;   /* exported or imported: its booking is in engine.shm (holders.c) */
+    bool shared;              /* exported or imported: its booking is in engine.shm (holders.c) */
     unsigned devices, wanted; /* of a multicast object: who joined, and how many have to */
 } physical;
-typedef struct { emu_head object; physical *of; unsigned refs; } handle;
+typedef struct {
+    emu_head object;
+    physical *of;
+    unsigned refs;
+} handle;
 CUresult cuMemCreate(handle **out, size_t size, const CUallocProp *prop, unsigned long long flags);
 physical *emu_physical(handle *h); /* NULL: the handle is gone */
 #endif

@@ -29,10 +29,7 @@ static void wake(aliquot_page *page, uint32_t whom)
     syscall(SYS_futex, &page->word, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, whom);
 }
 
-void handover_wake_rest(const struct handover_prepared *prepared)
-{
-    wake(prepared->next_page, ~PAGE_WAKE_LAUNCH);
-}
+void handover_wake_rest(const struct handover_prepared *prepared) { wake(prepared->next_page, ~PAGE_WAKE_LAUNCH); }
 
 /* The holder's gate is closed before the next one opens, and the next is woken before the holder. */
 static void carry_out(const struct handover_prepared *prepared, uint64_t now_ns)
@@ -50,7 +47,8 @@ static void carry_out(const struct handover_prepared *prepared, uint64_t now_ns)
 
 static int answers(const struct handover_prepared *prepared, const aliquot_message *message)
 {
-    return message->type == prepared->answer && message->a >= prepared->first_epoch && message->a <= prepared->last_epoch;
+    return message->type == prepared->answer && message->a >= prepared->first_epoch &&
+           message->a <= prepared->last_epoch;
 }
 
 enum handover_verdict handover_look(const struct handover_prepared *prepared, struct handover_progress *seen,

@@ -6,7 +6,7 @@
 
 #define HANDOVER_MAX 64
 #define HANDOVER_UNDISTURBED_NS 300000u /* so long after a hand-over neither the arbiter nor helpers are woken for it */
-#define HANDOVER_MESSAGES 8 /* what hides its answer behind more is left to the arbiter */
+#define HANDOVER_MESSAGES 8             /* what hides its answer behind more is left to the arbiter */
 
 /* Whose answer ends the turn of a GPU, and who has the GPU then. Times are CLOCK_MONOTONIC nanoseconds. */
 struct handover_prepared {

@@ -19,28 +19,28 @@
 
 /* The columns of a cluster (placement.cluster.Cluster), row-major, never written here. */
 typedef struct {
-  int64_t nodes;             /* N */
-  int64_t gpus;              /* G, the columns of the device arrays, at most ALIQUOT_MAX_GPUS */
-  const int32_t *free_milli; /* [N][G], -1 where there is no device */
-  const int64_t *free_mib;   /* [N][G] */
-  const int64_t *size_mib;   /* [N][G] */
-  const int16_t *model;      /* [N][G], -1 none */
-  const int64_t *cpu_free;   /* [N] milli */
-  const int64_t *memory_free;/* [N] MiB */
-  const int64_t *version;    /* [N], another number after every change of the node */
+    int64_t nodes;              /* N */
+    int64_t gpus;               /* G, the columns of the device arrays, at most ALIQUOT_MAX_GPUS */
+    const int32_t *free_milli;  /* [N][G], -1 where there is no device */
+    const int64_t *free_mib;    /* [N][G] */
+    const int64_t *size_mib;    /* [N][G] */
+    const int16_t *model;       /* [N][G], -1 none */
+    const int64_t *cpu_free;    /* [N] milli */
+    const int64_t *memory_free; /* [N] MiB */
+    const int64_t *version;     /* [N], another number after every change of the node */
 } aliquot_view;
 
 /* What is asked; `models` has one bit for each allowed GPU model (all ones: any). */
 typedef struct {
-  int64_t id;         /* small number that stands for the shape in memos, from 0 */
-  int64_t cpu_milli;
-  int64_t memory_mib;
-  int64_t gpu_mib;     /* of the shared device (or of a single whole one); 0: by gpu_mem_ppm */
-  int64_t gpu_mem_ppm; /* parts per million of the shared device's memory; 0: same part as compute */
-  int32_t whole;
-  int32_t rest_milli;
-  uint32_t models;
-  uint32_t unused;
+    int64_t id; /* small number that stands for the shape in memos, from 0 */
+    int64_t cpu_milli;
+    int64_t memory_mib;
+    int64_t gpu_mib;     /* of the shared device (or of a single whole one); 0: by gpu_mem_ppm */
+    int64_t gpu_mem_ppm; /* parts per million of the shared device's memory; 0: same part as compute */
+    int32_t whole;
+    int32_t rest_milli;
+    uint32_t models;
+    uint32_t unused;
 } aliquot_shape;
 
 /* ---- scan.c: which nodes can hold it, and how much is idle ------------------------------------------------------- */
@@ -53,12 +53,12 @@ ALIQUOT_API int64_t aliquot_idle(const aliquot_view *view, int64_t *idle);
 
 /* One shape of the target workload with its share of the tasks. num is 0 for a CPU-only shape; milli is per GPU. */
 typedef struct {
-  int64_t cpu_milli;
-  int32_t milli;
-  int32_t num;
-  uint32_t models;
-  uint32_t unused;
-  double share;
+    int64_t cpu_milli;
+    int32_t milli;
+    int32_t num;
+    uint32_t models;
+    uint32_t unused;
+    double share;
 } aliquot_target;
 
 /* amount[i] = expected idle milli-GPU of nodes[i] that the next pod of the target workload cannot use: the classes
@@ -78,21 +78,21 @@ ALIQUOT_API void aliquot_fgd_scores(const aliquot_view *view, const aliquot_targ
 
 /* One future arrival of a sequence. */
 typedef struct {
-  int32_t cpu_milli;
-  int32_t worth_milli; /* what it adds when it is placed, all its GPUs together */
-  int16_t need_milli;  /* of the shared device: compute or memory, whichever is the larger part; 0 none */
-  int16_t whole;
-  uint32_t models;
+    int32_t cpu_milli;
+    int32_t worth_milli; /* what it adds when it is placed, all its GPUs together */
+    int16_t need_milli;  /* of the shared device: compute or memory, whichever is the larger part; 0 none */
+    int16_t whole;
+    uint32_t models;
 } aliquot_visit;
 
 /* A place for a pod of several GPUs, with the price of losing one. */
 typedef struct {
-  double gpus;
-  double cpu_milli;  /* 0: asks none */
-  double memory_mib; /* 0: asks none */
-  double price;      /* milli-GPU per slot */
-  uint32_t models;
-  uint32_t unused;
+    double gpus;
+    double cpu_milli;  /* 0: asks none */
+    double memory_mib; /* 0: asks none */
+    double price;      /* milli-GPU per slot */
+    uint32_t models;
+    uint32_t unused;
 } aliquot_slot;
 
 typedef struct aliquot_future aliquot_future;

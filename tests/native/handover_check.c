@@ -63,18 +63,10 @@ static void *play(void *argument)
         uint32_t epoch = gpu->answers;
         usleep(rand_r(&gpu->seed) % 60);
         switch (rand_r(&gpu->seed) % 6) {
-        case 0:
-            say(gpu, ALIQUOT_MSG_WANT, 0);
-            break;
-        case 1:
-            say(gpu, ALIQUOT_MSG_DRAINED, epoch - 1);
-            break;
-        case 2:
-            say(gpu, ALIQUOT_MSG_RESERVE, epoch);
-            break;
-        default:
-            say(gpu, ALIQUOT_MSG_WANT, 0);
-            usleep(rand_r(&gpu->seed) % 40);
+        case 0: say(gpu, ALIQUOT_MSG_WANT, 0); break;
+        case 1: say(gpu, ALIQUOT_MSG_DRAINED, epoch - 1); break;
+        case 2: say(gpu, ALIQUOT_MSG_RESERVE, epoch); break;
+        default: say(gpu, ALIQUOT_MSG_WANT, 0); usleep(rand_r(&gpu->seed) % 40);
         }
         say(gpu, ALIQUOT_MSG_DRAINED, epoch);
     }
@@ -85,15 +77,15 @@ static struct handover_prepared prepared_for(struct gpu *gpu)
 {
     aliquot_page *next = &gpu->pages[1 - gpu->holder];
     return (struct handover_prepared){.next_page = next,
-                                  .quota_ns = QUOTA_NS,
-                                  .until_ns = handover_now_ns() + FAR_NS,
-                                  .until_wanting_ns = handover_now_ns() + FAR_NS,
-                                  .socket = gpu->arbiter,
-                                  .slot = SLOT,
-                                  .answer = ALIQUOT_MSG_DRAINED,
-                                  .first_epoch = gpu->epoch,
-                                  .last_epoch = gpu->epoch,
-                                  .next_epoch = gpu->epoch + 1};
+                                      .quota_ns = QUOTA_NS,
+                                      .until_ns = handover_now_ns() + FAR_NS,
+                                      .until_wanting_ns = handover_now_ns() + FAR_NS,
+                                      .socket = gpu->arbiter,
+                                      .slot = SLOT,
+                                      .answer = ALIQUOT_MSG_DRAINED,
+                                      .first_epoch = gpu->epoch,
+                                      .last_epoch = gpu->epoch,
+                                      .next_epoch = gpu->epoch + 1};
 }
 
 static int granted(struct gpu *gpu)

@@ -23,6 +23,7 @@ static const char PTX[] =
     ".reg .b64 %rd<5>;\nld.param.u64 %rd1, [ns];\nmov.u64 %rd2, %globaltimer;\nL:\nmov.u64 %rd3, %globaltimer;\n"
     "sub.u64 %rd4, %rd3, %rd2;\nsetp.lt.u64 %p1, %rd4, %rd1;\n@%p1 bra L;\nret;\n}\n";
 
+/* clang-format off */
 #define CALLS(X) \
     X(cuInit, unsigned) X(cuDeviceGet, int *, int) X(cuDevicePrimaryCtxRetain, void **, int) X(cuCtxSetCurrent, void *) \
     X(cuCtxCreate_v2, void **, unsigned, int) X(cuCtxDestroy_v2, void *) X(cuCtxSynchronize, void) \
@@ -44,6 +45,7 @@ static const char PTX[] =
     X(cuStreamEndCapture, void *, void **) X(cuGraphInstantiateWithFlags, void **, void *, uint64_t) \
     X(cuGraphLaunch, void *, void *) X(cuGraphExecDestroy, void *) X(cuGraphDestroy, void *) \
     X(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)
+/* clang-format on */
 #define POINTER(name, ...) static int (*name)(__VA_ARGS__);
 CALLS(POINTER)
 
@@ -74,10 +76,7 @@ static void launch(void *function, uint64_t ns, void *stream)
     CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
 }
 
-static unsigned pick(struct worker *self, unsigned below)
-{
-    return (unsigned)rand_r(&self->seed) % below;
-}
+static unsigned pick(struct worker *self, unsigned below) { return (unsigned)rand_r(&self->seed) % below; }
 
 /* Sizes on both sides of what the driver rounds to. */
 static size_t some_bytes(struct worker *self)
@@ -261,10 +260,11 @@ static struct {
     void (*run)(struct worker *);
     int wanted;
     _Atomic uint64_t done;
-} kinds[] = {{"linear", linear, 1, 0}, {"ordered", ordered, 1, 0},   {"pool", pool, 1, 0},         {"array", array, 1, 0},
-             {"managed", managed, 1, 0}, {"mipmaps", mipmaps, 1, 0},
-             {"mapped", mapped, 1, 0}, {"module", module, 1, 0},     {"launches", launches, 1, 0}, {"streams", streams, 1, 0},
-             {"graphs", graphs, 1, 0}, {"contexts", contexts, 1, 0}, {"view", view, 1, 0}};
+} kinds[] = {{"linear", linear, 1, 0},   {"ordered", ordered, 1, 0}, {"pool", pool, 1, 0},
+             {"array", array, 1, 0},     {"managed", managed, 1, 0}, {"mipmaps", mipmaps, 1, 0},
+             {"mapped", mapped, 1, 0},   {"module", module, 1, 0},   {"launches", launches, 1, 0},
+             {"streams", streams, 1, 0}, {"graphs", graphs, 1, 0},   {"contexts", contexts, 1, 0},
+             {"view", view, 1, 0}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static void *work(void *argument)

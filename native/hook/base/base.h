@@ -118,10 +118,7 @@ static inline int cancel_not_now(void)
     return before;
 }
 
-static inline void cancel_as_before(const int *before)
-{
-    pthread_setcancelstate(*before, NULL);
-}
+static inline void cancel_as_before(const int *before) { pthread_setcancelstate(*before, NULL); }
 
 /* Own driver calls on a thread of the program: invisible to captures. Takes and returns the mode to be restored. */
 static inline int quietly(int mode)

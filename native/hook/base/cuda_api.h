@@ -109,9 +109,7 @@ struct launch_params {
     void **params;
 };
 
-struct mem_location {
-    int type, id;
-};
+struct mem_location { int type, id; };
 
 struct allocation_prop {
     int type, handle_types;
@@ -184,9 +182,7 @@ struct array_requirements {
     unsigned reserved[4];
 };
 
-struct nvml_memory {
-    unsigned long long total, free, used;
-};
+struct nvml_memory { unsigned long long total, free, used; };
 
 struct nvml_memory_v2 {
     unsigned version;
@@ -233,9 +229,7 @@ struct nvml_processes_usage {
     struct nvml_process_usage *rows;
 };
 
-struct nvml_utilization {
-    unsigned gpu, memory;
-};
+struct nvml_utilization { unsigned gpu, memory; };
 
 struct nvml_sample {
     unsigned long long at_us;

@@ -21,10 +21,7 @@ struct object {
     const uint32_t *gnu_hash, *sysv_hash;
 };
 
-static const void *at(ElfW(Addr) base, ElfW(Addr) value)
-{
-    return (const void *)(value < base ? base + value : value);
-}
+static const void *at(ElfW(Addr) base, ElfW(Addr) value) { return (const void *)(value < base ? base + value : value); }
 
 static bool open_object(const struct dl_phdr_info *info, struct object *out)
 {
@@ -85,8 +82,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *unused)
         if (!aliquot_true_dlsym && strcmp(name, "dlsym") == 0)
             aliquot_true_dlsym = (void *(*)(void *, const char *))(info->dlpi_addr + symbol->st_value);
         if (!aliquot_true_dlvsym && strcmp(name, "dlvsym") == 0)
-            aliquot_true_dlvsym =
-                (void *(*)(void *, const char *, const char *))(info->dlpi_addr + symbol->st_value);
+            aliquot_true_dlvsym = (void *(*)(void *, const char *, const char *))(info->dlpi_addr + symbol->st_value);
     }
     return aliquot_true_dlsym && aliquot_true_dlvsym;
 }
@@ -124,10 +120,7 @@ static CUresult broken_cuda(void) { return CUDA_ERROR_SYSTEM_NOT_READY; }
 static CUresult absent_nvml(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
 static CUresult broken_nvml(void) { return NVML_ERROR_LIBRARY_NOT_FOUND; }
 
-bool real_is_nvml(const char *name)
-{
-    return name[0] == 'n';
-}
+bool real_is_nvml(const char *name) { return name[0] == 'n'; }
 
 void *real_library(bool nvml)
 {

@@ -11,7 +11,8 @@ void say_unreached(void)
 {
     static _Atomic int said;
     if (!atomic_exchange(&said, 1))
-        dprintf(STDERR_FILENO, "aliquot: no arbiter answers at %s; tenant %s has no share and no memory until one does\n",
+        dprintf(STDERR_FILENO,
+                "aliquot: no arbiter answers at %s; tenant %s has no share and no memory until one does\n",
                 aliquot_conf.socket, aliquot_conf.tenant);
 }
 
@@ -19,9 +20,11 @@ void say_crowded(unsigned most)
 {
     static _Atomic int said;
     if (!atomic_exchange(&said, 1))
-        dprintf(STDERR_FILENO,
-                "aliquot: %u processes of tenant %s use its GPU, and no more may; process %d has no share and no memory until "
-                "one of them ends\n", most, aliquot_conf.tenant, getpid());
+        dprintf(
+            STDERR_FILENO,
+            "aliquot: %u processes of tenant %s use its GPU, and no more may; process %d has no share and no memory until "
+            "one of them ends\n",
+            most, aliquot_conf.tenant, getpid());
 }
 
 void say_refused(enum refused what, int fault)
@@ -29,10 +32,13 @@ void say_refused(enum refused what, int fault)
     static const struct {
         const char *tried, *without;
     } words[] = {
-        [REFUSED_THREAD] = {"start a thread", "its tenant gives the GPU back only when the program itself waits for its work, and "
+        [REFUSED_THREAD] = {"start a thread",
+                            "its tenant gives the GPU back only when the program itself waits for its work, and "
                             "its neighbours wait until then; allow it more threads (ulimit -u, pids.max)"},
-        [REFUSED_FORK] = {"watch for forks", "a child that it forks disturbs it, unless it executes another program at once"},
-        [REFUSED_EXIT] = {"watch for the end of the program", "that may crash in the driver; its results are not concerned"},
+        [REFUSED_FORK] = {"watch for forks",
+                          "a child that it forks disturbs it, unless it executes another program at once"},
+        [REFUSED_EXIT] = {"watch for the end of the program",
+                          "that may crash in the driver; its results are not concerned"},
         [REFUSED_KEY] = {"watch for the ends of threads", "memory of the hook's is lost with each thread that ends"},
     };
     static _Atomic int said[sizeof words / sizeof *words];

@@ -104,10 +104,11 @@ static const struct version_row *row_of(const char *name, int version, bool own,
 static bool confirmed(const struct version_row *row, void *pointer, unsigned long long flags)
 {
     void *fn = NULL;
-    CUresult result = REAL(cuGetProcAddress_v2, const char *, void **, int, unsigned long long, int *)(
-        row->name, &fn, row->version, flags, &(int){0});
+    CUresult result = REAL(cuGetProcAddress_v2, const char *, void **, int, unsigned long long,
+                           int *)(row->name, &fn, row->version, flags, &(int){0});
     if (result != CUDA_SUCCESS)
-        result = REAL(cuGetProcAddress, const char *, void **, int, unsigned long long)(row->name, &fn, row->version, flags);
+        result = REAL(cuGetProcAddress, const char *, void **, int, unsigned long long)(row->name, &fn, row->version,
+                                                                                        flags);
     return result == CUDA_SUCCESS && fn == pointer;
 }
 
@@ -150,8 +151,8 @@ CUresult on_get_proc_address(enum aliquot_symbol symbol, const char *name, void 
 CUresult on_get_proc_address_v2(enum aliquot_symbol symbol, const char *name, void **fn, int version,
                                 unsigned long long flags, int *status)
 {
-    CUresult result =
-        REAL_AT(symbol, const char *, void **, int, unsigned long long, int *)(name, fn, version, flags, status);
+    CUresult result = REAL_AT(symbol, const char *, void **, int, unsigned long long, int *)(name, fn, version, flags,
+                                                                                             status);
     if (result == CUDA_SUCCESS)
         route(name, fn, version, flags);
     return result;

@@ -31,7 +31,7 @@ static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER, link_lock = PTHRE
                        revive_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int link_fd = -1;
 static _Atomic unsigned crowded; /* refusals in a row of one process too many */
-static _Atomic int reviver; /* the thread that may speak while the slots are attached again */
+static _Atomic int reviver;      /* the thread that may speak while the slots are attached again */
 static _Atomic uint64_t next_try_ns, sequence, boot_id, features, reported;
 
 static struct {
@@ -66,10 +66,7 @@ static void link_drop(void)
     pthread_mutex_unlock(&link_lock);
 }
 
-bool link_crowded(void)
-{
-    return atomic_load(&crowded) != 0;
-}
+bool link_crowded(void) { return atomic_load(&crowded) != 0; }
 
 static void note_crowded(const aliquot_message *refusal)
 {
@@ -89,10 +86,7 @@ static bool may_speak(void)
 
 /* With link_lock held, which may have been waited for while another thread made a new connection: that is the reviver's
  * until all is attached. */
-static int link_to_speak_on(void)
-{
-    return may_speak() ? link_open() : -1;
-}
+static int link_to_speak_on(void) { return may_speak() ? link_open() : -1; }
 
 bool link_alive(void)
 {
@@ -110,10 +104,7 @@ bool link_alive(void)
     return alive;
 }
 
-bool link_shares(void)
-{
-    return atomic_load(&features) & ALIQUOT_WELCOME_SHARE;
-}
+bool link_shares(void) { return atomic_load(&features) & ALIQUOT_WELCOME_SHARE; }
 
 bool link_send(const aliquot_message *message)
 {
@@ -135,7 +126,8 @@ static bool receive(int fd, aliquot_message *answer, int *passed)
         struct cmsghdr align;
     } control;
     struct iovec part = {answer, sizeof *answer};
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t got;
     bool reset = false; /* the arbiter has hung up; what it said before comes after this */
     do {
@@ -330,7 +322,8 @@ bool slot_attach(struct slot *slot)
         return false;
     if (!atomic_exchange(&slot->link.launches, 1) || state == SLOT_KNOWN || state == SLOT_VIEWED) {
         state = attach_from(slot, state);
-        aliquot_above.slot_is_attached(slot); /* a process that may hold the token must be able to answer when it is revoked */
+        aliquot_above.slot_is_attached(
+            slot); /* a process that may hold the token must be able to answer when it is revoked */
     }
     if (state == SLOT_HELD)
         cpu_bind();
@@ -374,10 +367,7 @@ struct slot *slot_at(unsigned index)
     return index < atomic_load_explicit(&slot_count, memory_order_acquire) ? &slots[index] : NULL;
 }
 
-struct slot *slot_of_uuid(const uint8_t uuid[16])
-{
-    return add_slot(uuid, -1);
-}
+struct slot *slot_of_uuid(const uint8_t uuid[16]) { return add_slot(uuid, -1); }
 
 struct slot *slot_of_device(int device)
 {

@@ -29,15 +29,15 @@ struct link {
 
 /* What the layers above do when something happens below them; entry/layers.c has who does. */
 struct above {
-    void (*slot_is_made)(struct slot *slot);                      /* before anything else sees it */
-    void (*process_speaks)(void);                                 /* before the first connection is made */
-    void (*page_is_opening)(struct slot *slot, uint32_t word);    /* the lock held, before it is to be seen */
-    void (*page_is_open)(void);                                   /* likewise, after */
-    void (*arbiter_is_new)(struct slot *slot);                    /* attached again, the lock held */
-    void (*slot_is_attached)(struct slot *slot);                  /* to launch and allocate, or that was tried */
+    void (*slot_is_made)(struct slot *slot);                           /* before anything else sees it */
+    void (*process_speaks)(void);                                      /* before the first connection is made */
+    void (*page_is_opening)(struct slot *slot, uint32_t word);         /* the lock held, before it is to be seen */
+    void (*page_is_open)(void);                                        /* likewise, after */
+    void (*arbiter_is_new)(struct slot *slot);                         /* attached again, the lock held */
+    void (*slot_is_attached)(struct slot *slot);                       /* to launch and allocate, or that was tried */
     void (*helper_looks)(struct slot *slot, const aliquot_page *page); /* in each round of the helper */
-    void (*capture_is_abandoned)(const void *graph);              /* its stream or context has ended */
-    uint64_t (*memory_is_scarce)(struct slot *slot);              /* the books held alone; the bytes yet to come */
+    void (*capture_is_abandoned)(const void *graph);                   /* its stream or context has ended */
+    uint64_t (*memory_is_scarce)(struct slot *slot);                   /* the books held alone; the bytes yet to come */
 };
 extern HIDDEN const struct above aliquot_above;
 
@@ -60,10 +60,7 @@ void link_report(void);
 bool link_report_longest(const struct slot *slot, uint64_t longest_ns);
 void link_after_fork(void);
 
-static inline uint32_t page_word(const aliquot_page *page)
-{
-    return __atomic_load_n(&page->word, __ATOMIC_ACQUIRE);
-}
+static inline uint32_t page_word(const aliquot_page *page) { return __atomic_load_n(&page->word, __ATOMIC_ACQUIRE); }
 static inline uint64_t page_deadline(const aliquot_page *page)
 {
     return __atomic_load_n(&page->deadline_ns, __ATOMIC_ACQUIRE);

@@ -7,20 +7,37 @@
 #include "memory/charge.h"
 
 #define ROW_BYTES 512
-#define BLOCK_ROWS 8     /* the lowest block of rows */
-#define BLOCKS_MOST 16   /* blocks on top of each other in one group */
+#define BLOCK_ROWS 8   /* the lowest block of rows */
+#define BLOCKS_MOST 16 /* blocks on top of each other in one group */
 #define LAYERS_MOST 32
 
-enum { BC1 = 0x91, BC1_SRGB, BC4_UNORM = 0x97, BC4_SNORM, BC7_SRGB = 0x9e, PLANAR = 0x9f, PLANAR_END = 0xbf,
-       PACKED8 = 0xc0, PACKED16 = 0xc3, PACKED8_SIGNED = 0xc6, PACKED16_SIGNED = 0xc9, PACKED_END = 0xcb };
+enum {
+    BC1 = 0x91,
+    BC1_SRGB,
+    BC4_UNORM = 0x97,
+    BC4_SNORM,
+    BC7_SRGB = 0x9e,
+    PLANAR = 0x9f,
+    PLANAR_END = 0xbf,
+    PACKED8 = 0xc0,
+    PACKED16 = 0xc3,
+    PACKED8_SIGNED = 0xc6,
+    PACKED16_SIGNED = 0xc9,
+    PACKED_END = 0xcb
+};
 
 /* Bytes of one channel of one element. */
 static uint64_t channel_bytes(int format)
 {
     switch (format) {
-    case 0x01: case 0x08: return 1;
-    case 0x02: case 0x09: case 0x10: return 2;
-    case 0x03: case 0x0a: case 0x20: return 4;
+    case 0x01:
+    case 0x08: return 1;
+    case 0x02:
+    case 0x09:
+    case 0x10: return 2;
+    case 0x03:
+    case 0x0a:
+    case 0x20: return 4;
     }
     if (format >= PACKED8 && format <= PACKED_END)
         return format < PACKED16 || (format >= PACKED8_SIGNED && format < PACKED16_SIGNED) ? 1 : 2;
@@ -33,10 +50,7 @@ static bool looks_wrong(uint64_t width, int format, unsigned channels)
     return !width || !known || (channels != 1 && channels != 2 && channels != 4);
 }
 
-static uint64_t times(uint64_t a, uint64_t b)
-{
-    return b && a > UINT64_MAX / b ? UINT64_MAX : a * b;
-}
+static uint64_t times(uint64_t a, uint64_t b) { return b && a > UINT64_MAX / b ? UINT64_MAX : a * b; }
 
 /* `count` in groups of a power of two, up to `most`, that is no more than twice too large. */
 static uint64_t grouped(uint64_t count, uint64_t most)
@@ -63,14 +77,9 @@ static uint64_t bytes_of(uint64_t width, uint64_t height, uint64_t depth, int fo
     return times(times(round_up(times(width, element), ROW_BYTES), rows), layers);
 }
 
-struct cost {
-    uint64_t whole, shared; /* pages of its own, and bytes of a page that it shares */
-};
+struct cost { uint64_t whole, shared; /* pages of its own, and bytes of a page that it shares */ };
 
-static uint64_t sum(uint64_t a, uint64_t b)
-{
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
+static uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
 
 static void add(struct cost *cost, uint64_t bytes)
 {
@@ -94,8 +103,12 @@ static CUresult end(CUresult result, struct slot *slot, void **array, const stru
 {
     if (!slot || result != CUDA_SUCCESS)
         return charge_end(result, slot, LEDGER_ARRAY, 0, cost->whole + (cost->shared ? PAGE_BYTES : 0));
-    charge_enter((struct ledger_entry){.kind = LEDGER_ARRAY, .key = (uintptr_t)*array, .slot = slot,
-                                       .bytes = cost->whole, .other = charge_owner, .refs = 1,
+    charge_enter((struct ledger_entry){.kind = LEDGER_ARRAY,
+                                       .key = (uintptr_t)*array,
+                                       .slot = slot,
+                                       .bytes = cost->whole,
+                                       .other = charge_owner,
+                                       .refs = 1,
                                        .page = cost->shared ? block_join(slot, cost->shared) : 0});
     pthread_rwlock_unlock(&slot->memory.books);
     return result;
@@ -117,12 +130,13 @@ static CUresult end(CUresult result, struct slot *slot, void **array, const stru
             add(&cost, bytes_of(desc->width, desc->height, deep, desc->format, desc->channels));                       \
         if (!begin(slot, &cost))                                                                                       \
             REFUSE(wrong_shape(desc->width, desc->height, deep, kind),                                                 \
-                   (REAL_AT(symbol, void **, const struct type *)(array, desc)), REAL(cuArrayDestroy, void *)(*array)); \
+                   (REAL_AT(symbol, void **, const struct type *)(array, desc)),                                       \
+                   REAL(cuArrayDestroy, void *)(*array));                                                              \
         return end(REAL_AT(symbol, void **, const struct type *)(array, desc), slot, array, &cost);                    \
     }
 CREATE(on_array_create, array_v2, false, 0, 0)
 CREATE(on_array_create_v1, array_v1, false, 0, 0)
-CREATE(on_array3d_create, array3d_v2, desc->flags & (ARRAY_SPARSE | ARRAY_DEFERRED), desc->depth, desc->flags)
+CREATE(on_array3d_create, array3d_v2, desc->flags &(ARRAY_SPARSE | ARRAY_DEFERRED), desc->depth, desc->flags)
 CREATE(on_array3d_create_v1, array3d_v1, false, desc->depth, desc->flags)
 
 /* The levels one after another. */
@@ -130,8 +144,8 @@ static void add_levels(struct cost *cost, const struct array3d_v2 *desc, unsigne
 {
     for (unsigned level = 0; level < levels && level < 32; level++) {
         uint64_t width = desc->width >> level, height = desc->height >> level, depth = desc->depth >> level;
-        add(cost, bytes_of(width ? width : 1, desc->height && !height ? 1 : height, depth, desc->format,
-                           desc->channels));
+        add(cost,
+            bytes_of(width ? width : 1, desc->height && !height ? 1 : height, depth, desc->format, desc->channels));
     }
 }
 
@@ -144,7 +158,8 @@ CUresult on_mipmap_create(enum aliquot_symbol symbol, void **array, const struct
                  (REAL_AT(symbol, void **, const struct array3d_v2 *, unsigned)(array, desc, levels)),
                  REAL(cuMipmappedArrayDestroy, void *)(*array));
     if (pays)
-        ANSWER_WITHOUT_CONTEXT(slot, (REAL_AT(symbol, void **, const struct array3d_v2 *, unsigned)(array, desc, levels)),
+        ANSWER_WITHOUT_CONTEXT(slot,
+                               (REAL_AT(symbol, void **, const struct array3d_v2 *, unsigned)(array, desc, levels)),
                                REAL(cuMipmappedArrayDestroy, void *)(*array));
     if (slot)
         add_levels(&cost, desc, levels);

@@ -83,8 +83,12 @@ static bool allocate(struct pool *pool, struct request *ask, bool alone)
     if (ask->result == CUDA_SUCCESS) {
         uint64_t taken = after > before + need ? after - before : need; /* as the pool counts what is in use */
         atomic_fetch_add(&pool->living, taken);
-        charge_enter((struct ledger_entry){.kind = LEDGER_ASYNC, .key = *ask->ptr, .slot = pool->slot, .bytes = taken,
-                                           .other = (uintptr_t)pool, .refs = 1});
+        charge_enter((struct ledger_entry){.kind = LEDGER_ASYNC,
+                                           .key = *ask->ptr,
+                                           .slot = pool->slot,
+                                           .bytes = taken,
+                                           .other = (uintptr_t)pool,
+                                           .refs = 1});
     }
     return true;
 }
@@ -139,7 +143,8 @@ CUresult on_mem_alloc_async(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t
 {
     struct slot *slot = stream_slot(stream);
     bool own = symbol == SYM_cuMemAllocAsync_ptsz;
-    struct request ask = {own ? SYM_cuMemAllocFromPoolAsync_ptsz : SYM_cuMemAllocFromPoolAsync, ptr, bytes, NULL, stream, 0};
+    struct request ask = {
+        own ? SYM_cuMemAllocFromPoolAsync_ptsz : SYM_cuMemAllocFromPoolAsync, ptr, bytes, NULL, stream, 0};
     struct capturing into;
     if (!slot && ptr && bytes && !captured(stream, own, &into))
         ANSWER_WITHOUT_CONTEXT(slot, (REAL_AT(symbol, CUdeviceptr *, size_t, void *)(ptr, bytes, stream)),

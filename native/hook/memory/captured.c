@@ -58,8 +58,7 @@ static CUresult began(CUresult result, unsigned locks, void *origin, void *graph
 void graph_abandoned(const void *graph)
 {
     pthread_mutex_lock(&abandoned_lock);
-    if (abandoned_count < MAX_ABANDONED &&
-        ledger_take(LEDGER_GRAPH, (uintptr_t)graph, &abandoned[abandoned_count]))
+    if (abandoned_count < MAX_ABANDONED && ledger_take(LEDGER_GRAPH, (uintptr_t)graph, &abandoned[abandoned_count]))
         abandoned_count++;
     pthread_mutex_unlock(&abandoned_lock);
 }
@@ -80,10 +79,7 @@ void captures_abandoned(void)
     }
 }
 
-static bool take_name(void *graph, void *name)
-{
-    return ledger_take(LEDGER_GRAPH, (uintptr_t)graph, name);
-}
+static bool take_name(void *graph, void *name) { return ledger_take(LEDGER_GRAPH, (uintptr_t)graph, name); }
 
 /* `name`: what was taken out of the graph that is being captured there, before the driver may give the handle to another. */
 static CUresult ended(CUresult result, void *origin, const struct ledger_entry *name)
@@ -123,7 +119,7 @@ CUresult on_begin_capture_to_graph(enum aliquot_symbol symbol, void *stream, voi
 {
     unsigned locks = begins(stream);
     CUresult result = REAL_AT(symbol, void *, void *, const void *, const void *, size_t, int)(stream, graph, deps,
-                                                                                                edges, count, mode);
+                                                                                               edges, count, mode);
     return began(result, locks, origin_of(symbol, stream), NULL);
 }
 

@@ -19,10 +19,7 @@ static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
 {
     return bytes > UINT64_MAX - (unit - 1) ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
 }
-static inline uint64_t granules(uint64_t bytes)
-{
-    return round_up(bytes, 512);
-}
+static inline uint64_t granules(uint64_t bytes) { return round_up(bytes, 512); }
 
 /* lease.c: false = over the limit. MEMORY_AT_HAND: only what is leased already. */
 enum memory_how { MEMORY_ASK, MEMORY_AT_HAND };
@@ -79,7 +76,7 @@ CUresult charge_freed(CUresult result, bool known, const struct ledger_entry *en
  * undone, and asked for again of the GPU that pays. */
 #define ANSWER_WITHOUT_CONTEXT(slot, forward, undo)                                                                    \
     while (charge_undecided(&(slot)))                                                                                  \
-        ANSWER_WRONG(true, forward, undo)
+    ANSWER_WRONG(true, forward, undo)
 
 /* There is no room; what the driver refuses in any case is its to answer. */
 #define REFUSE(wrong, forward, undo)                                                                                   \
@@ -117,9 +114,7 @@ uint64_t graphs_reclaim(struct slot *slot);
 uint64_t later_reclaim(const struct slot *slot);
 /* charge_begin for memory of graphs, and what follows an allocation that was captured. */
 bool graph_begin(struct slot *slot, uint64_t bytes);
-struct capturing {
-    void *stream, *graph;
-};
+struct capturing { void *stream, *graph; };
 CUresult graph_captured_alloc(CUresult result, struct slot *slot, const struct capturing *into, uint64_t bytes,
                               const CUdeviceptr *ptr);
 void graph_freed(CUdeviceptr ptr);
@@ -129,10 +124,7 @@ void shared_reclaim(void); /* share.c */
 extern _Atomic bool shares_are_kept; /* some memory, by descriptors alone */
 /* Something was freed: the next completion point looks. */
 extern HIDDEN _Atomic int memory_freed;
-static inline void reclaim_later(void)
-{
-    atomic_store_explicit(&memory_freed, 1, memory_order_relaxed);
-}
+static inline void reclaim_later(void) { atomic_store_explicit(&memory_freed, 1, memory_order_relaxed); }
 /* reclaim.c */
 uint64_t reclaim(struct slot *slot);
 void reclaim_now(void); /* as at a completion point, if anything was freed */

@@ -14,13 +14,14 @@
 #define LOST_NS 20000000ull           /* between two looks at what is in use though its graph is gone */
 #define LOST_MOST 256                 /* pointers in one look; those beyond stay charged */
 
-static _Atomic uint64_t numbers = 1ull << 63; /* no handle looks like that */
+static _Atomic uint64_t numbers = 1ull << 63;            /* no handle looks like that */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* what a slot is charged for graphs, living and gone */
 
 /* What living graphs may make the device reserve, with `more` bytes of them; with the lock held. */
 static uint64_t graphs_cost(const struct slot *slot, uint64_t more)
 {
-    uint64_t has = slot->memory.graphs.bytes + slot->memory.graphs.lost, bytes = more > UINT64_MAX - has ? UINT64_MAX : has + more;
+    uint64_t has = slot->memory.graphs.bytes + slot->memory.graphs.lost,
+             bytes = more > UINT64_MAX - has ? UINT64_MAX : has + more;
     return round_up(bytes, slot->memory.graphs.step ? slot->memory.graphs.step : GRAPH_STEP_MOST);
 }
 
@@ -125,7 +126,8 @@ static bool take_more(struct slot *slot, bool alone, void *with)
     uint64_t bytes = *(uint64_t *)with;
     (void)alone;
     pthread_mutex_lock(&lock);
-    uint64_t cost = graphs_cost(slot, bytes), charge = cost > slot->memory.graphs.charge ? cost : slot->memory.graphs.charge;
+    uint64_t cost = graphs_cost(slot, bytes),
+             charge = cost > slot->memory.graphs.charge ? cost : slot->memory.graphs.charge;
     bool good = memory_reserve(slot, charge - slot->memory.graphs.charge, MEMORY_ASK);
     if (good) {
         slot->memory.graphs.charge = charge;
@@ -135,14 +137,9 @@ static bool take_more(struct slot *slot, bool alone, void *with)
     return good;
 }
 
-bool graph_begin(struct slot *slot, uint64_t bytes)
-{
-    return !slot || charge_try(slot, bytes, take_more, &bytes);
-}
+bool graph_begin(struct slot *slot, uint64_t bytes) { return !slot || charge_try(slot, bytes, take_more, &bytes); }
 
-struct ended {
-    uint64_t number, bytes;
-};
+struct ended { uint64_t number, bytes; };
 
 static void lose(struct ledger_entry *entry, void *with)
 {
@@ -188,8 +185,10 @@ static void enter(void *graph, struct slot *slot, uint64_t bytes, CUdeviceptr pt
     bool known = ledger_get(LEDGER_GRAPH, (uintptr_t)graph, &name) &&
                  ledger_change(LEDGER_GRAPH, name.other, 0, bytes, &body) != LEDGER_NONE;
     uint64_t number = known ? name.other : atomic_fetch_add(&numbers, 1);
-    ledger_put((struct ledger_entry){.kind = LEDGER_NODE, .key = ptr, .slot = slot, .bytes = bytes, .other = number,
-                                     .refs = 1}, NULL);
+    ledger_put(
+        (struct ledger_entry){
+            .kind = LEDGER_NODE, .key = ptr, .slot = slot, .bytes = bytes, .other = number, .refs = 1},
+        NULL);
     if (!known) {
         ledger_put((struct ledger_entry){.kind = LEDGER_GRAPH, .key = number, .slot = slot, .bytes = bytes, .refs = 1},
                    NULL);
@@ -247,7 +246,8 @@ CUresult on_graph_add_alloc(enum aliquot_symbol symbol, void **node, void *graph
     CUresult result;
     if (!node_begin(&slot, bytes, &place, params, &result))
         return result;
-    result = REAL_AT(symbol, void **, void *, const void *, size_t, struct alloc_node *)(node, graph, deps, count, params);
+    result = REAL_AT(symbol, void **, void *, const void *, size_t, struct alloc_node *)(node, graph, deps, count,
+                                                                                         params);
     return added(result, slot, graph, bytes, slot ? params->ptr : 0);
 }
 
@@ -256,9 +256,7 @@ static struct slot *any_node_slot(const struct node_params *params)
     return params && params->type == NODE_MEM_ALLOC ? node_slot(&params->alloc) : NULL;
 }
 
-struct moved {
-    uint64_t from, to;
-};
+struct moved { uint64_t from, to; };
 
 static void follow(struct ledger_entry *entry, void *with)
 {
@@ -297,7 +295,8 @@ CUresult on_graph_add_node(enum aliquot_symbol symbol, void **node, void *graph,
     CUresult result;
     if (!node_begin(&slot, bytes, &place, &params->alloc, &result))
         return result;
-    result = REAL_AT(symbol, void **, void *, const void *, size_t, struct node_params *)(node, graph, deps, count, params);
+    result = REAL_AT(symbol, void **, void *, const void *, size_t, struct node_params *)(node, graph, deps, count,
+                                                                                          params);
     adopted(result, graph, params);
     return added(result, slot, graph, bytes, slot ? params->alloc.ptr : 0);
 }
@@ -311,8 +310,8 @@ CUresult on_graph_add_node_v2(enum aliquot_symbol symbol, void **node, void *gra
     CUresult result;
     if (!node_begin(&slot, bytes, &place, &params->alloc, &result))
         return result;
-    result = REAL_AT(symbol, void **, void *, const void *, const void *, size_t, struct node_params *)(
-        node, graph, deps, edges, count, params);
+    result = REAL_AT(symbol, void **, void *, const void *, const void *, size_t,
+                     struct node_params *)(node, graph, deps, edges, count, params);
     adopted(result, graph, params);
     return added(result, slot, graph, bytes, slot ? params->alloc.ptr : 0);
 }

@@ -13,9 +13,6 @@
 #define FATBIN_WRAPPER "\xb1\x43\x62\x46" /* points to a fat binary, 8 bytes on */
 #define FATBIN "\x50\xed\x55\xba"
 
-static inline bool image_begins(const char *image, const char *number)
-{
-    return strncmp(image, number, SELFMAG) == 0;
-}
+static inline bool image_begins(const char *image, const char *number) { return strncmp(image, number, SELFMAG) == 0; }
 
 #endif

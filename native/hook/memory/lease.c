@@ -11,8 +11,8 @@
 
 #define NAP_NS 20000000
 #define SHORT_NAP_NS 1000000
-#define CONTENDED_NS 500000000ull  /* a process that does not answer, a stopped one say, is waited for this long */
-#define IDLE_NS 1000000000ull      /* a slab that nothing was taken of for this long goes back */
+#define CONTENDED_NS 500000000ull /* a process that does not answer, a stopped one say, is waited for this long */
+#define IDLE_NS 1000000000ull     /* a slab that nothing was taken of for this long goes back */
 #define RELEASE_EVERY_NS 10000000ull
 #define PATIENCE_NS 60000000000ull
 #define MESSAGE_NS 400000ull          /* half of what the arbiter reads of one process, 5000 a second, is for turns */
@@ -20,10 +20,7 @@
 #define MESSAGE_WAIT_NS 1000000000ull /* nothing sleeps for longer */
 
 /* With link.lock held: no more is unused than is leased. */
-static bool lease_is_valid(const struct slot *slot)
-{
-    return slot->memory.unused <= slot->memory.leased;
-}
+static bool lease_is_valid(const struct slot *slot) { return slot->memory.unused <= slot->memory.leased; }
 
 enum outcome { GRANTED, OVER, CONTENDED, UNANSWERED };
 
@@ -213,7 +210,9 @@ void context_release(struct slot *slot)
     pthread_mutex_lock(&slot->link.lock);
     if (slot->memory.contexts) {
         slot->memory.contexts--;
-        slot->memory.context_bytes -= slot->memory.context_bytes < slot->memory.context_each ? slot->memory.context_bytes : slot->memory.context_each;
+        slot->memory.context_bytes -= slot->memory.context_bytes < slot->memory.context_each
+                                          ? slot->memory.context_bytes
+                                          : slot->memory.context_each;
         aliquot_message back = {.type = ALIQUOT_MSG_RELEASE,
                                 .flags = ALIQUOT_RESERVE_CONTEXT,
                                 .gpu = slot->link.number,
@@ -233,8 +232,11 @@ bool memory_share(struct slot *slot, uint64_t object, uint64_t bytes, int fd, bo
     if (!link_shares() || fd < 0)
         return false;
     pthread_mutex_lock(&slot->link.lock); /* held until the number is entered: see memory_restore */
-    aliquot_message message = {.type = ALIQUOT_MSG_SHARE, .flags = exported ? ALIQUOT_SHARE_EXPORT : 0,
-                               .gpu = slot->link.number, .a = bytes, .b = (uint64_t)fd};
+    aliquot_message message = {.type = ALIQUOT_MSG_SHARE,
+                               .flags = exported ? ALIQUOT_SHARE_EXPORT : 0,
+                               .gpu = slot->link.number,
+                               .a = bytes,
+                               .b = (uint64_t)fd};
     bool known = atomic_load(&slot->link.state) == SLOT_HELD && ledger_get(LEDGER_OBJECT, object, &entry);
     message.c = known ? entry.page : 0;
     if (!known || !link_ask(&message, ALIQUOT_MSG_SHARED, NULL) || message.type != ALIQUOT_MSG_SHARED)
@@ -291,10 +293,7 @@ void memory_restore(struct slot *slot)
     CHECK(1, lease_is_valid(slot));
 }
 
-uint64_t memory_held(struct slot *slot)
-{
-    return slot->memory.leased - slot->memory.unused;
-}
+uint64_t memory_held(struct slot *slot) { return slot->memory.leased - slot->memory.unused; }
 
 /* What the tenant is charged on this GPU. The page is the arbiter's and knows of our slabs, not of our use of them; what
  * was given back and not yet heard of is heard of with its next answer, so a question is asked. */
@@ -318,8 +317,8 @@ bool memory_may_fit(struct slot *slot, uint64_t bytes, uint64_t coming)
 {
     const aliquot_page *page = atomic_load(&slot->link.page);
     uint64_t charged = page ? memory_charged(slot, page) : 0;
-    return page && (bytes <= coming || (page->memory_limit_bytes > charged &&
-                                        bytes - coming <= page->memory_limit_bytes - charged));
+    return page && (bytes <= coming ||
+                    (page->memory_limit_bytes > charged && bytes - coming <= page->memory_limit_bytes - charged));
 }
 
 void memory_denied(const struct slot *slot)

@@ -90,10 +90,7 @@ static bool ledger_is_valid(void)
     return entries == used && counted == used && used * 2 <= capacity;
 }
 
-static bool room(void)
-{
-    return used * 2 < capacity || grow();
-}
+static bool room(void) { return used * 2 < capacity || grow(); }
 
 static bool ends_with_context(uint32_t kind)
 {

@@ -23,15 +23,9 @@ static uint64_t device_bytes(int device)
     return REAL(cuDeviceTotalMem_v2, size_t *, int)(&bytes, device) == CUDA_SUCCESS ? bytes : UINT64_MAX;
 }
 
-static uint64_t times(uint64_t value, uint64_t by)
-{
-    return by && value > UINT64_MAX / by ? UINT64_MAX : value * by;
-}
+static uint64_t times(uint64_t value, uint64_t by) { return by && value > UINT64_MAX / by ? UINT64_MAX : value * by; }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* The driver may round: what it settled on is what counts. */
 static void settle(struct ledger_entry *entry, uint64_t had, uint64_t reserved, uint64_t by, int limit)
@@ -68,8 +62,11 @@ CUresult on_ctx_set_limit(enum aliquot_symbol symbol, int limit, size_t value)
         pthread_rwlock_unlock(&slot->memory.books);
         return result;
     }
-    struct ledger_entry entry = {.kind = LEDGER_LIMIT, .key = (uintptr_t)context + (unsigned)limit, .slot = slot,
-                                 .other = charge_owner, .refs = 1};
+    struct ledger_entry entry = {.kind = LEDGER_LIMIT,
+                                 .key = (uintptr_t)context + (unsigned)limit,
+                                 .slot = slot,
+                                 .other = charge_owner,
+                                 .refs = 1};
     ledger_take(LEDGER_LIMIT, entry.key, &entry);
     settle(&entry, had, reserved, by, limit);
     pthread_rwlock_unlock(&slot->memory.books);

@@ -51,7 +51,8 @@ static CUresult pitch_end(CUresult result, struct slot *slot, uint64_t guess, ui
             REAL(cuMemFree_v2, CUdeviceptr)(*ptr));                                                                    \
         if (!charge_begin(slot, guess))                                                                                \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
-        CUresult result = REAL_AT(symbol, pointer *, size *, size, size, unsigned)(ptr, pitch, width, height, element); \
+        CUresult result = REAL_AT(symbol, pointer *, size *, size, size, unsigned)(ptr, pitch, width, height,          \
+                                                                                   element);                           \
         bool good = result == CUDA_SUCCESS;                                                                            \
         return pitch_end(result, slot, guess, good ? *ptr : 0, good ? (uint64_t)*pitch * height : 0);                  \
     }
@@ -121,7 +122,8 @@ CUresult on_mem_free_async(enum aliquot_symbol symbol, CUdeviceptr ptr, void *st
     struct ledger_entry entry;
     bool own = symbol == SYM_cuMemFreeAsync_ptsz;
     if (capture_running() && stream_captures(stream, own))
-        return REAL_AT(symbol, CUdeviceptr, void *)(ptr, stream); /* a graph's, whose address another may just have had */
+        return REAL_AT(symbol, CUdeviceptr, void *)(ptr,
+                                                    stream); /* a graph's, whose address another may just have had */
     bool known = conf_load() == MODE_HELD && take(ptr, &entry);
     CUresult result = REAL_AT(symbol, CUdeviceptr, void *)(ptr, stream);
     if (known && entry.kind != LEDGER_ASYNC)

@@ -17,16 +17,17 @@
 
 /* Of graphs that live and of those that are gone: graph.c, with its lock held. */
 struct graphs {
-    uint64_t bytes, charge; /* of living graphs; charged for them and for what the device keeps of others */
+    uint64_t bytes, charge;   /* of living graphs; charged for them and for what the device keeps of others */
     uint64_t lost, looked_ns; /* in use though their graphs are gone, and when that was last read */
-    uint64_t step; /* what the device takes at a time, as far as is known */
+    uint64_t step;            /* what the device takes at a time, as far as is known */
     _Atomic uint64_t gone_ns; /* when a graph last ended, or its memory was freed */
 };
 
 struct memory {
-    pthread_rwlock_t books; /* shared by allocations from their reservation to their entry; alone when one was refused */
+    pthread_rwlock_t
+        books; /* shared by allocations from their reservation to their entry; alone when one was refused */
     uint64_t leased, context_bytes, context_each;
-    _Atomic uint64_t unused; /* changed under the lock, read without */
+    _Atomic uint64_t unused;           /* changed under the lock, read without */
     uint64_t reserved_ns, released_ns; /* when memory was last reserved, and last given back to the arbiter */
     bool unheard;                      /* given back since the arbiter's last answer: its figures may lag behind */
     uint32_t demand_answered;
@@ -53,7 +54,7 @@ enum ledger_kind {
     LEDGER_VMM, /* a handle; other: the memory behind it */
     LEDGER_MAP, /* a mapping; other: the memory behind it */
     LEDGER_GRAPH,
-    LEDGER_ASYNC, /* a pointer of a pool; other: the pool */
+    LEDGER_ASYNC,   /* a pointer of a pool; other: the pool */
     LEDGER_CONTEXT, /* other: the owner of what ends with it */
     LEDGER_MODULE,
     LEDGER_LIMIT,
@@ -71,7 +72,7 @@ struct ledger_entry {
     uint64_t key;
     struct slot *slot;
     uint64_t bytes, other; /* other: what it leads to, or the owner it ends with, 0: none */
-    uint64_t page;         /* the page that it shares with others, 0: none; of an object: its number at the arbiter, which
+    uint64_t page; /* the page that it shares with others, 0: none; of an object: its number at the arbiter, which
                               is charged for it instead of the process */
     uint32_t kind, refs;
 };

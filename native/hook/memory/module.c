@@ -21,8 +21,9 @@
 struct load {
     struct slot *slot; /* NULL: it is not charged */
     uint64_t estimate, most, free_before;
-    uint64_t later; /* nothing is on a device before it is used; what an image may take beyond GROWTH_BYTES then, or 1 */
-    uint64_t key;   /* of the code that is used for the first time */
+    uint64_t
+        later;    /* nothing is on a device before it is used; what an image may take beyond GROWTH_BYTES then, or 1 */
+    uint64_t key; /* of the code that is used for the first time */
 };
 
 static uint64_t device_free(void)
@@ -124,8 +125,12 @@ static CUresult finish(struct load *load, CUresult result, void **module, enum a
     static _Atomic uint64_t numbers = 1;
     uint64_t charge = load->estimate;
     if (load->later && result == CUDA_SUCCESS)
-        ledger_put((struct ledger_entry){.kind = LEDGER_LAZY, .key = (uintptr_t)*module, .bytes = load->later - 1,
-                                         .other = atomic_fetch_add(&numbers, 1), .refs = 1}, NULL);
+        ledger_put((struct ledger_entry){.kind = LEDGER_LAZY,
+                                         .key = (uintptr_t)*module,
+                                         .bytes = load->later - 1,
+                                         .other = atomic_fetch_add(&numbers, 1),
+                                         .refs = 1},
+                   NULL);
     if (!load->slot)
         return result;
     if (result == CUDA_SUCCESS && !measure(load, load->later ? 0 : load->estimate, &charge)) {
@@ -140,10 +145,7 @@ static CUresult finish(struct load *load, CUresult result, void **module, enum a
 }
 
 /* The entry of the code of load number `number` in a context. */
-static uint64_t code_key(uint64_t number, uint64_t owner)
-{
-    return number * 0x9e3779b97f4a7c15ull ^ owner;
-}
+static uint64_t code_key(uint64_t number, uint64_t owner) { return number * 0x9e3779b97f4a7c15ull ^ owner; }
 
 /* Before something is used; false: its code does not fit. */
 static bool using(struct load *load, void *module)
@@ -155,7 +157,8 @@ static bool using(struct load *load, void *module)
         return true;
     uint64_t owner = owner_now(slot);
     load->key = code_key(lazy.other, owner);
-    if (!ledger_join((struct ledger_entry){.kind = LEDGER_CODE, .key = load->key, .slot = slot, .other = owner, .refs = 1}))
+    if (!ledger_join(
+            (struct ledger_entry){.kind = LEDGER_CODE, .key = load->key, .slot = slot, .other = owner, .refs = 1}))
         return true;
     if (reserve(load, slot, GROWTH_BYTES, GROWTH_BYTES + lazy.bytes))
         return true;
@@ -277,11 +280,12 @@ CUresult on_module_load_ex(enum aliquot_symbol symbol, void **module, const void
     bool fat = false;
     uint64_t bytes = image_bytes(image, &fat);
     if (module && image && !begin(&load, bytes, fat, false))
-        REFUSE(wrong_image(image),
-               (REAL_AT(symbol, void **, const void *, unsigned, int *, void **)(module, image, count, options, values)),
-               REAL(cuModuleUnload, void *)(*module));
-    CUresult result =
-        REAL_AT(symbol, void **, const void *, unsigned, int *, void **)(module, image, count, options, values);
+        REFUSE(
+            wrong_image(image),
+            (REAL_AT(symbol, void **, const void *, unsigned, int *, void **)(module, image, count, options, values)),
+            REAL(cuModuleUnload, void *)(*module));
+    CUresult result = REAL_AT(symbol, void **, const void *, unsigned, int *, void **)(module, image, count, options,
+                                                                                       values);
     return finish(&load, result, module, SYM_cuModuleUnload);
 }
 
@@ -292,16 +296,16 @@ CUresult on_library_load(enum aliquot_symbol symbol, void **library, const void 
     bool fat = false, file = symbol == SYM_cuLibraryLoadFromFile;
     uint64_t bytes = file ? file_bytes(source) : image_bytes(source, &fat);
     ANSWER_WRONG(!library || !source || (file && !bytes),
-                 (REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned)(
-                     library, source, jit, jit_values, jit_count, options, values, count)),
+                 (REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **,
+                          unsigned)(library, source, jit, jit_values, jit_count, options, values, count)),
                  REAL(cuLibraryUnload, void *)(*library));
     if (!begin(&load, bytes, fat || file, true))
         REFUSE(file ? wrong_file(source) : wrong_image(source),
-               (REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned)(
-                   library, source, jit, jit_values, jit_count, options, values, count)),
+               (REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **,
+                        unsigned)(library, source, jit, jit_values, jit_count, options, values, count)),
                REAL(cuLibraryUnload, void *)(*library));
-    CUresult result = REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned)(
-        library, source, jit, jit_values, jit_count, options, values, count);
+    CUresult result = REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **,
+                              unsigned)(library, source, jit, jit_values, jit_count, options, values, count);
     result = finish(&load, result, library, SYM_cuLibraryUnload);
     if (result == CUDA_SUCCESS && load.slot)
         ledger_disown(LEDGER_MODULE, (uintptr_t)*library); /* a library outlives contexts */

@@ -25,7 +25,8 @@ uint64_t owner_now(struct slot *slot)
 {
     void *context = NULL;
     struct ledger_entry entry;
-    if (slot->memory.contexts > (slot->memory.primary_charged) && REAL(cuCtxGetCurrent, void **)(&context) == CUDA_SUCCESS &&
+    if (slot->memory.contexts > (slot->memory.primary_charged) &&
+        REAL(cuCtxGetCurrent, void **)(&context) == CUDA_SUCCESS &&
         ledger_get(LEDGER_CONTEXT, (uintptr_t)context, &entry))
         return entry.other;
     return primary_owner(slot);
@@ -35,8 +36,10 @@ uint64_t owner_now(struct slot *slot)
 void context_entered(void *context, struct slot *slot)
 {
     context_of(context, true);
-    ledger_put((struct ledger_entry){.kind = LEDGER_CONTEXT, .key = (uintptr_t)context, .slot = slot,
-                                     .other = owner_new(), .refs = 1}, NULL);
+    ledger_put(
+        (struct ledger_entry){
+            .kind = LEDGER_CONTEXT, .key = (uintptr_t)context, .slot = slot, .other = owner_new(), .refs = 1},
+        NULL);
 }
 
 bool primary_active(int device)
@@ -56,7 +59,8 @@ bool context_noticed(struct slot *slot)
         REAL(cuCtxGetDevice, int *)(&device) != CUDA_SUCCESS || device != slot->link.device)
         return true;
     pthread_mutex_lock(&slot->memory.primary_lock);
-    bool seen = slot->memory.contexts || REAL(cuCtxGetDevice, int *)(&device) != CUDA_SUCCESS; /* it has ended meanwhile */
+    bool seen = slot->memory.contexts ||
+                REAL(cuCtxGetDevice, int *)(&device) != CUDA_SUCCESS; /* it has ended meanwhile */
     bool good = seen || context_reserve(slot);
     if (good && !seen && primary_active(device))
         slot->memory.primary_charged = true;

@@ -8,10 +8,7 @@
 #include "memory/charge.h"
 
 /* What is to be reserved before the address is known. */
-uint64_t linear_cost(uint64_t bytes)
-{
-    return round_up(bytes, PAGE_BYTES);
-}
+uint64_t linear_cost(uint64_t bytes) { return round_up(bytes, PAGE_BYTES); }
 
 static bool shares_a_page(uint64_t ptr, uint64_t bytes)
 {
@@ -25,8 +22,13 @@ CUresult linear_end(CUresult result, struct slot *slot, uint64_t ptr, uint64_t b
     struct ledger_entry page = {.kind = LEDGER_PAGE, .key = ptr / PAGE_BYTES, .slot = slot, .refs = 1};
     if (!ledger_join(page))
         memory_release(slot, PAGE_BYTES); /* another pays for it */
-    charge_enter((struct ledger_entry){.kind = LEDGER_SMALL, .key = ptr, .slot = slot, .bytes = bytes,
-                                       .other = charge_owner, .page = page.key, .refs = 1});
+    charge_enter((struct ledger_entry){.kind = LEDGER_SMALL,
+                                       .key = ptr,
+                                       .slot = slot,
+                                       .bytes = bytes,
+                                       .other = charge_owner,
+                                       .page = page.key,
+                                       .refs = 1});
     pthread_rwlock_unlock(&slot->memory.books);
     return result;
 }
@@ -37,12 +39,14 @@ uint64_t block_join(struct slot *slot, uint64_t bytes)
     static uint64_t numbers = 1ull << 63; /* no address is in such a page */
     struct ledger_entry page;
     pthread_mutex_lock(&lock);
-    if (slot->memory.block_left >= bytes && ledger_change(LEDGER_PAGE, slot->memory.block, 1, 0, &page) == LEDGER_KEPT) {
+    if (slot->memory.block_left >= bytes &&
+        ledger_change(LEDGER_PAGE, slot->memory.block, 1, 0, &page) == LEDGER_KEPT) {
         memory_release(slot, PAGE_BYTES); /* another pays for it */
     } else {
         slot->memory.block = ++numbers;
         slot->memory.block_left = PAGE_BYTES;
-        ledger_put((struct ledger_entry){.kind = LEDGER_PAGE, .key = slot->memory.block, .slot = slot, .refs = 1}, NULL);
+        ledger_put((struct ledger_entry){.kind = LEDGER_PAGE, .key = slot->memory.block, .slot = slot, .refs = 1},
+                   NULL);
     }
     slot->memory.block_left -= bytes;
     uint64_t number = slot->memory.block;

@@ -13,12 +13,12 @@ struct pool {
     pthread_mutex_t lock;
     void *handle; /* NULL: for another pool to be taken */
     struct slot *slot;
-    uint64_t charge;           /* reserved of the slot for it: at least what it has reserved of the GPU */
-    _Atomic uint64_t living;   /* bytes handed out and not freed */
-    _Atomic int freed;         /* something was freed since it was last settled */
-    bool destroyed;            /* by the program; the driver hears of it when it is empty */
-    bool foreign;              /* not seen to be made and no GPU's default one: another process's */
-    unsigned users;            /* threads that look at it now */
+    uint64_t charge;         /* reserved of the slot for it: at least what it has reserved of the GPU */
+    _Atomic uint64_t living; /* bytes handed out and not freed */
+    _Atomic int freed;       /* something was freed since it was last settled */
+    bool destroyed;          /* by the program; the driver hears of it when it is empty */
+    bool foreign;            /* not seen to be made and no GPU's default one: another process's */
+    unsigned users;          /* threads that look at it now */
 };
 
 /* The pool of a handle, with its lock held; NULL: one that is not charged, or destroyed (*gone). */

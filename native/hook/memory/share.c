@@ -101,10 +101,7 @@ void handle_enter(uint64_t handle, uint64_t object)
     ledger_join((struct ledger_entry){.kind = LEDGER_VMM, .key = handle, .other = object, .refs = 1});
 }
 
-static bool known_type(int type)
-{
-    return type == SHARE_FD || type == SHARE_FABRIC;
-}
+static bool known_type(int type) { return type == SHARE_FD || type == SHARE_FABRIC; }
 
 /* With the lock held: nothing else holds the object from now on, or something does again. True: it was otherwise. */
 static bool leave_alone(uint64_t object, bool alone)
@@ -134,7 +131,9 @@ uint64_t shared_object(const void *shared, int type)
 
 static struct share *place(void)
 {
-    void *pages = shares ? NULL : mmap(NULL, SHARES * sizeof *shares, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *pages = shares
+                      ? NULL
+                      : mmap(NULL, SHARES * sizeof *shares, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED)
         return NULL;
     if (pages)
@@ -222,7 +221,8 @@ static void look(void)
     }
     DIR *names = all ? NULL : opendir("/proc/self/fd");
     for (struct dirent *one; names && (one = readdir(names));)
-        if (one->d_name[0] != '.' && atoi(one->d_name) != dirfd(names) && fstatat(dirfd(names), one->d_name, &facts, 0) == 0)
+        if (one->d_name[0] != '.' && atoi(one->d_name) != dirfd(names) &&
+            fstatat(dirfd(names), one->d_name, &facts, 0) == 0)
             see(atoi(one->d_name), &facts);
     if (names)
         closedir(names);

@@ -1,10 +1,7 @@
 /* view.c: the tenant's own GPU: its total is its limit, its free what is left of both limit and device. Also cuInit. */
 #include "memory/charge.h"
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* The limit and what is free under it, for a device that has `real_free` and `real_total`. */
 static void seen(struct slot *slot, uint64_t *free_bytes, uint64_t *total_bytes)

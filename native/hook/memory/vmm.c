@@ -37,28 +37,30 @@ static CUresult refused(enum aliquot_symbol symbol, const struct allocation_prop
     CUdeviceptr handle;
     if (prop->type == ALLOCATION_PINNED && !(prop->handle_types & ~SHARE_FD) && !prop->flags && !prop->security)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    REFUSE(true, (REAL_AT(symbol, CUdeviceptr *, size_t, const struct allocation_prop *, unsigned long long)(
-                     &handle, unit, prop, 0)),
+    REFUSE(true,
+           (REAL_AT(symbol, CUdeviceptr *, size_t, const struct allocation_prop *, unsigned long long)(&handle, unit,
+                                                                                                       prop, 0)),
            REAL(cuMemRelease, CUdeviceptr)(handle));
 }
 
-CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t bytes, const struct allocation_prop *prop,
-                       unsigned long long flags)
+CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t bytes,
+                       const struct allocation_prop *prop, unsigned long long flags)
 {
     struct slot *slot = NULL;
     size_t unit = 0;
     bool wrong = !handle || !prop || !bytes || flags ||
                  REAL(cuMemGetAllocationGranularity, size_t *, const void *, int)(&unit, prop, 0) != CUDA_SUCCESS ||
                  (unit && bytes % unit);
-    ANSWER_WRONG(wrong, (REAL_AT(symbol, CUdeviceptr *, size_t, const struct allocation_prop *, unsigned long long)(
-                            handle, bytes, prop, flags)),
+    ANSWER_WRONG(wrong,
+                 (REAL_AT(symbol, CUdeviceptr *, size_t, const struct allocation_prop *,
+                          unsigned long long)(handle, bytes, prop, flags)),
                  REAL(cuMemRelease, CUdeviceptr)(*handle));
     if (conf_load() == MODE_HELD && prop && prop->location.type == LOCATION_DEVICE)
         slot = slot_of_device(prop->location.id);
     if (slot && (!slot_attach(slot) || !charge_begin(slot, round_up(bytes, PAGE_BYTES))))
         return refused(symbol, prop, unit ? unit : PAGE_BYTES);
-    CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, const struct allocation_prop *, unsigned long long)(
-        handle, bytes, prop, flags);
+    CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, const struct allocation_prop *,
+                              unsigned long long)(handle, bytes, prop, flags);
     return created(result, slot, handle ? *handle : 0, round_up(bytes, PAGE_BYTES));
 }
 
@@ -143,12 +145,13 @@ CUresult on_mem_map(enum aliquot_symbol symbol, CUdeviceptr ptr, size_t bytes, s
     bool held = object_hold(object);
     if (held && !imported_size(object, offset + bytes)) {
         object_drop(object);
-        REFUSE(true, (REAL_AT(symbol, CUdeviceptr, size_t, size_t, CUdeviceptr, unsigned long long)(
-                         ptr, bytes, offset, handle, flags)),
+        REFUSE(true,
+               (REAL_AT(symbol, CUdeviceptr, size_t, size_t, CUdeviceptr, unsigned long long)(ptr, bytes, offset,
+                                                                                              handle, flags)),
                (REAL(cuMemUnmap, CUdeviceptr, size_t)(ptr, bytes)));
     }
-    CUresult result = REAL_AT(symbol, CUdeviceptr, size_t, size_t, CUdeviceptr, unsigned long long)(
-        ptr, bytes, offset, handle, flags);
+    CUresult result = REAL_AT(symbol, CUdeviceptr, size_t, size_t, CUdeviceptr, unsigned long long)(ptr, bytes, offset,
+                                                                                                    handle, flags);
     if (held && result == CUDA_SUCCESS)
         ledger_put((struct ledger_entry){.kind = LEDGER_MAP, .key = ptr, .bytes = bytes, .other = object, .refs = 1},
                    NULL);

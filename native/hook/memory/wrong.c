@@ -64,8 +64,8 @@ CUresult wrong_allocation_node(const struct alloc_node *params)
     if (result != CUDA_SUCCESS)
         return CUDA_ERROR_OUT_OF_MEMORY;
     same.bytes = 1;
-    result = REAL(cuGraphAddMemAllocNode, void **, void *, const void *, size_t, struct alloc_node *)(&node, graph, NULL, 0,
-                                                                                                      &same);
+    result = REAL(cuGraphAddMemAllocNode, void **, void *, const void *, size_t, struct alloc_node *)(&node, graph,
+                                                                                                      NULL, 0, &same);
     REAL(cuGraphDestroy, void *)(graph);
     return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }

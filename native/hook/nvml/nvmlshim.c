@@ -15,10 +15,7 @@ static void *hook;
 static int absent(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
 static int broken(void) { return NVML_ERROR_LIBRARY_NOT_FOUND; }
 
-static bool is_hook(void *library)
-{
-    return library && dlsym(library, "aliquot_stats");
-}
+static bool is_hook(void *library) { return library && dlsym(library, "aliquot_stats"); }
 
 static void *open_hook(void)
 {

@@ -85,11 +85,11 @@ CUresult on_nvml_process_samples(enum aliquot_symbol symbol, void *device, struc
     struct slot *slot = count ? nvml_slot(device) : NULL;
     if (!slot)
         return REAL_AT(symbol, void *, struct nvml_process_sample *, unsigned *, unsigned long long)(device, samples,
-                                                                                                    count, since_us);
+                                                                                                     count, since_us);
     struct nvml_process_sample rows[ROOM];
     unsigned all = ROOM;
-    CUresult result = REAL_AT(symbol, void *, struct nvml_process_sample *, unsigned *, unsigned long long)(
-        device, rows, &all, since_us);
+    CUresult result = REAL_AT(symbol, void *, struct nvml_process_sample *, unsigned *,
+                              unsigned long long)(device, rows, &all, since_us);
     if (result != NVML_SUCCESS)
         return result;
     unsigned kept = keep_own(slot, rows, all, sizeof *rows, 0);
@@ -153,8 +153,8 @@ CUresult on_nvml_samples(enum aliquot_symbol symbol, void *device, int type, uns
     struct slot *slot = type >= GPU_UTILIZATION && type <= DECODER_UTILIZATION ? nvml_slot(device) : NULL;
     if (slot && (type >= ENCODER_UTILIZATION || !own_use(slot, device, &use)))
         return NVML_ERROR_NOT_SUPPORTED;
-    CUresult result = REAL_AT(symbol, void *, int, unsigned long long, int *, unsigned *, struct nvml_sample *)(
-        device, type, since_us, value_type, count, samples);
+    CUresult result = REAL_AT(symbol, void *, int, unsigned long long, int *, unsigned *,
+                              struct nvml_sample *)(device, type, since_us, value_type, count, samples);
     for (unsigned i = 0; slot && result == NVML_SUCCESS && samples && i < *count; i++)
         samples[i].value.number = type == GPU_UTILIZATION ? use.gpu : use.memory;
     return result;

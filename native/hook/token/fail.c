@@ -59,9 +59,7 @@ bool fail_allows(struct slot *slot, uint64_t *until_ns)
         *until_ns = now_ns() + PERIOD_NS;
         atomic_store(&slot->token.pace_until_ns, *until_ns);
         return true;
-    case ALIQUOT_FAIL_CLOSED:
-        return false;
-    default:
-        return pace(slot, page->request_milli, until_ns);
+    case ALIQUOT_FAIL_CLOSED: return false;
+    default: return pace(slot, page->request_milli, until_ns);
     }
 }

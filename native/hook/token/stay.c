@@ -20,10 +20,7 @@
 #define VAIN_NS 5000000u
 #define VAIN_RETURNS 16
 
-static uint64_t gap_ns(const aliquot_page *page)
-{
-    return (page->burst_gap_us ? page->burst_gap_us : 2000) * 1000ull;
-}
+static uint64_t gap_ns(const aliquot_page *page) { return (page->burst_gap_us ? page->burst_gap_us : 2000) * 1000ull; }
 
 static uint64_t leg(const _Atomic uint64_t *measured)
 {
@@ -59,10 +56,7 @@ void stay_granted(struct slot *slot, const aliquot_page *page, uint64_t wanted, 
         average(&slot->token.stay.ask_ns, granted - wanted);
 }
 
-void stay_pause_begins(struct slot *slot, uint64_t at)
-{
-    atomic_store(&slot->token.stay.idle_ns, at);
-}
+void stay_pause_begins(struct slot *slot, uint64_t at) { atomic_store(&slot->token.stay.idle_ns, at); }
 
 /* Called by whichever thread launches or asks first. */
 void stay_pause_ends(struct slot *slot)

@@ -24,9 +24,7 @@ struct stay {
 };
 
 /* How long the program keeps the GPU busy between its own pauses (burst.c). */
-struct burst {
-    _Atomic uint64_t start_ns, last_active_ns, max_ns, max_at_ns;
-};
+struct burst { _Atomic uint64_t start_ns, last_active_ns, max_ns, max_at_ns; };
 
 struct token {
     _Atomic uint32_t given_back; /* the word that was returned by ourselves, or parked(word); ~0 = none */
@@ -65,10 +63,7 @@ void burst_tick(struct slot *slot, bool active, uint64_t now);
 uint64_t burst_estimate(struct slot *slot, uint64_t now);
 
 /* While its work has ended and it is not certain yet that it is to be given back: the next launch takes it up again. */
-static inline uint32_t parked(uint32_t word)
-{
-    return word | 2;
-}
+static inline uint32_t parked(uint32_t word) { return word | 2; }
 
 static inline int futex_wait_ns(const void *word, uint32_t value, uint64_t ns)
 {
@@ -87,10 +82,7 @@ static inline void helper_wait_turn(const aliquot_page *page, uint32_t word)
     syscall(SYS_futex, &page->word, FUTEX_WAIT_BITSET, word, &time, NULL, ~PAGE_WAKE_LAUNCH);
 }
 /* The helpers of one process among all that sleep on the word. */
-static inline uint32_t own_bit(void)
-{
-    return 1u << (unsigned)getpid() % 31; /* not PAGE_WAKE_LAUNCH */
-}
+static inline uint32_t own_bit(void) { return 1u << (unsigned)getpid() % 31; /* not PAGE_WAKE_LAUNCH */ }
 static inline void helper_wait_ns(const aliquot_page *page, uint32_t word, uint64_t ns)
 {
     uint64_t end = now_ns() + ns; /* FUTEX_WAIT_BITSET takes the moment */

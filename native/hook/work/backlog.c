@@ -9,7 +9,7 @@
 #include "work/gate.h"
 #include "work/own.h"
 
-#define UNKNOWN_NS 50000000u /* a first launch may be long: the second waits for it, unless the bound is wide */
+#define UNKNOWN_NS 50000000u  /* a first launch may be long: the second waits for it, unless the bound is wide */
 #define SEGMENT_LAUNCHES 112u /* a driver queues about a thousand launches of a stream before it blocks */
 #define PATIENCE_NS 500000000u
 #define WIDE_NS 50000000u /* a bound like this is there for no neighbour */
@@ -22,7 +22,7 @@
 #define SUSPECT_NS 100000000u
 #define SUSPECT_MOST_NS 5000000000u
 #define SLACK_NS 1000u /* events tell half a microsecond */
-#define DRIFT 8192u   /* a clock is not off by more than this part of what it measures */
+#define DRIFT 8192u    /* a clock is not off by more than this part of what it measures */
 
 uint64_t backlog_bound(const struct gate_entry *entry)
 {
@@ -52,10 +52,7 @@ void backlog_credit(struct gate_entry *entry)
         entry->credit_ns = 0;
 }
 
-static uint64_t over(uint64_t later, uint64_t earlier)
-{
-    return later > earlier ? later - earlier : 0;
-}
+static uint64_t over(uint64_t later, uint64_t earlier) { return later > earlier ? later - earlier : 0; }
 
 /* Up at once, down by steps: a GPU that seems fast for a moment is late in saying so. */
 static void correct(uint64_t *cost, uint64_t better)
@@ -77,22 +74,19 @@ static void learn(struct gate_entry *entry, const struct checkpoint *point, uint
         correct(&cost[LAUNCH_GRAPH], over(took, kernels * cost[LAUNCH_KERNEL]) / graphs);
 }
 
-static uint64_t later_of(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
+static uint64_t later_of(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* What the launches before a checkpoint took, and when they ended: between `low` and `high`. */
-struct span {
-    uint64_t low, high, end_low, end_high;
-};
+struct span { uint64_t low, high, end_low, end_high; };
 
 /* The GPU's clock says how long after its predecessor the checkpoint was reached. So every look at one bounds the others
  * too, and where the stream had work all the time, nothing is left to bound. */
 static struct span measure(const struct gate_entry *entry, const struct checkpoint *point)
 {
-    const struct checkpoint *last = &entry->backlog.ring[(entry->backlog.first + CHECKPOINT_PLACES - 1) % CHECKPOINT_PLACES];
-    uint64_t apart = entry->backlog.ended_high_ns ? checkpoint_between(last, point) : 0, slack = SLACK_NS + apart / DRIFT;
+    const struct checkpoint *last =
+        &entry->backlog.ring[(entry->backlog.first + CHECKPOINT_PLACES - 1) % CHECKPOINT_PLACES];
+    uint64_t apart = entry->backlog.ended_high_ns ? checkpoint_between(last, point) : 0,
+             slack = SLACK_NS + apart / DRIFT;
     uint64_t end_low = later_of(point->unfinished_ns, apart ? entry->backlog.ended_low_ns + over(apart, slack) : 0);
     uint64_t end_high = entry->backlog.ended_high_ns + apart + slack;
     if (!apart || end_high > point->reached_ns)
@@ -137,7 +131,8 @@ static void suspect(struct gate_entry *entry, uint64_t now)
 static void reap(struct gate_entry *entry)
 {
     struct slot *slot = entry->record->slot;
-    for (; entry->backlog.used; entry->backlog.used--, entry->backlog.first = (entry->backlog.first + 1) % CHECKPOINT_PLACES) {
+    for (; entry->backlog.used;
+         entry->backlog.used--, entry->backlog.first = (entry->backlog.first + 1) % CHECKPOINT_PLACES) {
         struct checkpoint *point = &entry->backlog.ring[entry->backlog.first];
         if (!checkpoint_reached(slot, point))
             return;
@@ -182,7 +177,8 @@ static uint64_t left(const struct gate_entry *entry, uint64_t now)
     if (!entry->backlog.used)
         return 0;
     const struct checkpoint *oldest = &entry->backlog.ring[entry->backlog.first];
-    uint64_t began = oldest->recorded_ns > entry->backlog.ended_high_ns ? oldest->recorded_ns : entry->backlog.ended_high_ns;
+    uint64_t began = oldest->recorded_ns > entry->backlog.ended_high_ns ? oldest->recorded_ns
+                                                                        : entry->backlog.ended_high_ns;
     uint64_t gone = over(now, began), behind = 0;
     for (unsigned i = 1; i < entry->backlog.used; i++)
         behind += entry->backlog.ring[(entry->backlog.first + i) % CHECKPOINT_PLACES].cost_ns;
@@ -212,7 +208,8 @@ bool backlog_add(struct gate_entry *entry, uint64_t now)
 {
     reap(entry);
     bool full = entry->backlog.used == CHECKPOINTS;
-    struct checkpoint *point = &entry->backlog.ring[(entry->backlog.first + entry->backlog.used - full) % CHECKPOINT_PLACES];
+    struct checkpoint *point =
+        &entry->backlog.ring[(entry->backlog.first + entry->backlog.used - full) % CHECKPOINT_PLACES];
     if (!point->event && !(point->event = event_take(entry->context)))
         return true;
     if (REAL(cuEventRecord, void *, void *)(point->event, entry->stream) != CUDA_SUCCESS)
@@ -225,7 +222,8 @@ bool backlog_add(struct gate_entry *entry, uint64_t now)
         entry->count[i] = 0;
     }
     point->cost_ns = 1 + point->count[0] * costs(entry)[0] + point->count[1] * costs(entry)[1];
-    entry->backlog.mean_ns = point->cost_ns / (point->count[0] + point->count[1] ? point->count[0] + point->count[1] : 1);
+    entry->backlog.mean_ns = point->cost_ns /
+                             (point->count[0] + point->count[1] ? point->count[0] + point->count[1] : 1);
     point->recorded_ns = point->unfinished_ns = now;
     point->recorded_shared = point->unfinished_shared = checkpoint_shared(entry->record->slot, now);
     point->reached_ns = 0;

@@ -13,23 +13,15 @@ struct gate_shared gate_shared = {.revision = GATE_CLOSED + 1, .epoch = 1};
 
 /* Where captures began, so that one that is abandoned with its stream or context does not count forever. Captures past
  * the end of the table are only counted. `graph`: NULL where the program had it before. */
-static struct origin {
-    void *stream, *context, *graph;
-} origins[MAX_ORIGINS];
+static struct origin { void *stream, *context, *graph; } origins[MAX_ORIGINS];
 static pthread_mutex_t origins_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static _Atomic int beginning; /* calls of the driver that may begin a capture */
 
-bool capture_running(void)
-{
-    return atomic_load_explicit(&gate_shared.captures, memory_order_relaxed) > 0;
-}
+bool capture_running(void) { return atomic_load_explicit(&gate_shared.captures, memory_order_relaxed) > 0; }
 
 /* Also "yes" while one begins, which a GPU that became known meanwhile does not hold up. */
-bool capture_possible(void)
-{
-    return capture_running() || atomic_load(&beginning) != 0;
-}
+bool capture_possible(void) { return capture_running() || atomic_load(&beginning) != 0; }
 
 /* Also "yes" when the driver cannot say: then the stream is left alone. */
 bool stream_captures(void *stream, bool own)
@@ -46,21 +38,15 @@ void *capture_graph(void *stream, bool own)
     const void *deps;
     size_t count;
     void *graph = NULL, *named = !stream && own ? STREAM_PER_THREAD : stream;
-    CUresult result = REAL(cuStreamGetCaptureInfo_v2, void *, int *, uint64_t *, void **, const void **, size_t *)(
-        named, &status, &id, &graph, &deps, &count);
+    CUresult result = REAL(cuStreamGetCaptureInfo_v2, void *, int *, uint64_t *, void **, const void **,
+                           size_t *)(named, &status, &id, &graph, &deps, &count);
     return result == CUDA_SUCCESS ? graph : NULL;
 }
 
 /* The driver is about to be asked for a capture, and has answered. */
-void capture_begins(void)
-{
-    atomic_fetch_add(&beginning, 1);
-}
+void capture_begins(void) { atomic_fetch_add(&beginning, 1); }
 
-void capture_is_settled(void)
-{
-    atomic_fetch_sub(&beginning, 1);
-}
+void capture_is_settled(void) { atomic_fetch_sub(&beginning, 1); }
 
 /* One has begun at `origin`, with the graph that it made for itself, in the current context. */
 void capture_began(void *origin, void *graph)

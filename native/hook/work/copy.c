@@ -24,10 +24,7 @@ static bool end_stays(int type, CUdeviceptr at)
     return type == MEMORY_DEVICE || type == MEMORY_ARRAY || (type == MEMORY_UNIFIED && on_device(at));
 }
 
-static bool is_large(size_t bytes)
-{
-    return bytes >= LEAST_BYTES && conf_load() == MODE_HELD;
-}
+static bool is_large(size_t bytes) { return bytes >= LEAST_BYTES && conf_load() == MODE_HELD; }
 
 bool copy_stays(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {

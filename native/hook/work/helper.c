@@ -37,10 +37,7 @@ static void see_all_threads(void)
     atomic_thread_fence(memory_order_seq_cst);
 }
 
-static uint64_t gap_ns(const aliquot_page *page)
-{
-    return (page->burst_gap_us ? page->burst_gap_us : 2000) * 1000ull;
-}
+static uint64_t gap_ns(const aliquot_page *page) { return (page->burst_gap_us ? page->burst_gap_us : 2000) * 1000ull; }
 
 /* The work has ended, as far as is known since `from`. From now on launches look at the slow path whether the token is
  * still here, and the first takes it up again. */
@@ -85,7 +82,8 @@ static bool is_active(struct slot *slot, uint64_t launches, bool inside)
 /* The nanoseconds that an idle holder has been idle for and is to be. */
 static uint64_t stays_until(const struct slot *slot, const aliquot_page *page)
 {
-    bool used = slot->work.used_word == slot->work.seen_word; /* a grant without a launch may be for one that is on its way */
+    bool used = slot->work.used_word ==
+                slot->work.seen_word; /* a grant without a launch may be for one that is on its way */
     return slot->work.idle_from_ns + (used ? stay_ns(slot, page) : gap_ns(page));
 }
 
@@ -128,7 +126,8 @@ static uint64_t next_look_ns(struct slot *slot, const aliquot_page *page)
 {
     uint64_t gap = gap_ns(page), now = now_ns(), deadline = page_deadline(page);
     uint64_t most = page_waiters(page) ? gap : 4 * gap;
-    uint64_t look = slot->token.burst.start_ns ? (slot->token.burst.last_active_ns - slot->token.burst.start_ns) / 16 : 0;
+    uint64_t look = slot->token.burst.start_ns ? (slot->token.burst.last_active_ns - slot->token.burst.start_ns) / 16
+                                               : 0;
     bool idle = slot->work.idle_from_ns != 0;
     uint64_t next = idle || look < gap / 2 ? gap / 2 : look < most ? look : most;
     bool awaited = !idle && stay_is_short(slot, page);

@@ -83,7 +83,8 @@ struct gpu_context *context_of(void *handle, bool created)
     pthread_mutex_lock(&slot->work.driver_lock);
     pthread_mutex_lock(&making);
     context = find(handle);
-    if (context && created && context->ending) { /* the one that had the handle before is gone, whose end has not returned */
+    if (context && created &&
+        context->ending) { /* the one that had the handle before is gone, whose end has not returned */
         context_forget(context);
         context = NULL;
     }
@@ -98,10 +99,7 @@ struct gpu_context *context_of(void *handle, bool created)
     return context;
 }
 
-struct gpu_context *context_known(const void *handle)
-{
-    return handle ? find(handle) : NULL;
-}
+struct gpu_context *context_known(const void *handle) { return handle ? find(handle) : NULL; }
 
 /* The driver is about to be asked to end it; the answer is for context_ended(). */
 uint64_t context_ends(struct gpu_context *context)
@@ -129,7 +127,8 @@ void context_ended(struct gpu_context *context, uint64_t life, bool gone)
  * calls permitted beside captures, if there may be any. */
 bool own_enter(struct own_call *call, struct gpu_context *context)
 {
-    *call = (struct own_call){context->slot, CAPTURE_MODE_RELAXED, gate_mine.context != context->handle, capture_possible()};
+    *call = (struct own_call){context->slot, CAPTURE_MODE_RELAXED, gate_mine.context != context->handle,
+                              capture_possible()};
     if (!context->handle || (call->pushed && REAL(cuCtxPushCurrent_v2, void *)(context->handle) != CUDA_SUCCESS))
         return false;
     if (call->relaxed)
@@ -217,10 +216,7 @@ void *event_behind(struct gpu_context *context, void *stream)
     return NULL;
 }
 
-bool event_done(void *event)
-{
-    return REAL(cuEventQuery, void *)(event) != CUDA_ERROR_NOT_READY;
-}
+bool event_done(void *event) { return REAL(cuEventQuery, void *)(event) != CUDA_ERROR_NOT_READY; }
 
 /* The driver takes itself down after us: what runs inside it by then crashes, so we are out of it and stay out. */
 static void leave(void)

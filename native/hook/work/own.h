@@ -23,9 +23,7 @@
 
 /* Work was launched into `stream` since the last drain. The per-thread default stream of a thread has no name that
  * others could use: it is noted under own_stream_key() and `event` is recorded by that thread. */
-struct used_stream {
-    void *stream, *event;
-};
+struct used_stream { void *stream, *event; };
 
 struct gpu_context {
     struct gpu_context *next; /* never unlinked; reused once the context has ended */
@@ -34,8 +32,8 @@ struct gpu_context {
     _Atomic uint64_t life;
     bool created; /* by cuCtxCreate; else the primary context or a view of it */
     /* with the slot's driver_lock held: */
-    unsigned ending; /* calls of the application's that may end it and have not returned */
-    bool view_ending; /* one of them ends the primary context */
+    unsigned ending;             /* calls of the application's that may end it and have not returned */
+    bool view_ending;            /* one of them ends the primary context */
     struct used_stream *streams; /* open addressing, `room` is a power of two */
     unsigned count, room, looked;
     uint64_t looked_at; /* the launch count for which streams before `looked` were found idle */
@@ -86,13 +84,7 @@ void stream_turns_tail(struct gpu_context *context, void *stream);
 void own_stream_record(struct gpu_context *context, uint64_t life, void *key);
 void own_stream_ended(struct gpu_context *context, uint64_t life, void *key);
 
-static inline void *own_stream_key(const struct record *record)
-{
-    return (void *)((uintptr_t)record | 1);
-}
-static inline bool is_own_stream_key(const void *stream)
-{
-    return ((uintptr_t)stream & 1) && stream != STREAM_LEGACY;
-}
+static inline void *own_stream_key(const struct record *record) { return (void *)((uintptr_t)record | 1); }
+static inline bool is_own_stream_key(const void *stream) { return ((uintptr_t)stream & 1) && stream != STREAM_LEGACY; }
 
 #endif

@@ -12,17 +12,14 @@
 
 __thread struct gate_mine gate_mine __attribute__((tls_model("initial-exec")));
 static pthread_key_t thread_key;
-static int key_fault; /* 0: there is one */
+static int key_fault;                                                                        /* 0: there is one */
 extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *) __attribute__((weak)); /* of C++ */
 extern char __dso_handle;
 static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t carving = PTHREAD_MUTEX_INITIALIZER;
 static struct gate_thread *unused;
 
-void thread_forget(void)
-{
-    gate_mine.context = NULL;
-}
+void thread_forget(void) { gate_mine.context = NULL; }
 
 void *gate_ask_context(void)
 {

@@ -53,10 +53,7 @@ struct gate_shared {
     _Atomic int captures, fence, awaited;
 } __attribute__((aligned(64)));
 extern HIDDEN struct gate_shared gate_shared;
-static inline void gate_look_anew(void)
-{
-    atomic_fetch_add(&gate_shared.revision, 1);
-}
+static inline void gate_look_anew(void) { atomic_fetch_add(&gate_shared.revision, 1); }
 static inline void gate_object_ends(void)
 {
     atomic_fetch_add(&gate_shared.epoch, 1);
