@@ -1,8 +1,7 @@
 /* vmm.c: physical memory by handle. The GPU named in the properties pays, whatever context is current, and the charge
  * follows the memory: it is held until the last handle and the last mapping of this process are gone, and as long as a
- * descriptor of it is open here (share.c). What another process exported is charged to its importer too, from the first
- * mapping on, when its size is known, for the exporter may end before it; but once in all where both are of one tenant,
- * whose arbiter keeps the books of it.
+ * descriptor of it is open here (share.c). What another process exported is charged to its importer too, for the exporter
+ * may end before it; but once in all where both are of one tenant, whose arbiter keeps the ledger of it.
  */
 #include "memory/vmm.h"
 
@@ -210,31 +209,67 @@ CUresult on_mem_export(enum aliquot_symbol symbol, void *shared, CUdeviceptr han
     return result;
 }
 
-/* The GPU whose memory a handle is; NULL: none of ours, such as a multicast object's. */
-static struct slot *slot_of_handle(uint64_t handle)
+static bool maps_pages(CUdeviceptr range, uint64_t pages, uint64_t handle)
+{
+    if (REAL(cuMemMap, CUdeviceptr, size_t, size_t, CUdeviceptr, unsigned long long)(range, pages * PAGE_BYTES, 0,
+                                                                                     handle, 0) != CUDA_SUCCESS)
+        return false;
+    REAL(cuMemUnmap, CUdeviceptr, size_t)(range, pages * PAGE_BYTES);
+    return true;
+}
+
+/* The GPU whose memory a handle is, and how much; NULL: none of ours, such as a multicast object's. The driver does not
+ * tell the size: it is the most that can be mapped. Where only all of it can be, every size is tried. */
+static struct slot *imported_memory(uint64_t handle, uint64_t *bytes)
 {
     unsigned char room[128] = {0}; /* what is read and all that may follow it */
     struct allocation_prop *prop = (void *)room;
+    CUdeviceptr range;
+    size_t total = 0;
+    *bytes = 0;
     if (REAL(cuMemGetAllocationPropertiesFromHandle, void *, CUdeviceptr)(prop, handle) != CUDA_SUCCESS ||
         prop->location.type != LOCATION_DEVICE)
         return NULL;
-    return slot_of_device(prop->location.id);
+    struct slot *slot = slot_of_device(prop->location.id);
+    if (!slot || REAL(cuDeviceTotalMem_v2, size_t *, int)(&total, prop->location.id) != CUDA_SUCCESS)
+        return slot;
+    total = round_up(total, PAGE_BYTES);
+    if (REAL(cuMemAddressReserve, CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)(&range, total, 0, 0,
+                                                                                                  0) != CUDA_SUCCESS)
+        return slot;
+    uint64_t most = total / PAGE_BYTES, pages = 1, above = most + 1;
+    if (maps_pages(range, 1, handle))
+        while (above - pages > 1) {
+            uint64_t middle = pages + (above - pages) / 2;
+            *(maps_pages(range, middle, handle) ? &pages : &above) = middle;
+        }
+    else
+        while (++pages <= most && !maps_pages(range, pages, handle))
+            ;
+    REAL(cuMemAddressFree, CUdeviceptr, size_t)(range, total);
+    *bytes = pages <= most ? pages * PAGE_BYTES : 0;
+    return slot;
 }
 
 CUresult on_mem_import(enum aliquot_symbol symbol, CUdeviceptr *handle, void *shared, int type)
 {
-    uint64_t object = conf_load() == MODE_HELD ? shared_object(shared, type) : 0;
+    uint64_t object = conf_load() == MODE_HELD ? shared_object(shared, type) : 0, bytes;
     CUresult result = REAL_AT(symbol, CUdeviceptr *, void *, int)(handle, shared, type);
     if (result != CUDA_SUCCESS || conf_load() != MODE_HELD) {
         object_drop(object);
         return result;
     }
-    struct slot *slot = object ? NULL : slot_of_handle(*handle);
+    struct slot *slot = object ? NULL : imported_memory(*handle, &bytes);
     if (slot) {
         object = atomic_fetch_add(&numbers, 1);
         ledger_put((struct ledger_entry){.kind = LEDGER_OBJECT, .key = object, .slot = slot, .other = 1, .refs = 1},
                    NULL);
         shared_note(object, shared, type);
+        if (!imported_size(object, bytes)) {
+            REAL(cuMemRelease, CUdeviceptr)(*handle);
+            object_drop(object);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
     }
     if (object)
         handle_enter(*handle, object);
