@@ -21,8 +21,7 @@ from generated import ROOT, parser, settle
 sys.path.insert(0, str(ROOT / "src"))
 
 from aliquot.driver.emulation import MAX_GPUS, PROFILES
-from aliquot.scheduler.admission.configuration import asks_for_gpus, configurations, looked_at
-from aliquot.scheduler.config import PROFILE, kube_scheduler_config
+from aliquot.scheduler.config import PROFILE, asks_for_gpus, configurations, kube_scheduler_config, looked_at
 
 CHART = ROOT / "deploy" / "chart"
 MANIFEST = ROOT / "deploy" / "manifests" / "aliquot.yaml"

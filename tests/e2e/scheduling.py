@@ -15,10 +15,9 @@ from cluster.ours import ROOT as ROOT
 from cluster.ours import OurScheduler as OurScheduler
 
 from aliquot.kube.api import Api
-from aliquot.kube.objects import Pod
+from aliquot.kube.objects import PODS, Pod
 from aliquot.kube.plan import read_plan
 from aliquot.kube.reflector import Change, Reflector
-from aliquot.kube.resources import PODS
 
 PROFILE = "aliquot-scheduler"
 PLAN = "aliquot.dev/plan"

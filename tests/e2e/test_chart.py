@@ -23,8 +23,7 @@ from aliquot.cli.programs import scheduler
 from aliquot.kube.api import MERGE, Api
 from aliquot.kube.errors import KubeError
 from aliquot.node.settings import node_settings
-from aliquot.scheduler.admission.configuration import configurations
-from aliquot.scheduler.config import PROFILE, kube_scheduler_config
+from aliquot.scheduler.config import PROFILE, configurations, kube_scheduler_config
 from aliquot.web.sharing import SECRET
 
 HOME = "aliquot-chart"

@@ -22,10 +22,9 @@ from aliquot.kube.custom import SHAREPODS
 from aliquot.kube.errors import AlreadyExists, Conflict, Invalid, NotFound
 from aliquot.kube.leases import Elector, Terms
 from aliquot.kube.names import PLAN
-from aliquot.kube.objects import Binding, Meta, ObjectReference, Pod
+from aliquot.kube.objects import LEASES, NODES, PODS, Binding, Meta, ObjectReference, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, read_plan, write_plan
 from aliquot.kube.reflector import Change, Reflector, Tuning
-from aliquot.kube.resources import LEASES, NODES, PODS
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 

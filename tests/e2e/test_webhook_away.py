@@ -11,7 +11,7 @@ from cluster.api import ApiError
 from cluster.control_plane import ControlPlane
 from cluster.ours import HOLDERS
 
-from aliquot.scheduler.admission.configuration import configurations
+from aliquot.scheduler.config import configurations
 
 NOWHERE = "https://127.0.0.1:9"
 

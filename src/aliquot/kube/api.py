@@ -19,8 +19,7 @@ import msgspec
 
 from aliquot.kube.config import load_config, open_client
 from aliquot.kube.errors import BadAnswer, Busy, KubeError, NotFound, Unreachable, error_of
-from aliquot.kube.objects import ApiStatus, HasMeta, RawList
-from aliquot.kube.resources import Resource
+from aliquot.kube.objects import ApiStatus, HasMeta, RawList, Resource
 from aliquot.lib.backoff import Backoff
 
 T = TypeVar("T", bound=HasMeta)
@@ -119,7 +118,6 @@ class Api:
         *,
         manager: str,
         force: bool = True,
-        sub: str = "",
     ) -> T:
         """Server-side apply: the object has at least these fields afterwards, and `manager` owns them.
 
@@ -129,7 +127,7 @@ class Api:
             Conflict: without `force`, another manager owns one of the fields.
         """
         metadata = body["metadata"]
-        path = resource.path(namespace=metadata.get("namespace", ""), name=metadata["name"], sub=sub)
+        path = resource.path(namespace=metadata.get("namespace", ""), name=metadata["name"])
         params = {"fieldManager": manager, "force": "true" if force else "false"}
         content = _encoded(resource, body)
         return _decoded(resource, await self.request("PATCH", path, content=content, content_type=APPLY, params=params))

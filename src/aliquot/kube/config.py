@@ -86,7 +86,15 @@ def _from_files(paths: str) -> KubeConfig:
     if not files:
         raise BadKubeConfig(f"there is no kubeconfig at {paths}; name one with --kubeconfig or in KUBECONFIG")
     for path in files:
-        document = _read(path)
+        try:
+            document = read_yaml_file(path)
+        except BadYaml as error:
+            raise BadKubeConfig(str(error)) from None
+        if not isinstance(document, dict):
+            raise BadKubeConfig(f"{path} is not a kubeconfig: it holds no mapping")
+        for section, inner, keys in _FILES_IN:  # the names of other files are relative to its own folder
+            for body in [entry.get(inner) or {} for entry in document.get(section) or []]:
+                body |= {key: str(path.parent / body[key]) for key in keys if body.get(key)}
         merged.setdefault("current-context", document.get("current-context") or None)
         merged["current-context"] = merged["current-context"] or document.get("current-context")
         for section in ("clusters", "users", "contexts"):
@@ -95,20 +103,3 @@ def _from_files(paths: str) -> KubeConfig:
                     seen.add((section, entry["name"]))
                     merged[section].append(entry)
     return KubeConfig.from_dict(merged, fname=files[0])
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A kubeconfig with its file names made absolute, since they are relative to its own folder."""
-    try:
-        document = read_yaml_file(path)
-    except BadYaml as error:
-        raise BadKubeConfig(str(error)) from None
-    if not isinstance(document, dict):
-        raise BadKubeConfig(f"{path} is not a kubeconfig: it holds no mapping")
-    for section, inner, keys in _FILES_IN:
-        for entry in document.get(section) or []:
-            body = entry.get(inner) or {}
-            for key in keys:
-                if body.get(key):
-                    body[key] = str(path.parent / body[key])
-    return document

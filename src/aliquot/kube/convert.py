@@ -7,7 +7,6 @@ is unknown, are reported with their path.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +19,7 @@ from aliquot.kube.dialects.kubeshare import API_VERSION_1 as KUBESHARE1
 from aliquot.kube.names import API_VERSION
 from aliquot.kube.objects import Pod, Undecodable, decoded
 from aliquot.kube.quantities import format_mib_quantity
-from aliquot.kube.requests import BadPod, ContainerAsk
+from aliquot.kube.requests import BadPod
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
 
@@ -38,8 +37,6 @@ WHERE_PODS_ARE: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _UNREAD: Final = (*unread.RESOURCES, *(name for dialect in FOREIGN.values() for name in dialect.owned.requests))
 """Prefixes of names that request GPUs: those of the dialects, and some that no dialect reads."""
-
-_PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
 
 
 class BadManifest(UserError):
@@ -85,8 +82,7 @@ def convert(document: object, target: Dialect = NATIVE, others: Mapping[str, Dia
             return [Converted(whole, dialect.name)]
         ask = dialect.read(pod)
     except BadPod as error:
-        faults = _PATH.sub(rf"{prefix}\1.", "; ".join(error.faults))
-        raise BadManifest(f"{who(whole)}: {faults}") from None
+        raise BadManifest(f"{who(whole)}: {'; '.join(error.under(prefix))}") from None
     left: tuple[str, ...] = ()
     if ask.containers:
         strip(inner, dialect.owned)
@@ -157,23 +153,8 @@ def _sharepod(document: dict[str, Any], target: Dialect) -> Converted:
     strip(document, dialect.owned)
     spec = document.get("spec") or {}
     node = spec.pop("nodeName", "")
-    made = {
-        "apiVersion": API_VERSION,
-        "kind": "SharePod",
-        "metadata": document["metadata"],
-        "spec": {
-            "gpu": gpu_fields(ask.containers[0]),
-            **({"nodeName": node} if node else {}),
-            "template": {"spec": spec},
-        },
-    }
-    return Converted(made, dialect.name, ask.notes)
-
-
-def gpu_fields(ask: ContainerAsk) -> dict[str, Any]:
-    """`spec.gpu` of a SharePod."""
-    request = ask.request
-    fields = {
+    request = ask.containers[0].request
+    gpu = {
         "request": request.request_milli / MILLI,
         "limit": request.limit_milli / MILLI if request.limit_milli is not None else None,
         "memory": format_mib_quantity(request.memory.mib) if request.memory and request.memory.mib else None,
@@ -185,4 +166,14 @@ def gpu_fields(ask: ContainerAsk) -> dict[str, Any]:
         "enforce": request.enforce,
         "mixedModels": request.mixed or None,
     }
-    return {name: value for name, value in fields.items() if value not in (None, "")}
+    made = {
+        "apiVersion": API_VERSION,
+        "kind": "SharePod",
+        "metadata": document["metadata"],
+        "spec": {
+            "gpu": {name: value for name, value in gpu.items() if value not in (None, "")},
+            **({"nodeName": node} if node else {}),
+            "template": {"spec": spec},
+        },
+    }
+    return Converted(made, dialect.name, ask.notes)

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from aliquot.kube.names import GROUP, VERSION
-from aliquot.kube.objects import Condition, Meta, Wire
-from aliquot.kube.resources import Resource
+from aliquot.kube.objects import Condition, Meta, Resource, Wire
 from aliquot.model.sharepod import Amount, SharePodSpec
 
 Described = msgspec.Meta
@@ -105,7 +104,7 @@ class GPUQuotaSpec(Wire):
     ] = msgspec.field(default_factory=list)
 
 
-class ModelUse(Wire):
+class ModelUse(Wire, omit_defaults=False):  # the model is the list's key, so it is on the wire also where it is empty
     """What is held of one bound."""
 
     model: str = ""

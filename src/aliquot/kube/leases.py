@@ -14,6 +14,7 @@ Source: the algorithm of client-go's leaderelection, and Kubernetes' API convent
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,8 +23,7 @@ from typing import Any
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock, micro_time
 from aliquot.kube.errors import Conflict, KubeError, NotFound
-from aliquot.kube.objects import Lease
-from aliquot.kube.resources import LEASES
+from aliquot.kube.objects import LEASES, Lease
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,6 @@ class Elector:
     on_change: Callable[[bool], None] = lambda leads: None
     random: random.Random = field(default_factory=random.Random)
     holder: str = ""
-    last_failure: str = ""
     _seen: Lease | None = None
     _seen_s: float = 0.0
     _renewed_s: float | None = None
@@ -75,10 +74,8 @@ class Elector:
 
     async def step(self) -> None:
         """Read the lease once, and try once to take or renew it if that is allowed."""
-        try:
+        with contextlib.suppress(KubeError):
             await self._take_or_renew()
-        except KubeError as error:
-            self.last_failure = str(error)
         self._tell()
 
     async def resign(self) -> None:
@@ -86,10 +83,8 @@ class Elector:
         held, self._renewed_s = self.leads(), None
         self._tell()
         if held and self._seen is not None:
-            try:
+            with contextlib.suppress(KubeError):
                 await self._write(self._seen, {"holderIdentity": "", "leaseDurationSeconds": 1})
-            except KubeError as error:
-                self.last_failure = str(error)
 
     def _tell(self) -> None:
         leads = self.leads()

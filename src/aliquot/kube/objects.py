@@ -1,4 +1,4 @@
-"""The parts of Kubernetes objects that Aliquot reads, with the API's own names on the wire.
+"""The parts of Kubernetes objects that Aliquot reads, with the API's own names on the wire, and where the kinds are.
 
 Decoding skips every field that is not named here, which is most of the time a client spends. These objects are
 therefore never written back whole: a write is a patch, a server-side apply, or an object that Aliquot made itself. What
@@ -10,8 +10,9 @@ Every field has a default, for the API server leaves out what is empty.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -23,6 +24,7 @@ from aliquot.model.validation import sentence
 from aliquot.status.workloads import PENDING, SHARE_MISSING, ContainerState, pod_state
 
 T = TypeVar("T", bound=msgspec.Struct)
+K = TypeVar("K", bound="HasMeta")
 Quantities = dict[str, Quantity]
 
 
@@ -49,7 +51,6 @@ class Meta(Wire):
     """ObjectMeta."""
 
     name: str = ""
-    generate_name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
@@ -59,7 +60,6 @@ class Meta(Wire):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: list[OwnerReference] = []
-    finalizers: list[str] = []
 
     @property
     def key(self) -> str:
@@ -150,13 +150,6 @@ class Resources(Value, frozen=True):
     requests: Quantities = {}
 
 
-class EnvVar(Value, frozen=True):
-    """One variable of a container; values taken from elsewhere read as empty."""
-
-    name: str = ""
-    value: str = ""
-
-
 class SecurityContext(Value, frozen=True):
     """What a container may do on its node."""
 
@@ -169,7 +162,6 @@ class Container(Value, frozen=True):
     name: str = ""
     resources: Resources = Resources()
     restart_policy: str = ""
-    env: list[EnvVar] = []
     security_context: SecurityContext = SecurityContext()
 
 
@@ -266,7 +258,6 @@ class PodSpec(Wire):
     node_name: str = ""
     scheduler_name: str = ""
     priority: int = 0
-    priority_class_name: str = ""
     preemption_policy: str = ""
     restart_policy: str = ""
     node_selector: dict[str, str] = {}
@@ -494,3 +485,42 @@ class Secret(Wire):
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     data: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Resource(Generic[K]):
+    """One kind of object; `path` gives its place under the API server's root."""
+
+    type: type[K]
+    kind: str
+    plural: str
+    group: str = ""
+    version: str = "v1"
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """`v1`, or `group/version`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, *, namespace: str = "", name: str = "", sub: str = "") -> str:
+        """`/api/v1/namespaces/a/pods/b/status`; without a namespace that of all of them."""
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        return "/" + "/".join([*parts, self.plural, *filter(None, (name, sub))])
+
+    def decode(self, body: bytes) -> K:
+        """One object.
+
+        Raises:
+            msgspec.ValidationError: a field is not of its type; DecodeError: it is no JSON.
+        """
+        return msgspec.json.decode(body, type=self.type)
+
+
+PODS: Final = Resource(Pod, "Pod", "pods")
+NODES: Final = Resource(Node, "Node", "nodes", namespaced=False)
+EVENTS: Final = Resource(Event, "Event", "events")
+LEASES: Final = Resource(Lease, "Lease", "leases", "coordination.k8s.io")
+SECRETS: Final = Resource(Secret, "Secret", "secrets")

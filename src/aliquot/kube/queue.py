@@ -58,7 +58,12 @@ class WorkQueue:
             return
         if known is not None:
             known.cancel()
-        self._timers[key] = loop.call_later(wait_s, self._due, key)
+
+        def due() -> None:
+            self._timers.pop(key, None)
+            self.add(key)
+
+        self._timers[key] = loop.call_later(wait_s, due)
 
     def failed(self, key: str) -> float:
         """Add a failed key again, with a longer delay than after the previous failure; returns the delay in seconds."""
@@ -69,10 +74,6 @@ class WorkQueue:
     def succeeded(self, key: str) -> None:
         """Forget the key's failures."""
         self._failures.pop(key, None)
-
-    def _due(self, key: str) -> None:
-        self._timers.pop(key, None)
-        self.add(key)
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[str]:

@@ -30,8 +30,7 @@ import msgspec
 
 from aliquot.kube.api import Api
 from aliquot.kube.errors import BadAnswer, Gone, KubeError, Unreachable, error_of
-from aliquot.kube.objects import ApiStatus, HasMeta, MetaOnly, WatchEvent
-from aliquot.kube.resources import Resource
+from aliquot.kube.objects import ApiStatus, HasMeta, MetaOnly, Resource, WatchEvent
 from aliquot.lib.backoff import Backoff
 
 T = TypeVar("T", bound=HasMeta)
@@ -95,7 +94,6 @@ class Reflector(Generic[T]):
     namespace: str = ""
     selectors: Mapping[str, str] = field(default_factory=dict)
     tuning: Tuning = Tuning()
-    random: random.Random = field(default_factory=random.Random)
     counts: WatchCounts = field(default_factory=WatchCounts)
     synced: asyncio.Event = field(default_factory=asyncio.Event)
     version: str = ""
@@ -125,7 +123,7 @@ class Reflector(Generic[T]):
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        backoff = Backoff(self.tuning.wait_first_s, self.tuning.wait_max_s, self.random)
+        backoff = Backoff(self.tuning.wait_first_s, self.tuning.wait_max_s)
         loop = asyncio.get_running_loop()
         while True:
             self._delivered, started_s = False, loop.time()
@@ -244,7 +242,7 @@ class Reflector(Generic[T]):
         self.on_change(Change("deleted", item, old))
 
     async def _events(self) -> AsyncGenerator[WatchEvent, None]:
-        lasts_s = self.random.randint(self.tuning.watch_min_s, self.tuning.watch_max_s)
+        lasts_s = random.randint(self.tuning.watch_min_s, self.tuning.watch_max_s)
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",

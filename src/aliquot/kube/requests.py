@@ -7,6 +7,7 @@ another before the others start, so one that asks for no more than a later conta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -38,6 +39,10 @@ MAX_ANNOTATION_BYTES: Final = 256 * 1024
 """Kubernetes' own bound on a pod's annotations, which the API server checks after the webhooks."""
 
 
+_PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
+"""How the paths of a pod begin."""
+
+
 class BadPod(UserError):
     """A pod whose GPU request contradicts itself or cannot be read; `faults` lists each with its path."""
 
@@ -47,6 +52,10 @@ class BadPod(UserError):
             told.append(f"and {len(faults) - MAX_FAULTS} more faults")
         super().__init__(f'pod "{pod}": {"; ".join(told)}')
         self.faults = tuple(told)
+
+    def under(self, prefix: str) -> tuple[str, ...]:
+        """The faults with the paths of a manifest that has the pod at `prefix`, such as `spec.template.`."""
+        return tuple(_PATH.sub(rf"{prefix}\1.", fault) for fault in self.faults)
 
 
 def shortened(text: str) -> str:

@@ -17,8 +17,7 @@ import msgspec
 from aliquot.kube import names
 from aliquot.kube.custom import SHAREPODS, SharePod
 from aliquot.kube.dialects import NATIVE, read
-from aliquot.kube.dialects.annotations import base_of
-from aliquot.kube.dialects.base import put
+from aliquot.kube.dialects.base import base_of, put
 from aliquot.kube.objects import OwnerReference, Pod, Undecodable, decoded
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
@@ -31,8 +30,6 @@ STOCK: Final = frozenset({"", "default-scheduler", PROFILE})
 """Schedulers that call the extender; any other is the author's own, and chooses the node itself."""
 
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
-"""How paths of the pod begin, which are paths of the SharePod's template."""
 
 
 class BadTemplate(BadSharePod):
@@ -49,7 +46,7 @@ def scheduled_by_others(sharepod: SharePod) -> str:
     return "" if name in STOCK else name
 
 
-def pod_of(sharepod: SharePod, *, node: str = "", gpu_uuid: str = "", profile: str = PROFILE) -> dict[str, Any]:
+def pod_of(sharepod: SharePod, *, node: str = "", gpu_uuid: str = "") -> dict[str, Any]:
     """The pod to create, bound to `node` and the device `gpu_uuid` where they are given.
 
     Raises:
@@ -79,7 +76,7 @@ def pod_of(sharepod: SharePod, *, node: str = "", gpu_uuid: str = "", profile: s
     words.annotations[names.SHAREPOD_GENERATION] = str(meta.generation)
     put(body, words)
     if spec.get("schedulerName") in (None, "") or spec["schedulerName"] not in STOCK:
-        spec["schedulerName"] = profile
+        spec["schedulerName"] = PROFILE
     if node:
         try:
             on_node(spec, node)
@@ -99,8 +96,7 @@ def ask_of(sharepod: SharePod, body: Mapping[str, Any]) -> PodAsk:
     try:
         ask = read(_understood(sharepod, body))
     except BadPod as error:
-        faults = tuple(_PATH.sub(r"spec.template.\1.", fault) for fault in error.faults)
-        raise BadTemplate(sharepod.metadata.key, faults) from None
+        raise BadTemplate(sharepod.metadata.key, error.under("spec.template.")) from None
     assert ask is not None
     return ask
 

@@ -9,8 +9,7 @@ from typing import Final, Literal
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock, seconds_time
 from aliquot.kube.errors import KubeError
-from aliquot.kube.objects import Event, Meta, ObjectReference
-from aliquot.kube.resources import EVENTS
+from aliquot.kube.objects import EVENTS, Event, Meta, ObjectReference
 from aliquot.lib.bounded import Bounded
 from aliquot.lib.log import Logger
 

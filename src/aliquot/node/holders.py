@@ -17,7 +17,7 @@ from aliquot.kube.api import Api
 from aliquot.kube.dialects.nvidia import GPU
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import HOLDS, VGPU
-from aliquot.kube.resources import PODS
+from aliquot.kube.objects import PODS
 from aliquot.lib.log import Logger, Repeats
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allocation.kubelet import ContainerDevices, PodResources

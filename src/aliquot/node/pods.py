@@ -10,9 +10,8 @@ import msgspec
 
 from aliquot.kube.api import Api
 from aliquot.kube.names import GPU_PERCENT, PLAN
-from aliquot.kube.objects import Container, ContainerStatus, Meta, Pod, PodSpec, PodStatus, Wire
+from aliquot.kube.objects import Container, ContainerStatus, Meta, Pod, PodSpec, PodStatus, Resource, Wire
 from aliquot.kube.reflector import Change, Reflector
-from aliquot.kube.resources import Resource
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.tenancy.removal import Answer
 

@@ -24,10 +24,9 @@ from aliquot.kube.dialects import aliyun, tencent
 from aliquot.kube.dialects.aliyun import UNIT_MIB, Unit
 from aliquot.kube.errors import KubeError
 from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.objects import Node
+from aliquot.kube.objects import NODES, Node
 from aliquot.kube.quantities import parse_quantity
 from aliquot.kube.reflector import Change, Reflector
-from aliquot.kube.resources import NODES
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid

@@ -26,7 +26,6 @@ from aliquot.lib.log import Logger
 from aliquot.status.nodes import NodeGpu, NodeReport
 from aliquot.status.promise import PromiseHistory
 from aliquot.status.sensors import Sensors
-from aliquot.status.tenants import TenantStatus
 
 AGENT_LABELS: Final[Mapping[str, str]] = {
     "app.kubernetes.io/name": "aliquot",
@@ -103,38 +102,36 @@ def measure_of(report: NodeReport, promises: PromiseHistory | None = None) -> No
             promises.add(uuid, use.status, report.now_ns)
         kept = {(uuid, use.owner.tenant): promises.kept_percent(uuid, use.status.name) for uuid, use in uses}
         promises.forget_all_but({(uuid, use.status.name) for uuid, use in uses} if report.now_ns > 0 else set())
-    gpus = {gpu.uuid: _bounded_gpu(gpu) for gpu in report.gpus}
+    gpus = {}
+    for gpu in report.gpus:
+        bounded_uses = [
+            msgspec.structs.replace(
+                use,
+                status=msgspec.structs.replace(
+                    use.status,
+                    usage=_within(use.status.usage, 1.0),
+                    memory_used_mib=int(_within(use.status.memory_used_mib, MAX_MIB)),
+                    wait_ms_p50=_within(use.status.wait_ms_p50, MAX_MS),
+                    debt_ms=_within(use.status.debt_ms, MAX_MS),
+                    quota_ms=_within(use.status.quota_ms, MAX_MS),
+                    processes=int(_within(use.status.processes, MAX_MIB)),
+                ),
+            )
+            for use in gpu.uses
+        ]
+        sensors = gpu.sensors
+        if sensors is not None:  # what the node's NVML measures, within what a GPU can be
+            sensed = ((name, getattr(sensors, name), most) for name, most in _MAX_SENSED.items())
+            bounded = {name: type(value)(_within(value, most)) for name, value, most in sensed if value is not None}
+            sensors = Sensors(**bounded)
+        gpus[gpu.uuid] = msgspec.structs.replace(
+            gpu,
+            busy=_within(gpu.busy, 1.0),
+            bypassing=int(_within(gpu.bypassing, MAX_MIB)),
+            sensors=sensors,
+            uses=tuple(bounded_uses),
+        )
     return NodeMeasure(gpus, _within(report.window_ms / 1000, 3600.0), kept)
-
-
-def _bounded_gpu(gpu: NodeGpu) -> NodeGpu:
-    return msgspec.structs.replace(
-        gpu,
-        busy=_within(gpu.busy, 1.0),
-        bypassing=int(_within(gpu.bypassing, MAX_MIB)),
-        sensors=_sensors(gpu.sensors),
-        uses=tuple(msgspec.structs.replace(use, status=_bounded(use.status)) for use in gpu.uses),
-    )
-
-
-def _bounded(now: TenantStatus) -> TenantStatus:
-    return msgspec.structs.replace(
-        now,
-        usage=_within(now.usage, 1.0),
-        memory_used_mib=int(_within(now.memory_used_mib, MAX_MIB)),
-        wait_ms_p50=_within(now.wait_ms_p50, MAX_MS),
-        debt_ms=_within(now.debt_ms, MAX_MS),
-        quota_ms=_within(now.quota_ms, MAX_MS),
-        processes=int(_within(now.processes, MAX_MIB)),
-    )
-
-
-def _sensors(found: Sensors | None) -> Sensors | None:
-    """What the node's NVML measures, within what a GPU can be."""
-    if found is None:
-        return None
-    known = ((name, getattr(found, name), most) for name, most in _MAX_SENSED.items())
-    return Sensors(**{name: type(value)(_within(value, most)) for name, value, most in known if value is not None})
 
 
 def _within(value: float, most: float) -> float:
@@ -196,26 +193,26 @@ class Agents:
 
     def step(self) -> None:
         """Poll the agents that are due, as many as allowed at once, and publish the results."""
-        now_s = self._clock()
-        self._take_places(now_s)
+        now_s, places = self._clock(), self.places
+        for node in self._asked.keys() - places.keys():
+            del self._asked[node]
+        for number, (node, address) in enumerate(places.items()):
+            asked = self._asked.setdefault(node, _Asked(""))
+            if asked.address != address:  # not all agents of a new cluster are polled at once
+                asked.address, asked.due_s = address, now_s + number / self._pace.max_per_s
         due = sorted((asked.due_s, node) for node, asked in self._asked.items() if asked.due_s <= now_s)
         room = self._pace.at_once - len(self._running)
         for _, node in [each for each in due if each[1] not in self._running][: max(0, room)]:
             task = asyncio.get_running_loop().create_task(self._ask(node, self._asked[node]), name=node)
             self._running[node] = task
             task.add_done_callback(lambda done: self._running.pop(done.get_name(), None))
-        self._publish(now_s)
-
-    def _take_places(self, now_s: float) -> None:
-        places = self.places
-        for node in self._asked.keys() - places.keys():
-            del self._asked[node]
-        for number, (node, address) in enumerate(places.items()):
-            known = self._asked.get(node)
-            if known is None:
-                known = self._asked[node] = _Asked("")
-            if known.address != address:  # not all agents of a new cluster are polled at once
-                known.address, known.due_s = address, now_s + number / self._pace.max_per_s
+        kept_s = max(self._pace.kept_s, 3 * self.interval_s)
+        for asked in self._asked.values():
+            if asked.measure is not None and now_s - asked.answered_s > kept_s:
+                asked.measure = None
+        self.measured = {node: a.measure for node, a in self._asked.items() if a.measure is not None}
+        self.silent = {node: a.why for node, a in self._asked.items() if a.measure is None}
+        self.answered_at_s = {node: self._asked[node].answered_at_s for node in self.silent}
 
     @property
     def interval_s(self) -> float:
@@ -229,7 +226,14 @@ class Agents:
         try:
             async with asyncio.timeout(self._pace.answer_s):
                 body = await self._fetch(asked.address)
-            self._take(asked, read_report(body))
+            report = read_report(body)
+            window_s = _within(report.window_ms / 1000, 3600.0)
+            if asked.promises is None or asked.promises.window_s != window_s or report.now_ns < asked.last_ns:
+                asked.promises = PromiseHistory(window_s) if window_s > 0 else None
+            asked.last_ns = report.now_ns
+            asked.measure = measure_of(report, asked.promises)
+            asked.answered_s, asked.failures, asked.why = self._clock(), 0, ""
+            asked.answered_at_s = time.time()
         except TimeoutError:
             self._failed(asked, f"it gave no complete answer within {self._pace.answer_s:g} s")
         except UnreadableReport as error:
@@ -237,29 +241,10 @@ class Agents:
         except Exception as error:
             self._failed(asked, str(error) or type(error).__name__)
 
-    def _take(self, asked: _Asked, report: NodeReport) -> None:
-        window_s = _within(report.window_ms / 1000, 3600.0)
-        anew = asked.promises is None or asked.promises.window_s != window_s or report.now_ns < asked.last_ns
-        if anew:
-            asked.promises = PromiseHistory(window_s) if window_s > 0 else None
-        asked.last_ns = report.now_ns
-        asked.measure = measure_of(report, asked.promises)
-        asked.answered_s, asked.failures, asked.why = self._clock(), 0, ""
-        asked.answered_at_s = time.time()
-
     def _failed(self, asked: _Asked, why: str) -> None:
         asked.failures += 1
         asked.why = why[:200]
         asked.due_s = self._clock() + doubled_s(self.interval_s, self._pace.backoff_max_s, asked.failures - 1)
-
-    def _publish(self, now_s: float) -> None:
-        kept_s = max(self._pace.kept_s, 3 * self.interval_s)
-        for asked in self._asked.values():
-            if asked.measure is not None and now_s - asked.answered_s > kept_s:
-                asked.measure = None
-        self.measured = {node: a.measure for node, a in self._asked.items() if a.measure is not None}
-        self.silent = {node: a.why for node, a in self._asked.items() if a.measure is None}
-        self.answered_at_s = {node: self._asked[node].answered_at_s for node in self.silent}
 
 
 async def keep_asking(agents: Agents) -> None:
@@ -352,23 +337,24 @@ class AgentThread:
 
     def close(self) -> None:
         """Stop asking."""
+
+        def cancel() -> None:
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._stop)
+            self._loop.call_soon_threadsafe(cancel)
         self._thread.join(_STOP_S)
 
-    def _stop(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-
     def _run(self) -> None:
+        async def main() -> None:
+            async with self._client:
+                await keep_asking(self.agents)
+
         with contextlib.closing(self._loop):
             try:
-                self._loop.run_until_complete(self._main())
+                self._loop.run_until_complete(main())
             except asyncio.CancelledError:
                 pass
             except Exception as error:
                 _LOG.defect("asking the nodes' agents ended", error)
-
-    async def _main(self) -> None:
-        async with self._client:
-            await keep_asking(self.agents)

@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from aliquot.arbiter.records import GpuTurns, turns_of
 from aliquot.driver.wiring import topology_of_gpus
 from aliquot.model.ids import split_key
 from aliquot.model.requests import GpuRequest
@@ -171,12 +170,6 @@ class ClusterSource(SnapshotSource):
             self._recorder.see(now_s, readings(gpus, counts, self.owner_of))
         quota = self.quotas if self.quotas is not None else quota_of(gpus)
         self._publish(Snapshot(gpus, workloads, nodes, quota, self.vgpus), changed=self._explanations.forget())
-
-    def turns_from(self, gpu: str, query: Callable[[str], Mapping[str, GpuTurns]]) -> Turns | None:
-        """The last minute of a GPU with the ledger's names; `query` returns the turns on a node's GPUs."""
-        node = next((shown.node for shown in self._snapshot.gpus if shown.uuid == gpu), None)
-        turns = query(node).get(gpu) if node is not None else None
-        return None if turns is None else turns_of(gpu, turns, time.time(), self.names_on(gpu))
 
     def turns(self, gpu: str) -> Turns | None:
         """See `StatusSource`."""

@@ -1,10 +1,19 @@
-"""The KubeSchedulerConfiguration that makes the stock scheduler call this extender."""
+"""The configurations by which Kubernetes calls Aliquot: kube-scheduler's, and those of the admission webhook.
+
+`kube_scheduler_config` makes the stock scheduler call the extender. `configurations` are the webhook's registration at
+the API server: for which objects it is called, where, and the failure policy. Only pods that Aliquot serves are sent to
+it (CEL), so that an outage cannot stop the rest of the cluster. By default they are refused during an outage, because a
+pod in another project's words would wait for ever without being rewritten; `Ignore` lets them in unread.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from aliquot.kube import names
+from aliquot.kube.dialects import FOREIGN, hami, kubeshare, unread
+from aliquot.kube.dialects.nvidia import GPU
 
 PROFILE: Final = "aliquot-scheduler"
 BALANCERS: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality")
@@ -13,9 +22,14 @@ BALANCERS: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation", "Imag
 WEIGHT: Final = 10
 """One step of our score is 100 points: more than the plugins that are left give by chance, less than the 200 of a node
 affinity that the user wrote (for such pods nodes that fit differ by one step at most)."""
+WEBHOOK_NAME: Final = "aliquot"
+"""Of both configurations of the webhook."""
+_SERVED: Final = sorted(name for dialect in FOREIGN.values() for name in dialect.owned.resources)
+_HOST: Final = "kubernetes.io/metadata.name"
+_SYSTEM: Final = ("kube-system", "kube-node-lease", "kube-public")
 
 
-def kube_scheduler_config(url: str, *, ca_file: str = "", timeout_s: int = 5) -> dict[str, Any]:
+def kube_scheduler_config(url: str, *, ca_file: str = "") -> dict[str, Any]:
     """The configuration for an extender at `url`; over https with `ca_file`, the CA that signed its certificate.
 
     Two profiles: the default one places GPU pods among the others, `aliquot-scheduler` lets the placement policy alone
@@ -31,7 +45,7 @@ def kube_scheduler_config(url: str, *, ca_file: str = "", timeout_s: int = 5) ->
         "bindVerb": "bind",
         "weight": WEIGHT,
         "enableHTTPS": secure,
-        "httpTimeout": f"{timeout_s}s",
+        "httpTimeout": "5s",
         "nodeCacheCapable": True,
         "ignorable": False,
         "managedResources": [{"name": name, "ignoredByScheduler": False} for name in names.RESOURCES],
@@ -46,3 +60,138 @@ def kube_scheduler_config(url: str, *, ca_file: str = "", timeout_s: int = 5) ->
         "profiles": [{"schedulerName": "default-scheduler"}, {"schedulerName": PROFILE, "plugins": quiet}],
         "extenders": [extender],
     }
+
+
+def configurations(
+    namespace: str,
+    service: str = "aliquot-webhook",
+    *,
+    port: int = 443,
+    url: str = "",
+    whole: bool = True,
+    failure_policy: str = "Fail",
+) -> list[dict[str, Any]]:
+    """The MutatingWebhookConfiguration and the ValidatingWebhookConfiguration; the program adds their trust bundle.
+
+    Args:
+        whole: Plain nvidia.com/gpu pods are Aliquot's too; False where the stock plugin has them.
+        failure_policy: What the API server does with a pod that requests a share while no webhook answers.
+    """
+
+    def hook(name: str, path: str, rule: dict[str, Any], **more: Any) -> dict[str, Any]:
+        client: dict[str, Any] = {"url": f"{url.rstrip('/')}{path}"}
+        if not url:
+            client = {"service": {"namespace": namespace, "name": service, "port": port, "path": path}}
+        return {
+            "name": f"{name}.{names.GROUP}",
+            "clientConfig": client,
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "scope": "Namespaced", **rule}],
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "timeoutSeconds": 5,
+            "failurePolicy": "Fail",
+            "namespaceSelector": {"matchExpressions": [_not_in(_HOST, *_SYSTEM)]},
+            **more,
+        }
+
+    ignored = {
+        "objectSelector": {"matchExpressions": [_not_in(names.WEBHOOK, "ignore")]},
+        "namespaceSelector": {"matchExpressions": [_not_in(names.WEBHOOK, "ignore"), _not_in(_HOST, *_SYSTEM)]},
+    }
+    pods, planned = {"resources": ["pods"]}, {"resources": ["pods", "pods/status"]}
+    ours = {"apiGroups": [names.GROUP], "apiVersions": [names.VERSION]}
+    asks = [{"name": "speaks-of-gpus", "expression": asks_for_gpus(whole=whole)}]
+    looks = [{"name": "words-to-look-at", "expression": looked_at(whole=whole)}]
+    plans = [{"name": "plan-changes", "expression": plan_changes()}]
+    both = ["CREATE", "UPDATE"]
+    required = ignored | {"failurePolicy": failure_policy, "matchConditions": asks}
+    optional = ignored | {"failurePolicy": "Ignore", "matchConditions": looks, "timeoutSeconds": 2}
+    # Also before the API server compares them with their schema, whose refusals quote regular expressions.
+    own = [
+        hook(kind, "/validate", ours | {"resources": [kind], "operations": both}) for kind in ("sharepods", "gpuquotas")
+    ]
+    return [
+        _whole(
+            "Mutating",
+            hook("pods", "/mutate", pods | {"operations": ["CREATE"]}, **required),
+            hook("others.pods", "/mutate", pods | {"operations": both}, **optional),
+            *own,
+        ),
+        _whole("Validating", hook("plans", "/validate", planned | {"operations": both}, matchConditions=plans), *own),
+    ]
+
+
+def asks_for_gpus(*, whole: bool = True) -> str:
+    """CEL: does a pod have a resource, an annotation or a label by which one of the dialects requests a GPU?
+
+    Names that begin alike, as of another plugin or of MIG instances, are not Aliquot's. Without `whole`, nvidia.com/gpu
+    alone is the stock plugin's.
+    """
+    ours = f"key.startsWith('{names.PREFIX}')"
+    served = [name for name in _SERVED if whole or name != GPU]
+    found = [
+        _resource(f"{ours} || key in {_listed(served)}"),
+        _noted("annotations", f"{ours} || key in {_listed(kubeshare.ASKING_1)}"),
+        _noted("labels", f"key in {_listed(kubeshare.ASKING_2)}"),
+    ]
+    if not whole:
+        found.append(
+            f"({_resource(f'key in {_listed([GPU])}')} && {_noted('annotations', f'key in {_listed(hami.NOTED)}')})"
+        )
+    return " || ".join(found)
+
+
+def looked_at(*, whole: bool = True) -> str:
+    """CEL: is this a new pod with words that are not read here, or one that asks for GPUs and whose spec changes?
+
+    Nothing of what is done then is needed for a share, so these pods pass where no webhook answers.
+    """
+    asks = asks_for_gpus(whole=whole)
+    starts = " || ".join(f"key.startsWith('{start}')" for start in unread.RESOURCES)
+    words = _resource(f"({starts}) && !(key in {_listed(unread.READ)})")
+    noted = _noted("annotations", f"key in {_listed(unread.ANNOTATIONS)}")
+    return f"oldObject == null ? !({asks}) && ({words} || {noted}) : object.spec != oldObject.spec && ({asks})"
+
+
+def _resource(matches: str) -> str:
+    """CEL: does a container have a limit or request whose `key` matches?"""
+    one = " || ".join(
+        f"(has(c.resources) && has(c.resources.{side}) && c.resources.{side}.exists(key, {matches}))"
+        for side in ("limits", "requests")
+    )
+    return (
+        f"(object.spec.containers.exists(c, {one}) "
+        f"|| (has(object.spec.initContainers) && object.spec.initContainers.exists(c, {one})))"
+    )
+
+
+def _noted(kind: str, matches: str) -> str:
+    """CEL: does the pod have an annotation or label whose `key` matches?"""
+    return f"(has(object.metadata.{kind}) && object.metadata.{kind}.exists(key, {matches}))"
+
+
+def _listed(keys: Iterable[str]) -> str:
+    return f"[{', '.join(repr(key) for key in keys)}]"
+
+
+def plan_changes() -> str:
+    """CEL: does the plan of a pod change? A new pod has none."""
+
+    def plan(thing: str) -> str:
+        notes = f"{thing}.metadata.annotations"
+        return f"(has({notes}) && '{names.PLAN}' in {notes} ? {notes}['{names.PLAN}'] : '')"
+
+    return f"{plan('object')} != (oldObject == null ? '' : {plan('oldObject')})"
+
+
+def _whole(kind: str, *hooks: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": f"{kind}WebhookConfiguration",
+        "metadata": {"name": WEBHOOK_NAME},
+        "webhooks": list(hooks),
+    }
+
+
+def _not_in(key: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": "NotIn", "values": list(values)}

@@ -28,7 +28,7 @@ from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import Decider
 from aliquot.placement.entries import LedgerError, NodeSpec
 from aliquot.placement.ledger import ledger_gpu, ledger_gpus
-from aliquot.placement.policy import Policy
+from aliquot.placement.policy import POLICIES, Policy
 from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.allocations import (
@@ -258,6 +258,10 @@ class Ledger:
             return False
         self._seen[uid] = None
         return True
+
+    def empty(self) -> Ledger:
+        """A ledger without nodes, in which requests can be tried on nodes that need not exist."""
+        return Ledger(POLICIES["binpack"]())
 
     def add_empty_node(self, others: Ledger, name: str) -> None:
         """Add an empty node of another ledger."""

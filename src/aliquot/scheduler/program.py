@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import gc
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 from aliquot.driver.policies import maker, use_kernels
 from aliquot.http.certificate import BadCertificate, Certificate
@@ -17,24 +16,16 @@ from aliquot.http.connections import ClientConnection
 from aliquot.http.listening import listening
 from aliquot.http.server import HttpServer
 from aliquot.kube.api import Api
-from aliquot.kube.custom import GPUQUOTAS, GPUQuota
 from aliquot.kube.dialects import foreign
-from aliquot.kube.errors import KubeError
 from aliquot.kube.leases import Elector
-from aliquot.kube.objects import Node, Pod
-from aliquot.kube.quotas import quotas_of
+from aliquot.kube.objects import NODES, PODS, Node, Pod
 from aliquot.kube.reflector import Change, Reflector
-from aliquot.kube.resources import NODES, PODS
 from aliquot.lib.log import Logger
-from aliquot.lib.package import version
-from aliquot.placement.quota import Quota, Quotas
-from aliquot.scheduler.admission.process import Webhook
-from aliquot.scheduler.endpoint import Address, LeaderEndpoint
+from aliquot.scheduler.admission.server import Webhook
 from aliquot.scheduler.extender.bind import Binder
-from aliquot.scheduler.extender.evict import Evictor
+from aliquot.scheduler.extender.preempt import Evictor
 from aliquot.scheduler.extender.server import LIMITS, Extender
-from aliquot.scheduler.extender.spans import PodSpans, traceparent
-from aliquot.scheduler.learned import LearnedConfigMap
+from aliquot.scheduler.leader import LeaderEndpoint, LearnedConfigMap
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.program import Operator
 from aliquot.scheduler.settings import SchedulerSettings, address
@@ -62,7 +53,6 @@ class Scheduler:
         self.ledger = Ledger(maker(settings.policy)(), settings.seed)
         self.nodes: Reflector[Node] = Reflector(self.api, NODES, self._node_changed)
         self.pods: Reflector[Pod] = Reflector(self.api, PODS, self._pod_changed)
-        self.quotas: Reflector[GPUQuota] = Reflector(self.api, GPUQUOTAS, self._quota_changed)
         lease = settings.lease_namespace, LEASE, settings.candidate
         self.elector = Elector(self.api, *lease, on_change=self._lead_changed)
         dialects = foreign(aliyun_unit=settings.aliyun_unit)
@@ -72,7 +62,7 @@ class Scheduler:
             self.pods.get,
             self.leads,
             dialects=dialects,
-            traceparent=traceparent if self.spans is not None else lambda _: "",
+            traced=self.spans is not None,
         )
         self.evictor = Evictor(self.api, self.ledger, self.pods.get, self.leads)
         self.learned = LearnedConfigMap(self.api, settings.lease_namespace, self.ledger.policy, self.leads)
@@ -82,22 +72,18 @@ class Scheduler:
             self.pods.get,
             self.synced,
             self.leads,
-            spans=PodSpans(self.spans) if self.spans is not None else None,
+            tracer=self.spans,
             aliyun_unit=settings.aliyun_unit,
-            version=version(),
             has_seen=self.pods.has_seen,
             on_scrape=self._measure_watches,
             on_waiting=self.evictor.waits,
         )
-        if self.spans is not None:
-            self.extender.metrics.registry.register(self.spans.backlog.dropped)
-        self.operator = Operator(self.api, self.ledger, self.nodes, self.pods, self.leads, self.quotas, settings)
+        self.operator = Operator(self.api, self.ledger, self.nodes, self.pods, self.leads, settings)
         self.webhook = Webhook(self.api, settings, lambda namespace: self.ledger.cluster.usage(namespace), self.leads)
         self._certificate = (
             Certificate(settings.tls_cert, settings.tls_key, settings.client_ca) if settings.tls_cert else None
         )
         self._takeover: asyncio.Task[None] | None = None
-        self._bounds: dict[str, list[Quota]] = {}
 
     def synced(self) -> bool:
         """Are the caches whole?"""
@@ -109,9 +95,31 @@ class Scheduler:
 
     async def run(self) -> None:
         """Serve until `stopping` is set, then give the lease back."""
-        server = self._server()
-        tasks = [asyncio.create_task(work) for work in (*self._works(), server.serve())]
-        if not self.settings.leader_elect:
+        s = self.settings
+        host, port = address(s.bind, "--bind")
+        listener = listening(host, port, called=f"--bind {host}:{port}", instead="choose another address")
+        url = f"{'https' if s.tls_cert else 'http'}://{host}:{listener.getsockname()[1]}"
+        server = HttpServer(
+            self.extender.app(),
+            listener,
+            limits=LIMITS,
+            context=self._certificate.context if self._certificate else None,
+            protocol=ClientConnection,
+            keep_alive_s=120,
+            grace_s=None,
+            on_up=lambda: self.on_listening(url),
+        )
+        works = [self.nodes.run(), self.pods.run(), self._settle(), self._freeze()]
+        works += [self.extender.learn(), self.learned.run(), self.evictor.run()]
+        if s.leader_elect:
+            works.append(self.elector.run())
+        if s.leader_service:
+            works.append(LeaderEndpoint(self.api, s, self.leads).run())
+        if self._certificate is not None:
+            works.append(self._certificate.follow(_renewed))
+        works += [*self.operator.works(), *self.webhook.works(), server.serve()]
+        tasks = [asyncio.create_task(work) for work in works]
+        if not s.leader_elect:
             self._lead_changed(True)
         stop = asyncio.create_task(self.stopping.wait())
         done, _ = await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -125,61 +133,19 @@ class Scheduler:
         if takeover is not None and takeover.done() and not takeover.cancelled():
             takeover.result()
 
-    def _works(self) -> list[Coroutine[Any, Any, None]]:
-        caches = [self.nodes.run(), self.pods.run(), self.quotas.run()]
-        election = [self.elector.run()] if self.settings.leader_elect else []
-        if self.settings.leader_service:
-            election.append(self._endpoint().run())
-        own = [
-            self._settle(),
-            self.extender.learn(),
-            self.learned.run(),
-            self.evictor.run(),
-            self._never_ends(self._freeze()),
-        ]
-        if self._certificate is not None:
-            own.append(self._certificate.follow(_renewed))
-        return [*caches, *election, *own, *self.operator.works(), *self.webhook.works()]
-
-    def _endpoint(self) -> LeaderEndpoint:
-        s = self.settings
-        _, port = address(s.bind, "--bind")
-        place = Address(s.lease_namespace, s.leader_service, s.leader_address, port, s.candidate)
-        return LeaderEndpoint(self.api, place, self.leads)
-
-    def _server(self) -> HttpServer:
-        s = self.settings
-        host, port = address(s.bind, "--bind")
-        listener = listening(host, port, called=f"--bind {host}:{port}", instead="choose another address")
-        url = f"{'https' if s.tls_cert else 'http'}://{host}:{listener.getsockname()[1]}"
-        return HttpServer(
-            self.extender.app(),
-            listener,
-            limits=LIMITS,
-            context=self._certificate.context if self._certificate else None,
-            protocol=ClientConnection,
-            keep_alive_s=120,
-            grace_s=None,
-            on_up=lambda: self.on_listening(url),
-        )
-
-    async def _never_ends(self, work: Coroutine[Any, Any, None]) -> None:
-        await work
-        await asyncio.Event().wait()
-
     def _lead_changed(self, leads: bool) -> None:
         self._took_over = False
         log.info("this scheduler %s", "leads" if leads else "does not lead")
         if self._takeover is not None:
             self._takeover.cancel()  # what one lead has seen is not all that was there before the next
         self._takeover = asyncio.create_task(self._take_over()) if leads else None
-        if self._takeover is not None:
-            self._takeover.add_done_callback(self._taken_over)
 
-    def _taken_over(self, task: asyncio.Task[None]) -> None:
-        """One that failed would lead and never bind: better to end, so that another leads."""
-        if not task.cancelled() and task.exception() is not None:
-            self.stopping.set()
+        def taken_over(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                self.stopping.set()  # this process would lead and never bind: another one can
+
+        if self._takeover is not None:
+            self._takeover.add_done_callback(taken_over)
 
     async def _take_over(self) -> None:
         """See everything that was bound before the lease was ours."""
@@ -201,19 +167,11 @@ class Scheduler:
             self.evictor.gone(change.object)
         self.operator.pod_changed(change)
 
-    def _quota_changed(self, change: Change[GPUQuota]) -> None:
-        self._bounds.pop(change.object.metadata.key, None)
-        if change.kind != "deleted" and (found := quotas_of(change.object)):
-            self._bounds[change.object.metadata.key] = found
-        self.ledger.decider.quotas = Quotas(chain.from_iterable(self._bounds.values())) if self._bounds else None
-        self.operator.quota_changed(change)
-
     async def _settle(self) -> None:
         while True:
             await asyncio.sleep(SETTLE_EVERY_S)
             self.extender.groups.settle()
-            with contextlib.suppress(KubeError):
-                await self.binder.settle()
+            await self.binder.settle()
 
     async def _freeze(self) -> None:
         """Exclude the objects of the first lists from garbage collection: they stay, and collecting costs pauses."""
@@ -223,9 +181,10 @@ class Scheduler:
         await self.nodes.synced.wait()
         await self.pods.synced.wait()
         collect_rarely()
+        await asyncio.Event().wait()  # the end of a task would be that of the program
 
     def _measure_watches(self) -> None:
-        for kind, reflector in (("nodes", self.nodes), ("pods", self.pods), ("gpuquotas", self.quotas)):
+        for kind, reflector in (("nodes", self.nodes), ("pods", self.pods), ("gpuquotas", self.operator.quotas)):
             counts = reflector.counts
             for name in ("lists", "watches", "events", "repeated", "undecodable", "failures"):
                 self.extender.metrics.watch.labels(kind, name).set(getattr(counts, name))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from aliquot.arbiter.records import turns_of
 from aliquot.kube.custom import SHAREPODS, VGPU
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.base import Dialect
@@ -23,8 +24,6 @@ from aliquot.lib.log import Logger
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI, BadQuantity, parse_memory, parse_milli
 from aliquot.placement.asks import Ask
-from aliquot.placement.cluster import Cluster
-from aliquot.placement.quota import Quota
 from aliquot.scheduler.agents import AgentThread, agent_addresses
 from aliquot.scheduler.cluster_source import ClusterSource
 from aliquot.scheduler.verdicts import closed_nodes
@@ -60,12 +59,10 @@ class SchedulerSource(ClusterSource):
     `agents` polls the nodes' agents; without it no use is measured.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, title: str, recorder: Recorder | None = None, agents: AgentThread | None = None
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, title: str, recorder: Recorder | None = None) -> None:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
-        self.agents = agents
+        self.agents: AgentThread | None = None
         super().__init__(scheduler.ledger.decider, title=title, while_still=self._in_loop, recorder=recorder)
         self.standing, self.owner_of = standings(scheduler.pods), owners(scheduler.pods)
         self.barred = self._barred_nodes
@@ -101,8 +98,11 @@ class SchedulerSource(ClusterSource):
         """Read the program's facts besides its ledger; returns the rest of the work, which may run in any thread."""
         scheduler = self._scheduler
         waiting = [pod for pod in scheduler.pods if _waits(pod)]
-        bounds = [quota for held in scheduler.quotas for quota in quotas_of(held)]
-        quotas = quota_lines(scheduler.ledger.cluster, bounds)
+        quotas = []  # a bound for all models is a line with the model `any`
+        for bound in [bound for quota in scheduler.operator.quotas for bound in quotas_of(quota) if not bound.forbids]:
+            milli, mib = bound.counted(scheduler.ledger.cluster.usage(bound.namespace))
+            quotas.append(QuotaLine(bound.namespace, bound.model or "any", milli, mib, bound.milli, bound.memory_mib))
+        quotas.sort(key=lambda line: (line.namespace, line.model))
         vgpus = list(scheduler.operator.pool.known)
 
         def rest() -> None:
@@ -114,7 +114,9 @@ class SchedulerSource(ClusterSource):
 
     def turns(self, gpu: str) -> Turns | None:
         """See `StatusSource`; from the agent of its node."""
-        return None if self.agents is None else self.turns_from(gpu, self.agents.turns)
+        node = next((shown.node for shown in self._snapshot.gpus if shown.uuid == gpu), None)
+        turns = self.agents.turns(node).get(gpu) if self.agents is not None and node is not None else None
+        return None if turns is None else turns_of(gpu, turns, time.time(), self.names_on(gpu))
 
     async def _pause(self, rested_s: float, max_s: float) -> None:
         """Wait until `rested_s`, for at least a second; while no page is open, until `max_s`."""
@@ -227,17 +229,6 @@ def controller_of(pod: Pod) -> str:
     if owner.kind == "ReplicaSet" and len(suffix) > 1 and owner.name.endswith(suffix):
         return f"Deployment/{owner.name.removesuffix(suffix)}"
     return f"{owner.kind}/{owner.name}"
-
-
-def quota_lines(cluster: Cluster, bounds: Iterable[Quota]) -> list[QuotaLine]:
-    """Every bound with its use; a bound for all models is a line with the model `any`."""
-    lines = []
-    for bound in bounds:
-        if bound.forbids:
-            continue
-        milli, mib = bound.counted(cluster.usage(bound.namespace))
-        lines.append(QuotaLine(bound.namespace, bound.model or "any", milli, mib, bound.milli, bound.memory_mib))
-    return sorted(lines, key=lambda line: (line.namespace, line.model))
 
 
 def vgpu_facts(vgpu: VGPU) -> Vgpu:

@@ -8,7 +8,7 @@ account per device is `aliquot explain`'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
 
@@ -64,10 +64,6 @@ class Judged:
     def sentence(self, code: int) -> str:
         """Why nodes of this code do not fit."""
         return f"{text_of(self.reasons[code >> 1])}{self.again}"
-
-    def reworded(self) -> Judged:
-        """The same in other words."""
-        return replace(self, again=" now")
 
 
 def verdicts(ledger: Ledger, ask: PodAsk, names: Sequence[str]) -> Verdicts:

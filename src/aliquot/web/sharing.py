@@ -14,7 +14,7 @@ from cryptography.fernet import Fernet
 
 from aliquot.kube.api import Api
 from aliquot.kube.errors import AlreadyExists, KubeError
-from aliquot.kube.resources import SECRETS
+from aliquot.kube.objects import SECRETS
 from aliquot.web.log import notice
 from aliquot.web.sessions import Sessions
 

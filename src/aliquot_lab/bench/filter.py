@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from aliquot.scheduler.admission.process import Webhook
+    from aliquot.scheduler.admission.server import Webhook
 
 MODELS = (("Tesla V100-SXM2-16GB", 16384), ("NVIDIA A100-SXM4-80GB", 81920), ("Tesla T4", 15360))
 CASES = ((1000, 4000), (5000, 20000))
@@ -335,7 +335,7 @@ class _Server:
 def _webhook(on_listening: Callable[[str], None]) -> Webhook:
     """The webhook, with a certificate of its own."""
     from aliquot.scheduler.admission.certificates import next_step
-    from aliquot.scheduler.admission.process import Webhook
+    from aliquot.scheduler.admission.server import Webhook
     from aliquot.scheduler.settings import SchedulerSettings
 
     settings = SchedulerSettings(webhook="127.0.0.1:0")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aliquot.scheduler.admission.configuration import configurations
 from aliquot.scheduler.agents import AGENT_LABELS
+from aliquot.scheduler.config import configurations
 
 from .control_plane import ControlPlane
 from .images import PAUSE

@@ -10,9 +10,8 @@ import httpx2
 from breaking import Server, serving
 
 from aliquot.kube.api import Api, ClientLimits
-from aliquot.kube.objects import Pod
+from aliquot.kube.objects import PODS, Pod
 from aliquot.kube.reflector import Change, Reflector, Tuning
-from aliquot.kube.resources import PODS
 
 TUNING = Tuning(idle_s=1.0, wait_first_s=0.01, wait_max_s=0.05, watch_min_s=30, watch_max_s=30)
 LIMITS = ClientLimits(tries=1)

@@ -13,8 +13,7 @@ from breaking import Answer, Request, Server, serving, status
 
 from aliquot.kube.api import Api, ClientLimits
 from aliquot.kube.errors import AlreadyExists, Busy, Conflict, Forbidden, Gone, Invalid, NotFound, Unreachable
-from aliquot.kube.objects import Binding, Meta, ObjectReference
-from aliquot.kube.resources import PODS
+from aliquot.kube.objects import PODS, Binding, Meta, ObjectReference
 
 LIMITS = ClientLimits(tries=4, wait_first_s=0.005, wait_max_s=0.05, in_flight=3)
 POD = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "main"}]}}

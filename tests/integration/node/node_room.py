@@ -19,8 +19,8 @@ from aliquot.arbiter.client import ArbiterClient
 from aliquot.driver import emulation
 from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.names import GPU_PERCENT, PLAN, PREFIX
+from aliquot.kube.objects import PODS
 from aliquot.kube.plan import ContainerPlan, Outcome, PodPlan, write_plan
-from aliquot.kube.resources import PODS
 from aliquot.model.requests import Slice
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.allocation.lifecycle import Allocations

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from aliquot.kube.errors import AlreadyExists, Busy, Conflict, NotFound, Unreachable
 from aliquot.kube.leases import Elector, Terms
-from aliquot.kube.objects import Lease
-from aliquot.kube.resources import Resource
+from aliquot.kube.objects import Lease, Resource
 
 TERMS = Terms(lasts_s=15, renew_within_s=10, every_s=2)
 

@@ -14,10 +14,9 @@ import msgspec
 from aliquot.kube.errors import Busy, Conflict, NotFound, Unreachable
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS, PLAN
-from aliquot.kube.objects import Node, Pod
+from aliquot.kube.objects import Node, Pod, Resource
 from aliquot.kube.plan import read_plan
 from aliquot.kube.reflector import Change
-from aliquot.kube.resources import Resource
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy

@@ -10,7 +10,7 @@ from control_scene import Scene, Truth, node
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import PodAsk
-from aliquot.scheduler.extender.evict import GIVE_UP_S, PATIENCE_S, Evictor
+from aliquot.scheduler.extender.preempt import GIVE_UP_S, PATIENCE_S, Evictor
 from aliquot.scheduler.verdicts import verdicts
 
 

@@ -14,11 +14,11 @@ from asking import asking
 from structlog.testing import capture_logs
 
 from aliquot.kube.errors import Forbidden, KubeError, Unreachable
-from aliquot.kube.resources import Resource
+from aliquot.kube.objects import Resource
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.policies.aliquot import Aliquot
-from aliquot.scheduler.learned import EVERY_S, KEY, NAME, ConfigMap, LearnedConfigMap
+from aliquot.scheduler.leader import EVERY_S, KEY, NAME, ConfigMap, LearnedConfigMap
 
 
 class Server:

@@ -18,7 +18,7 @@ from aliquot.kube.objects import Meta
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.allocation.kubelet import Claim
 from aliquot.node.spans import KubeletCalls, Start
-from aliquot.scheduler.extender.spans import PodSpans, traceparent
+from aliquot.scheduler.extender.metrics import PodSpans
 from aliquot.status.tenants import TenantStatus
 from aliquot.tracing.backlog import TIMEOUT_S
 from aliquot.tracing.context import pod_trace
@@ -37,7 +37,7 @@ class Way:
         self.served = Served()
         self.served.extender.spans = PodSpans(spans)
         self.served.extender.metrics.registry.register(spans.backlog.dropped)
-        self.served.scene.binder.traceparent = traceparent
+        self.served.scene.binder.traced = True
         truth = self.served.scene.truth
         truth.create("a", HALF, uid=UID, creationTimestamp="2026-01-02T03:04:05Z", annotations=dict(annotations))
         self.served.scene.catch_up()
@@ -194,7 +194,7 @@ def test_without_tracing_there_are_no_exemplars_and_no_context_is_written():
     """A scheduler without an endpoint writes OpenMetrics without exemplars, and its pods carry no context."""
     with receiver() as got, both(got.url) as (scheduler, _):
         way = Way(scheduler)
-    way.served.extender.spans, way.served.scene.binder.traceparent = None, lambda meta: ""
+    way.served.extender.spans, way.served.scene.binder.traced = None, False
     way.filter("m", "n")
 
     assert "" == way.bind()

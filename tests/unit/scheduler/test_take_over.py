@@ -132,8 +132,8 @@ def test_quotas_are_read_once_each():
         Change("modified", quota("one"), one),
         Change("deleted", two, two),
     ):
-        scheduler._quota_changed(change)
-        bounds.append({key: [bound.milli for bound in found] for key, found in scheduler._bounds.items()})
+        scheduler.operator.quota_changed(change)
+        bounds.append({key: [bound.milli for bound in found] for key, found in scheduler.operator.bounds.items()})
 
     assert [{"one/one": [1000]}, {"one/one": [1000], "two/two": [2000]}, {"two/two": [2000]}, {}] == bounds
     assert scheduler.ledger.decider.quotas is None

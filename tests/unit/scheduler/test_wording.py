@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from control_scene import Clock
 
-from aliquot.scheduler.extender import wording
-from aliquot.scheduler.extender.wording import BURST, EVERY_S, Wording
+from aliquot.scheduler.extender import wire
+from aliquot.scheduler.extender.wire import BURST, EVERY_S, Wording
 
 
 def heard(*calls: tuple[float, str]) -> list[bool]:
@@ -56,7 +56,7 @@ def test_a_pod_that_is_woken_all_the_time_has_new_words_once_a_second():
 
 def test_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch):
     """Of very many pods the one that was asked about longest ago is forgotten."""
-    monkeypatch.setattr(wording, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(wire, "MAX_REMEMBERED", 2)
     words = Wording(Clock())
     for key in ("a", "b", "a", "c"):
         words.next_is_second(key, "1")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from aliquot.kube.convert import convert
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
-from aliquot.scheduler.admission.configuration import configurations
 from aliquot.scheduler.admission.rules import Admission, AdmissionAnswer, BadReview, answer, difference
+from aliquot.scheduler.config import configurations
 
 
 def pod(limits: dict[str, Any] | None = None, annotations: dict[str, str] | None = None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from aliquot.scheduler.admission.certificates import CertificateBundle, Lives, next_step
+from aliquot.scheduler.admission.certificates import CertificateBundle, next_step
 from aliquot.scheduler.admission.server import load
 
 NAMES = ("aliquot-webhook.kube-system.svc", "127.0.0.1")
@@ -110,7 +110,7 @@ def test_through_five_years_the_server_is_always_trusted():
     chance = random.Random(7)
     kept, published, now, authorities = None, b"", BEGIN, set()
     while now < BEGIN + 5 * 365 * DAY:
-        kept = next_step(kept, published, NAMES, now, Lives())
+        kept = next_step(kept, published, NAMES, now)
         assert not published or trusted(published, kept) or now >= expires(kept)
         if not published or chance.random() < 0.7:
             published = kept.bundle

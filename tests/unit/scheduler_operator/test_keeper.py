@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from aliquot.kube.errors import AlreadyExists, Conflict
-from aliquot.kube.resources import Resource
+from aliquot.kube.objects import Resource
 from aliquot.scheduler.admission.certificates import SECRET, CertificateBundle, CertificateManager
-from aliquot.scheduler.admission.configuration import configurations
+from aliquot.scheduler.config import configurations
 
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

@@ -17,18 +17,17 @@ from aliquot.kube.errors import AlreadyExists
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, GPUS, HOLDS, PLAN, POOL
 from aliquot.kube.names import VGPU as HOLDER
-from aliquot.kube.objects import Node, Pod
+from aliquot.kube.objects import Node, Pod, Resource
 from aliquot.kube.plan import write_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
-from aliquot.kube.resources import Resource
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.ledger import Ledger, NodeFull
 from aliquot.scheduler.operator.owners import Coexist, Own
-from aliquot.scheduler.operator.sharepods import Demand, SharePods
+from aliquot.scheduler.operator.sharepods import SharePods
 from aliquot.scheduler.operator.vgpus import VgpuPool, WriteThroughCache, name_for
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
@@ -152,7 +151,7 @@ class Scene:
 
     def pods(self) -> list[Pod]:
         """The holder pods."""
-        from aliquot.kube.resources import PODS
+        from aliquot.kube.objects import PODS
 
         return self.store.all(PODS)
 
@@ -356,9 +355,9 @@ def test_the_pod_of_a_sharepod_is_made_when_the_node_offers_its_gpu():
     def sharepod() -> SharePod:
         return msgspec.convert(scene.store.kept["sharepods"]["s"], SharePod)
 
-    demand = Demand(scene.ledger, scene.pool, lambda vgpu: [sharepod()] if sharepod().status.gpu_id == vgpu else [])
+    naming: Any = lambda vgpu: [sharepod()] if sharepod().status.gpu_id == vgpu else []  # noqa: E731
     scene.pool.waited_for = lambda vgpu: sharepod().status.gpu_id == vgpu
-    looks = SharePods(scene.store, scene.ledger, scene.pool, lambda key: sharepod(), lambda key: None, demand)  # type: ignore[arg-type]
+    looks = SharePods(scene.store, scene.ledger, scene.pool, lambda key: sharepod(), lambda key: None, naming)  # type: ignore[arg-type]
 
     for ours in ({}, {GPU_PERCENT: "100"}, {GPU_PERCENT: "29", GPU_MEMORY: "16Gi"}):
         scene.offers(ours)

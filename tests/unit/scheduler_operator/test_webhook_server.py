@@ -18,10 +18,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from aliquot.scheduler.admission.certificates import CertificateBundle, next_step
-from aliquot.scheduler.admission.configuration import configurations
-from aliquot.scheduler.admission.process import Webhook
 from aliquot.scheduler.admission.rules import Admission, AdmissionAnswer
-from aliquot.scheduler.admission.server import SMALL_BYTES, application
+from aliquot.scheduler.admission.server import SMALL_BYTES, Webhook, application
+from aliquot.scheduler.config import configurations
 from aliquot.scheduler.settings import SchedulerSettings
 
 NO_API: Any = None

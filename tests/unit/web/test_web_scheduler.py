@@ -94,9 +94,10 @@ def program(**settings: Any) -> Any:
         ledger=ledger,
         nodes=nodes,
         pods=Cache([pod("waits", "30", message="0/2 nodes are available"), pod("huge", "900")]),
-        quotas=[msgspec.convert(quota, GPUQuota)],
         binder=SimpleNamespace(dialects=dialects),
-        operator=SimpleNamespace(pool=SimpleNamespace(known=[msgspec.convert(vgpu, VGPU)])),
+        operator=SimpleNamespace(
+            pool=SimpleNamespace(known=[msgspec.convert(vgpu, VGPU)]), quotas=[msgspec.convert(quota, GPUQuota)]
+        ),
         settings=SchedulerSettings(**({"pool": "hybrid:60", "web": "127.0.0.1:0"} | settings)),
     )
 

@@ -17,8 +17,7 @@ from cryptography.fernet import Fernet
 from made_up_facts import MadeUpFacts
 
 from aliquot.kube.errors import AlreadyExists, Forbidden
-from aliquot.kube.objects import Meta, Secret
-from aliquot.kube.resources import Resource
+from aliquot.kube.objects import Meta, Resource, Secret
 from aliquot.web import sharing
 from aliquot.web.access import TokenDoor
 from aliquot.web.app import dashboard

@@ -27,10 +27,9 @@ from aliquot.kube.dialects import read
 from aliquot.kube.errors import Forbidden, KubeError
 from aliquot.kube.manifest import read_yaml_file
 from aliquot.kube.names import GPU_PERCENT, GPUS
-from aliquot.kube.objects import Wire
+from aliquot.kube.objects import LEASES, Wire
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.requests import BadPod
-from aliquot.kube.resources import LEASES
 from aliquot.lib.package import version
 from aliquot.model.errors import UserError
 from aliquot.model.findings import Finding

@@ -22,10 +22,9 @@ from aliquot.cli.options import together
 from aliquot.kube.api import Api, ClientLimits
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import BadAnswer, Gone, KubeError, NotFound
-from aliquot.kube.objects import HasMeta, Meta, Node, Pod
+from aliquot.kube.objects import NODES, PODS, HasMeta, Meta, Node, Pod, Resource
 from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import Change
-from aliquot.kube.resources import NODES, PODS, Resource
 from aliquot.model.ages import format_age
 from aliquot.model.errors import AliquotError
 from aliquot.placement.ledger import ledger_facts, ledger_gpus

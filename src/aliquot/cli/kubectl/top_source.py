@@ -19,9 +19,8 @@ from aliquot.cli.top_views import Look, in_words
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import FOREIGN
 from aliquot.kube.errors import KubeError
-from aliquot.kube.objects import Node, Pod
+from aliquot.kube.objects import NODES, PODS, Node, Pod
 from aliquot.kube.reflector import Reflector
-from aliquot.kube.resources import NODES, PODS
 from aliquot.placement.policy import policy as named_policy
 from aliquot.scheduler.agents import Agents, Pace, is_agent, keep_asking
 from aliquot.scheduler.cluster_source import ClusterSource, LedgerReading

@@ -18,6 +18,7 @@ from typing import Final
 from aliquot.kube.dialects.base import ORDERED, CanNotSay, Dialect, Owned, Words, asked, count, names_any
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
+from aliquot.kube.quantities import Quantity
 from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
 from aliquot.model.quantities import MILLI, Memory
 from aliquot.model.requests import Device, GpuRequest, Slice
@@ -83,7 +84,28 @@ class Hami(Dialect):
         if len(choices) > 1:
             raise CanNotSay("hami has one choice of models and UUIDs for the whole pod")
         for c in ask.containers:
-            words.resources[c.container] = _resources(c)
+            request, labels, who = c.request, c.request.labels, f'container "{c.container}"'
+            if labels.affinity or labels.anti_affinity or labels.exclusion or request.gpu_id or c.near_cores:
+                raise CanNotSay(f"{who} has labels, a vGPU or near cores, for which hami has no words")
+            if (request.whole and request.rest_milli) or request.request_milli % LEAST_MILLI:
+                raise CanNotSay(f"{who} asks for {request.request_milli} milli-GPU; hami has equal vGPUs")
+            unlimited = request.rest_milli == LEAST_MILLI and request.ceiling_milli == MILLI
+            if request.rest_milli and request.ceiling_milli != request.request_milli and not unlimited:
+                raise CanNotSay(f"{who} has a limit of its own; in hami the cores are request and limit")
+            resources: dict[str, Quantity] = {GPU: request.whole or c.parts}
+            if request.memory is not None and request.memory.mib:
+                resources[MEM] = request.memory.mib
+            elif request.memory is not None and request.memory.part is not None:
+                resources[MEM_PART] = int(request.memory.part * 100)
+            elif request.rest_milli:
+                resources[MEM_PART] = request.rest_milli // LEAST_MILLI
+            if request.rest_milli and not unlimited:
+                resources[CORES] = request.request_milli // LEAST_MILLI
+            elif not request.rest_milli and request.memory is not None:
+                resources[CORES] = 100
+            if c.priority:
+                resources[PRIORITY] = 0
+            words.resources[c.container] = resources
         for model, models_not, gpu, uuids_not in choices:
             said = {
                 USE_TYPE: model.replace("|", ","),
@@ -173,28 +195,3 @@ def _ask(pod: Pod, c: Container, role: Role, path: str, faults: list[str]) -> Co
         () if use else _list(pod, NOUSE_UUID),
         int(priority == 0),
     )
-
-
-def _resources(c: ContainerAsk) -> dict[str, str | int | float]:
-    request, labels = c.request, c.request.labels
-    if labels.affinity or labels.anti_affinity or labels.exclusion or request.gpu_id or c.near_cores:
-        raise CanNotSay(f'container "{c.container}" has labels, a vGPU or near cores, for which hami has no words')
-    if (request.whole and request.rest_milli) or request.request_milli % LEAST_MILLI:
-        raise CanNotSay(f'container "{c.container}" asks for {request.request_milli} milli-GPU; hami has equal vGPUs')
-    unlimited = request.rest_milli == LEAST_MILLI and request.ceiling_milli == MILLI
-    if request.rest_milli and request.ceiling_milli != request.request_milli and not unlimited:
-        raise CanNotSay(f'container "{c.container}" has a limit of its own; in hami the cores are request and limit')
-    found: dict[str, str | int | float] = {GPU: request.whole or c.parts}
-    if request.memory is not None and request.memory.mib:
-        found[MEM] = request.memory.mib
-    elif request.memory is not None and request.memory.part is not None:
-        found[MEM_PART] = int(request.memory.part * 100)
-    elif request.rest_milli:
-        found[MEM_PART] = request.rest_milli // LEAST_MILLI
-    if request.rest_milli and not unlimited:
-        found[CORES] = request.request_milli // LEAST_MILLI
-    elif not request.rest_milli and request.memory is not None:
-        found[CORES] = 100
-    if c.priority:
-        found[PRIORITY] = 0
-    return found

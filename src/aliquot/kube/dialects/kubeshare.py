@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aliquot.kube.dialects.annotations import Texts
-from aliquot.kube.dialects.base import ORDERED, CanNotSay, Dialect, Owned, Words
+from aliquot.kube.dialects.base import ORDERED, CanNotSay, Dialect, Owned, Texts, Words
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, pod_ask
 from aliquot.model.quantities import MILLI, BadQuantity, Memory, parse_milli

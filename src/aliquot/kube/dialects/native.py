@@ -14,16 +14,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from aliquot.kube import names
-from aliquot.kube.dialects.annotations import (
+from aliquot.kube.dialects.base import (
+    ORDERED,
+    Dialect,
+    Owned,
     Texts,
+    Words,
+    asked,
     base_of,
+    count,
+    names_any,
     parse_integer,
     parse_percent,
     parse_truth,
     parse_words,
     path_of,
 )
-from aliquot.kube.dialects.base import ORDERED, Dialect, Owned, Words, asked, count, names_any
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
 from aliquot.kube.requests import (

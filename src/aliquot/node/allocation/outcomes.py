@@ -24,8 +24,8 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.dialects import foreign, of_origin
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import PLAN_STATUS
+from aliquot.kube.objects import PODS
 from aliquot.kube.plan import Outcome, written_outcome
-from aliquot.kube.resources import PODS
 from aliquot.lib.backoff import doubled_s
 from aliquot.lib.bounded import Bounded
 from aliquot.node.allocation.checkpoint import PodKey

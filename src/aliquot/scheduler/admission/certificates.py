@@ -12,6 +12,7 @@ another stopped.
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import ipaddress
 from collections.abc import Callable, Sequence
@@ -28,27 +29,22 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError
-from aliquot.kube.objects import Meta, Secret, Wire
-from aliquot.kube.resources import SECRETS, Resource
+from aliquot.kube.objects import SECRETS, Meta, Resource, Secret, Wire
 from aliquot.lib.log import Logger
-from aliquot.scheduler.admission.configuration import NAME
+from aliquot.scheduler.config import WEBHOOK_NAME
 
 EARLIER: Final = datetime.timedelta(minutes=10)
 """Certificates are valid a little before they are made, for servers whose clocks are behind."""
+
+AUTHORITY_DAYS: Final = 730.0
+SERVER_DAYS: Final = 90.0
+"""How long certificates last; they are renewed when a third of that is left."""
 
 _CA_USAGE: Final = ("digital_signature", "key_cert_sign", "crl_sign")
 _USAGES: Final = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
     *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
 )
-
-
-@dataclass(frozen=True)
-class Lives:
-    """How long certificates last, in days; they are renewed when a third of that is left."""
-
-    authority_days: float = 730.0
-    server_days: float = 90.0
 
 
 @dataclass(frozen=True)
@@ -62,39 +58,35 @@ class CertificateBundle:
 
 
 def next_step(
-    kept: CertificateBundle | None,
-    published: bytes,
-    names: Sequence[str],
-    now: datetime.datetime,
-    lives: Lives | None = None,
+    kept: CertificateBundle | None, published: bytes, names: Sequence[str], now: datetime.datetime
 ) -> CertificateBundle:
     """The certificates to store now; the very same object if nothing changes.
 
     `published` is the bundle that the API server trusts at present, `names` what the server is reached by.
     """
-    lives = lives or Lives()
     if kept is None or not readable(kept):
-        return _anew(names, now, lives)
+        return _anew(names, now)
     authorities = x509.load_pem_x509_certificates(kept.bundle)
     newest = authorities[0]
     server = x509.load_pem_x509_certificate(kept.certificate)
     if now >= newest.not_valid_after_utc or _of_later(newest, now):
-        return _anew(names, now, lives)
+        return _anew(names, now)
     if _due(newest, now) and server.issuer == newest.subject:
-        certificate, key = _authority(now, lives)
+        certificate, key = _authority(now)
         return replace(kept, bundle=certificate + kept.bundle, authority_key=key)
-    known = _subjects(published)
+    try:
+        trusted = {ca.subject for ca in x509.load_pem_x509_certificates(published)} if published else set()
+    except ValueError:
+        trusted = set()
     stale = (
         _due(server, now)
         or _of_later(server, now)
         or set(_names_of(server)) != set(names)
         or server.issuer != newest.subject
     )
-    if stale and (newest.subject in known or now >= server.not_valid_after_utc):
-        certificate, key = _server(newest, kept.authority_key, names, now, lives)
-        return replace(kept, certificate=certificate, key=key)
-    if stale and server.issuer == newest.subject:
-        certificate, key = _server(newest, kept.authority_key, names, now, lives)
+    expired = now >= server.not_valid_after_utc
+    if stale and (newest.subject in trusted or expired or server.issuer == newest.subject):
+        certificate, key = _server(newest, kept.authority_key, names, now)
         return replace(kept, certificate=certificate, key=key)
     # An old authority stays until it expires: other replicas may still show what it signed.
     used = [ca for ca in authorities if ca.not_valid_after_utc > now]
@@ -116,9 +108,9 @@ def readable(kept: CertificateBundle) -> bool:
     return isinstance(signer, ec.EllipticCurvePrivateKey) and all(k.public_key() == c.public_key() for k, c in pairs)
 
 
-def _anew(names: Sequence[str], now: datetime.datetime, lives: Lives) -> CertificateBundle:
-    authority, authority_key = _authority(now, lives)
-    certificate, key = _server(x509.load_pem_x509_certificate(authority), authority_key, names, now, lives)
+def _anew(names: Sequence[str], now: datetime.datetime) -> CertificateBundle:
+    authority, authority_key = _authority(now)
+    certificate, key = _server(x509.load_pem_x509_certificate(authority), authority_key, names, now)
     return CertificateBundle(authority, authority_key, certificate, key)
 
 
@@ -132,25 +124,18 @@ def _of_later(certificate: x509.Certificate, now: datetime.datetime) -> bool:
     return certificate.not_valid_before_utc > now
 
 
-def _subjects(bundle: bytes) -> set[x509.Name]:
-    try:
-        return {certificate.subject for certificate in x509.load_pem_x509_certificates(bundle)} if bundle else set()
-    except ValueError:
-        return set()
-
-
 def _names_of(certificate: x509.Certificate) -> list[str]:
     found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
 
 
-def _authority(now: datetime.datetime, lives: Lives) -> tuple[bytes, bytes]:
+def _authority(now: datetime.datetime) -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     # The serial is in the name, so that an authority and the one before it are told apart by it.
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"aliquot-webhook-ca-{serial:x}"[:64])])
     made = (
-        _builder(name, name, key.public_key(), now, lives.authority_days, serial)
+        _builder(name, name, key.public_key(), now, AUTHORITY_DAYS, serial)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(_CA_USAGE), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -160,19 +145,25 @@ def _authority(now: datetime.datetime, lives: Lives) -> tuple[bytes, bytes]:
 
 
 def _server(
-    authority: x509.Certificate, authority_key: bytes, names: Sequence[str], now: datetime.datetime, lives: Lives
+    authority: x509.Certificate, authority_key: bytes, names: Sequence[str], now: datetime.datetime
 ) -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP256R1())
     signer = serialization.load_pem_private_key(authority_key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "aliquot-webhook")])
+    alternatives: list[x509.GeneralName] = []
+    for text in names:
+        try:
+            alternatives.append(x509.IPAddress(ipaddress.ip_address(text)))
+        except ValueError:
+            alternatives.append(x509.DNSName(text))
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     made = (
-        _builder(name, authority.subject, key.public_key(), now, lives.server_days, x509.random_serial_number())
+        _builder(name, authority.subject, key.public_key(), now, SERVER_DAYS, x509.random_serial_number())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(("digital_signature",)), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general(text) for text in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(identifier, critical=False)
         .sign(signer, hashes.SHA256())
     )
@@ -202,13 +193,6 @@ def _usage(chosen: Sequence[str]) -> x509.KeyUsage:
     return x509.KeyUsage(**{name: name in chosen for name in _USAGES})
 
 
-def _general(text: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(text))
-    except ValueError:
-        return x509.DNSName(text)
-
-
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -217,6 +201,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 log = Logger("scheduler")
 SECRET: Final = "aliquot-webhook-tls"
+CHECK_S: Final = 10.0
 FIELDS: Final = {"ca.crt": "bundle", "ca.key": "authority_key", "tls.crt": "certificate", "tls.key": "key"}
 
 
@@ -243,8 +228,6 @@ class CertificateManager:
     names: Sequence[str]
     leads: Callable[[], bool]
     on_new: Callable[[CertificateBundle], None] = lambda kept: None
-    lives: Lives = field(default_factory=Lives)
-    every_s: float = 10.0
     clock: Clock = field(default_factory=RealClock)
     kept: CertificateBundle | None = None
     _told: CertificateBundle | None = None
@@ -259,7 +242,7 @@ class CertificateManager:
             except KubeError as error:
                 log.warning("the webhook's certificates could not be looked at: %s", error)
                 ready = self.kept is not None
-            await self.clock.sleep(self.every_s if ready else 0.5)
+            await self.clock.sleep(CHECK_S if ready else 0.5)
 
     async def reconcile(self) -> bool:
         """One check; True if nothing more is to be done now.
@@ -272,10 +255,28 @@ class CertificateManager:
         if not self.leads():
             self._tell(kept)
             return kept is not None
-        published = await self._published()
-        wanted = next_step(kept, published, self.names, self.clock.wall(), self.lives)
+        bundles = set()  # by which our webhooks are trusted; they count where all have the same
+        for kind in CONFIGURATIONS:
+            held = await self.api.find(kind, WEBHOOK_NAME)
+            for hook in held.webhooks if held is not None else ():
+                bundles.add((hook.get("clientConfig") or {}).get("caBundle") or "")
+        published = b""
+        if len(bundles) == 1:
+            with contextlib.suppress(ValueError):
+                published = base64.b64decode(bundles.pop())
+        wanted = next_step(kept, published, self.names, self.clock.wall())
         if wanted is not kept:
-            await self._write(secret, wanted)
+            data = {name: base64.b64encode(getattr(wanted, part)).decode() for name, part in FIELDS.items()}
+            if secret is None:
+                metadata = {"name": SECRET, "namespace": self.namespace}
+                body = {"metadata": metadata, "type": "kubernetes.io/tls", "data": data}
+                try:
+                    await self.api.create(SECRETS, body, namespace=self.namespace)
+                except AlreadyExists as error:
+                    raise Conflict(str(error), error.status) from None
+            else:
+                version = {"resourceVersion": secret.metadata.resource_version}
+                await self.api.patch(SECRETS, SECRET, {"metadata": version, "data": data}, namespace=self.namespace)
             log.info("the webhook has new certificates")
         await self._publish(wanted.bundle)
         self._tell(wanted)
@@ -287,38 +288,10 @@ class CertificateManager:
             self._told = kept
             self.on_new(kept)
 
-    async def _write(self, secret: Secret | None, wanted: CertificateBundle) -> None:
-        data = {name: base64.b64encode(getattr(wanted, part)).decode() for name, part in FIELDS.items()}
-        if secret is None:
-            body = {
-                "metadata": {"name": SECRET, "namespace": self.namespace},
-                "type": "kubernetes.io/tls",
-                "data": data,
-            }
-            try:
-                await self.api.create(SECRETS, body, namespace=self.namespace)
-            except AlreadyExists as error:
-                raise Conflict(str(error), error.status) from None
-            return
-        version = {"resourceVersion": secret.metadata.resource_version}
-        await self.api.patch(SECRETS, SECRET, {"metadata": version, "data": data}, namespace=self.namespace)
-
-    async def _published(self) -> bytes:
-        """The bundle that every webhook of ours is trusted by; empty when one has another."""
-        found = set()
-        for kind in CONFIGURATIONS:
-            held = await self.api.find(kind, NAME)
-            for hook in held.webhooks if held is not None else ():
-                found.add((hook.get("clientConfig") or {}).get("caBundle") or "")
-        try:
-            return base64.b64decode(found.pop()) if len(found) == 1 else b""
-        except ValueError:
-            return b""
-
     async def _publish(self, bundle: bytes) -> None:
         text = base64.b64encode(bundle).decode()
         for kind in CONFIGURATIONS:
-            held = await self.api.find(kind, NAME)
+            held = await self.api.find(kind, WEBHOOK_NAME)
             if held is None or all((hook.get("clientConfig") or {}).get("caBundle") == text for hook in held.webhooks):
                 continue
             hooks = [
@@ -326,7 +299,7 @@ class CertificateManager:
                 for hook in held.webhooks
             ]
             version = {"resourceVersion": held.metadata.resource_version}
-            await self.api.patch(kind, NAME, {"metadata": version, "webhooks": hooks})
+            await self.api.patch(kind, WEBHOOK_NAME, {"metadata": version, "webhooks": hooks})
 
 
 def read_secret(secret: Secret | None) -> CertificateBundle | None:

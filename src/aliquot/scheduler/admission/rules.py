@@ -12,6 +12,7 @@ replaced at admission, and without that the API server would refuse them as a ch
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -69,21 +70,38 @@ class Admission:
 
     def mutate(self, request: Document) -> AdmissionAnswer:
         """A pod on its way in, or changed."""
-        containers = _containers(request["object"])
+        spec = request["object"].get("spec")
+        lists = [spec.get(place) for place in ("initContainers", "containers")] if isinstance(spec, dict) else []
+        containers = [c for containers in lists if isinstance(containers, list) for c in containers]  # not decoded yet
         if request.get("oldObject"):
             if len(containers) > MAX_CONTAINERS:
                 return AdmissionAnswer()
             return self._updated(request["object"], request["oldObject"])
         try:
             if len(containers) > MAX_CONTAINERS:
-                if spoken(decoded(_merged(request["object"], containers), Pod), self.dialects) is None:
+                # One container with the resources of all says cheaply whether any asks for a GPU.
+                every = [
+                    c["resources"] for c in containers if isinstance(c, dict) and isinstance(c.get("resources"), dict)
+                ]
+                resources = {
+                    side: {name: "1" for r in every if isinstance(r.get(side), dict) for name in r[side]}
+                    for side in ("limits", "requests")
+                }
+                spec = {"containers": [{"name": "all", "resources": resources}]}
+                merged = decoded({"metadata": request["object"].get("metadata"), "spec": spec}, Pod)
+                if spoken(merged, self.dialects) is None:
                     return AdmissionAnswer()
                 return AdmissionAnswer((too_many(len(containers)),))
             pod = decoded(request["object"], Pod)
             dialect = spoken(pod, self.dialects)
             document = copy.deepcopy(request["object"])
-            dropped = _without_plan(document)
-            warnings, admitted = [*dropped, *unread(document)], document if dropped else None
+            # The copy of a placed pod is to be placed anew.
+            notes = (document.get("metadata") or {}).get("annotations") or {}
+            dropped = [f'metadata.annotations["{key}"]' for key in WRITTEN_BY_US if notes.pop(key, None) is not None]
+            if dropped and isinstance(document.get("spec"), dict) and document["spec"].pop("nodeName", ""):
+                dropped.append("spec.nodeName")
+            warnings = [f"{', '.join(dropped)} dropped: the copy of a placed pod is placed anew"] if dropped else []
+            warnings, admitted = [*warnings, *unread(document)], document if dropped else None
             if dialect is None:
                 # Misspelt words would silently request nothing.
                 return AdmissionAnswer(tuple(unknown_words(pod)), admitted, (*warnings,))
@@ -92,7 +110,7 @@ class Admission:
             ask = dialect.read(pod)
             if not ask.containers:
                 return AdmissionAnswer((), admitted, (*warnings,))
-            self._rewrite(document, pod, ask, dialect)
+            self._rewrite(document, ask, dialect)
             read(decoded(document, Pod), self.dialects)
         except BadPod as error:
             return AdmissionAnswer(error.faults)
@@ -114,7 +132,7 @@ class Admission:
                 return AdmissionAnswer()
             require_readable(pod)
             document = copy.deepcopy(now)
-            self._rewrite(document, pod, dialect.read(pod), dialect)
+            self._rewrite(document, dialect.read(pod), dialect)
             same = _fixed(decoded(document, Pod)) == _fixed(decoded(old, Pod))
         except (BadPod, BadQuantity, Undecodable):
             return AdmissionAnswer()
@@ -137,12 +155,19 @@ class Admission:
                 sentence = "spec.limits[{}].gpus is 0: no pod of the namespace gets a GPU{}"
                 return AdmissionAnswer(warnings=tuple(map(sentence.format, none, kinds)))
             if kind == "Pod":
-                return _plan_untouched(document, request.get("oldObject") or {})
+                objects = (document, request.get("oldObject") or {})
+                metas = (decoded({"metadata": o.get("metadata")}, MetaOnly).metadata for o in objects)
+                if len({meta.annotations.get(names.PLAN) for meta in metas}) > 1:
+                    fault = (
+                        f'metadata.annotations["{names.PLAN}"] is written once, when the pod is bound, and never '
+                        "changed; leave it out of a new pod"
+                    )
+                    return AdmissionAnswer((fault,))
         except Undecodable as error:
             return AdmissionAnswer((str(error),))
         return AdmissionAnswer()
 
-    def _rewrite(self, document: Document, pod: Pod, ask: PodAsk, dialect: Dialect) -> None:
+    def _rewrite(self, document: Document, ask: PodAsk, dialect: Dialect) -> None:
         """Write the request into the document as the scheduler reads it, in place."""
         words = Words()
         if dialect.name == NATIVE.name:
@@ -152,31 +177,26 @@ class Admission:
             strip(document, Owned(owned.resources - self.kept, (), (), owned.node_selector, owned.schedulers))
             words = NATIVE.write(ask)
             words.annotations[names.DIALECT] = dialect.name
-        words.annotations |= self._default_limits(pod, ask)
+        # Pods that specify no limit get one, of up to one GPU, that is never below their request.
+        for c in ask.containers if self.default_limit_milli is not None else ():
+            if c.request.limit_milli is None and c.request.request_milli < MILLI and c.parts == 1:
+                key = names.GPU_LIMIT if len(ask.containers) == 1 else f"{names.GPU_LIMIT}.{c.container}"
+                words.annotations[key] = format_milli(max(self.default_limit_milli or 0, c.request.request_milli))
         put(document, words)
         # The API server has written its default by now: a pod that names it cannot be distinguished from one that names
         # none.
         if self.pod_scheduler and document["spec"].get("schedulerName") in (None, "", DEFAULT_SCHEDULER):
             document["spec"]["schedulerName"] = self.pod_scheduler
 
-    def _default_limits(self, pod: Pod, ask: PodAsk) -> dict[str, str]:
-        """A limit for pods that specify none, up to one GPU; never below their request."""
-        if self.default_limit_milli is None:
-            return {}
-        found = {}
-        for c in ask.containers:
-            if c.request.limit_milli is None and c.request.request_milli < MILLI and c.parts == 1:
-                key = names.GPU_LIMIT if len(ask.containers) == 1 else f"{names.GPU_LIMIT}.{c.container}"
-                found[key] = format_milli(max(self.default_limit_milli, c.request.request_milli))
-        return found
-
     def _sharepod(self, sharepod: SharePod, request: Document) -> AdmissionAnswer:
         sharepod.metadata.namespace = sharepod.metadata.namespace or request.get("namespace", "")
         if old := request.get("oldObject"):
             before, now = old.get("spec") or {}, request["object"].get("spec") or {}
             changed = [f"spec.{name}" for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-            if "spec.gpu" in changed and _same_gpu(before, sharepod):
-                changed.remove("spec.gpu")
+            if "spec.gpu" in changed:
+                with contextlib.suppress(BadQuantity, msgspec.ValidationError):  # the same amounts in another spelling
+                    if gpu_request(msgspec.convert(before.get("gpu"), GpuSpec)) == gpu_request(sharepod.spec.gpu):
+                        changed.remove("spec.gpu")
             if not changed or sharepod.metadata.deletion_timestamp:
                 return AdmissionAnswer()  # objects admitted before may lose their finalizers and get labels
             if pod := (old.get("status") or {}).get("podName"):
@@ -197,31 +217,6 @@ class Admission:
         )
 
 
-def _same_gpu(before: Document, sharepod: SharePod) -> bool:
-    """Whether both ask for the same part of a GPU, in whatever spelling of the amounts."""
-    try:
-        return gpu_request(msgspec.convert(before.get("gpu"), GpuSpec)) == gpu_request(sharepod.spec.gpu)
-    except (BadQuantity, msgspec.ValidationError):
-        return False
-
-
-def _containers(document: Document) -> list[Any]:
-    """The containers of a pod that was not decoded yet."""
-    spec = document.get("spec")
-    places = [spec.get(place) for place in ("initContainers", "containers")] if isinstance(spec, dict) else []
-    return [c for containers in places if isinstance(containers, list) for c in containers]
-
-
-def _merged(document: Document, containers: list[Any]) -> Document:
-    """A pod with one container that has the resources of all, to learn cheaply whether any asks for a GPU."""
-    all_of = [c["resources"] for c in containers if isinstance(c, dict) and isinstance(c.get("resources"), dict)]
-    sides = {
-        side: {name: "1" for r in all_of if isinstance(r.get(side), dict) for name in r[side]}
-        for side in ("limits", "requests")
-    }
-    return {"metadata": document.get("metadata"), "spec": {"containers": [{"name": "all", "resources": sides}]}}
-
-
 def _fixed(pod: Pod) -> list[Any]:
     """What admission writes of a pod's spec and no update may change; a request that is left out is the limit."""
     amounts = [
@@ -230,17 +225,6 @@ def _fixed(pod: Pod) -> list[Any]:
         for limits, requests in [(c.resources.limits, c.resources.requests)]
     ]
     return [pod.spec.scheduler_name or DEFAULT_SCHEDULER, *amounts]
-
-
-def _without_plan(document: Document) -> list[str]:
-    """Make a copy of a placed pod one that is to be placed, in place; a warning for what was dropped."""
-    notes = (document.get("metadata") or {}).get("annotations") or {}
-    dropped = [f'metadata.annotations["{key}"]' for key in WRITTEN_BY_US if notes.pop(key, None) is not None]
-    if not dropped:
-        return []
-    if isinstance(document.get("spec"), dict) and document["spec"].pop("nodeName", ""):
-        dropped.append("spec.nodeName")
-    return [f"{', '.join(dropped)} dropped: the copy of a placed pod is placed anew"]
 
 
 def _privileged(document: Document, ask: PodAsk) -> Iterator[str]:
@@ -308,17 +292,3 @@ def difference(before: Any, after: Any, path: str = "") -> list[Document]:
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         return [s for i, (b, a) in enumerate(zip(before, after, strict=True)) for s in difference(b, a, f"{path}/{i}")]
     return [{"op": "replace", "path": path, "value": after}]
-
-
-def _plan_untouched(document: Document, old: Document) -> AdmissionAnswer:
-    now, before = (
-        decoded({"metadata": d.get("metadata")}, MetaOnly).metadata.annotations.get(names.PLAN) for d in (document, old)
-    )
-    if now == before:
-        return AdmissionAnswer()
-    return AdmissionAnswer(
-        (
-            f'metadata.annotations["{names.PLAN}"] is written once, when the pod is bound, and never changed; leave it '
-            "out of a new pod",
-        )
-    )

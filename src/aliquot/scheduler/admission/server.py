@@ -1,15 +1,20 @@
 """The webhook over HTTPS, in a process of its own: reviews come from strangers and must not hold up the scheduler.
 
+One review may take long or much memory, whatever its bounds are; in a process of its own it delays other reviews only,
+and the kernel shares the processors between them and filter, bind and the lease. The scheduler starts the process when
+there is a certificate, and again when it ends (`Webhook`).
+
 Small reviews, which nearly all are, are judged as they come. Large ones are judged beside them, in one thread, one at a
 time and the smallest first: however many there are, a small review waits for none of them.
 
-The program that starts it (`process.py`) gives it a bound socket, its settings and its certificates by standard input,
-a JSON document a line, and ends it by closing that. What a namespace holds is asked for over another socket.
+The scheduler gives it a bound socket, its settings and its certificates by standard input, a JSON document a line, and
+ends it by closing that. What a namespace holds is asked for over another socket.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import os
 import socket
@@ -17,7 +22,9 @@ import ssl
 import sys
 import tempfile
 import threading
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -30,13 +37,20 @@ from starlette.routing import Route
 
 from aliquot.http.bounds import RequestLimits
 from aliquot.http.connections import ClientConnection
+from aliquot.http.listening import listening
 from aliquot.http.server import HttpServer
+from aliquot.kube.api import Api
 from aliquot.kube.dialects import aliyun, foreign
 from aliquot.kube.quotas import Usage
-from aliquot.scheduler.admission.certificates import CertificateBundle
+from aliquot.lib.log import Logger
+from aliquot.scheduler.admission.certificates import CertificateBundle, CertificateManager
 from aliquot.scheduler.admission.rules import Admission, AdmissionAnswer, BadReview, Document, answer
-from aliquot.scheduler.settings import SchedulerSettings
+from aliquot.scheduler.settings import SchedulerSettings, address
 
+log = Logger("scheduler")
+AGAIN_S: Final = 1.0
+END_S: Final = 5.0
+"""How long the process may take to end."""
 SMALL_BYTES: Final = 128 * 1024
 """A review of a pod with its managed fields has 5 to 50 KiB; one of this size is judged in some 10 ms."""
 LIMITS: Final = RequestLimits(body_bytes=8 * 1024 * 1024, requests=16, answer_s=5.0, small_bytes=SMALL_BYTES)
@@ -52,16 +66,79 @@ UP: Final = b"up\n"
 """What is written to standard output once reviews are answered."""
 
 
-def admission_of(settings: SchedulerSettings, usage: Callable[[str], Usage]) -> Admission:
-    """The rules by the scheduler's settings."""
-    return Admission(
-        foreign(aliyun_unit=settings.aliyun_unit),
-        usage,
-        settings.gpus == "own",
-        settings.default_limit_milli,
-        frozenset({aliyun.MEMORY} if settings.gpushare_inspect else ()),
-        settings.pod_scheduler,
-    )
+@dataclass
+class Webhook:
+    """The webhook's process and the manager of its certificates. `usage` says what a namespace holds."""
+
+    api: Api
+    settings: SchedulerSettings
+    usage: Callable[[str], Usage]
+    leads: Callable[[], bool]
+    on_listening: Callable[[str], None] = lambda url: None
+    process: Process | None = None
+    _kept: CertificateBundle | None = None
+    _ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        s = self.settings
+        self.certificates = CertificateManager(self.api, s.namespace, s.webhook_names, self.leads, on_new=self.renew)
+
+    def works(self) -> list[Coroutine[Any, Any, None]]:
+        """The tasks to run; none without an address."""
+        return [self.certificates.run(), self.serve()] if self.settings.webhook else []
+
+    def renew(self, kept: CertificateBundle) -> None:
+        """New certificates, for connections that begin from now on."""
+        self._kept = kept
+        self._ready.set()
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.write(msgspec.json.encode(kept) + b"\n")
+
+    async def serve(self) -> None:
+        """Keep the process running until cancelled."""
+        await self._ready.wait()
+        host, port = address(self.settings.webhook, "--webhook")
+        listener = listening(host, port, called=f"--webhook {host}:{port}", instead="choose another address")
+        with listener:
+            listener.listen()  # connections wait while the process is being started
+            url = f"https://{host}:{listener.getsockname()[1]}"
+            while True:
+                here, there = socket.socketpair()
+                with there:
+                    descriptors = listener.fileno(), there.fileno()
+                    self.process = process = await asyncio.create_subprocess_exec(
+                        *(sys.executable, "-m", "aliquot.scheduler.admission.server", *map(str, descriptors)),
+                        stdin=PIPE, stdout=PIPE, pass_fds=descriptors, start_new_session=True,
+                    )  # fmt: skip
+                code = await self._run(process, here, url)
+                log.warning("the webhook's process ended with status %d and is started again", code)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _run(self, process: Process, here: socket.socket, url: str) -> int:
+        """One life of the process, whose questions of what namespaces hold come by `here`; its status."""
+        assert process.stdin is not None and process.stdout is not None and self._kept is not None
+
+        async def answer() -> None:
+            reader, writer = await asyncio.open_connection(sock=here)
+            with contextlib.closing(writer):
+                while line := await reader.readline():
+                    writer.write(msgspec.json.encode(self.usage(line[:-1].decode())) + b"\n")
+                    await writer.drain()
+
+        answering = asyncio.create_task(answer())
+        try:
+            process.stdin.write(msgspec.json.encode(self.settings) + b"\n" + msgspec.json.encode(self._kept) + b"\n")
+            if await process.stdout.readline():
+                self.on_listening(url)
+            return await process.wait()
+        finally:
+            answering.cancel()
+            process.stdin.close()
+            try:
+                await asyncio.wait_for(process.wait(), END_S)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
 
 
 class LargeReviews:
@@ -155,8 +232,16 @@ async def _serve(listener: socket.socket, usage: Callable[[str], Usage]) -> None
     def up() -> None:
         os.write(sys.stdout.fileno(), UP)
 
+    admission = Admission(
+        foreign(aliyun_unit=settings.aliyun_unit),
+        usage,
+        settings.gpus == "own",
+        settings.default_limit_milli,
+        frozenset({aliyun.MEMORY} if settings.gpushare_inspect else ()),
+        settings.pod_scheduler,
+    )
     server = HttpServer(
-        application(admission_of(settings, usage)),
+        application(admission),
         listener,
         limits=LIMITS,
         context=context,

@@ -27,16 +27,16 @@ from aliquot.kube.dialects import FOREIGN, of_origin, read
 from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.errors import Busy, KubeError, NotFound, Unreachable
 from aliquot.kube.names import PLAN, TRACEPARENT
-from aliquot.kube.objects import Binding, Meta, ObjectReference, Pod
+from aliquot.kube.objects import PODS, Binding, Meta, ObjectReference, Pod
 from aliquot.kube.plan import write_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod
-from aliquot.kube.resources import PODS
 from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
 from aliquot.model.requests import Device
 from aliquot.scheduler.allocations import Allocation
+from aliquot.scheduler.extender.metrics import traceparent
 from aliquot.scheduler.extender.wire import BindingArgs
 from aliquot.scheduler.ledger import Ledger, NodeFull
 
@@ -63,8 +63,8 @@ class Binder:
     leads: Callable[[], bool] = lambda: True
     clock: Clock = field(default_factory=RealClock)
     dialects: Mapping[str, Dialect] = field(default_factory=lambda: FOREIGN)
-    traceparent: Callable[[Meta], str] = lambda meta: ""
-    """The trace context that a pod carries to its node; empty where nothing is traced."""
+    traced: bool = False
+    """Whether a pod carries its trace's context to its node."""
 
     async def bind(self, args: BindingArgs) -> None:
         """Bind a pod to the node, with its plan.
@@ -72,7 +72,14 @@ class Binder:
         Raises:
             CanNotBind: it is not bound, or it is not known whether it is.
         """
-        pod = await self._pod(args)
+        pod = self.find(f"{args.pod_namespace}/{args.pod_name}")
+        if pod is None or pod.metadata.uid != args.pod_uid:  # kube-scheduler may be ahead of the cache
+            try:
+                pod = await self.api.get(PODS, args.pod_name, namespace=args.pod_namespace)
+            except KubeError as error:
+                raise CanNotBind(str(error)) from None
+        if pod.metadata.uid != args.pod_uid:
+            raise CanNotBind(f"pod {pod.metadata.key} is another one now (uid {pod.metadata.uid}, not {args.pod_uid})")
         if pod.spec.node_name:
             self._bound_already(pod, args.node)
             return
@@ -89,7 +96,13 @@ class Binder:
             allocation = self.ledger.allocate(ask, args.node, self.clock.monotonic_s())
         except (NodeFull, UserError) as error:
             raise CanNotBind(f"pod {ask.key}: {error}") from None
-        await self._post(pod, args.node, self._annotations(pod, allocation), allocation)
+        annotations: dict[str, str] = {}
+        if (dialect := of_origin(pod, self.dialects)) is not None:  # what tools of the pod's dialect read
+            now_ns = int(self.clock.wall().timestamp() * 10**9)
+            annotations = dialect.planned(pod, allocation.plan, self.devices(args.node), now_ns)
+        if self.traced and (context := traceparent(pod.metadata)):
+            annotations = {**annotations, TRACEPARENT: context}
+        await self._post(pod, args.node, {**annotations, PLAN: write_plan(allocation.plan)}, allocation)
 
     async def settle(self) -> int:
         """Read the pods of allocations that were long unconfirmed, update the ledger; returns how many were freed."""
@@ -110,18 +123,6 @@ class Binder:
                 self.ledger.forget(allocation)
                 freed += 1
         return freed
-
-    async def _pod(self, args: BindingArgs) -> Pod:
-        """The pod of that uid: from the cache, or else from the API server, since kube-scheduler may be ahead of us."""
-        pod = self.find(f"{args.pod_namespace}/{args.pod_name}")
-        if pod is None or pod.metadata.uid != args.pod_uid:
-            try:
-                pod = await self.api.get(PODS, args.pod_name, namespace=args.pod_namespace)
-            except KubeError as error:
-                raise CanNotBind(str(error)) from None
-        if pod.metadata.uid != args.pod_uid:
-            raise CanNotBind(f"pod {pod.metadata.key} is another one now (uid {pod.metadata.uid}, not {args.pod_uid})")
-        return pod
 
     def _bound_already(self, pod: Pod, node: str) -> None:
         self.ledger.pod_changed(Change("modified", pod))
@@ -177,17 +178,6 @@ class Binder:
         if allocation is not None and not may_come:
             self.ledger.forget(allocation)
         raise CanNotBind(str(error)) from None
-
-    def _annotations(self, pod: Pod, allocation: Allocation) -> dict[str, str]:
-        """The plan, and the annotations that tools of the pod's dialect read."""
-        dialect = of_origin(pod, self.dialects)
-        theirs: dict[str, str] = {}
-        if dialect is not None:
-            now_ns = int(self.clock.wall().timestamp() * 10**9)
-            theirs = dialect.planned(pod, allocation.plan, self.devices(allocation.node), now_ns)
-        if context := self.traceparent(pod.metadata):
-            theirs = {**theirs, TRACEPARENT: context}
-        return {**theirs, PLAN: write_plan(allocation.plan)}
 
     def devices(self, node: str) -> dict[str, Device]:
         """The devices of a node by UUID, as dialects name them."""

@@ -101,23 +101,19 @@ class Groups:
         for place in np.argsort(-values, kind="stable").tolist():
             if not fitting[place]:
                 break
-            if self._hold(group, ask, self.ledger.cluster.spec(int(numbers[place])).name):
-                return _only(judged, fitting, place)
+            node, before = self.ledger.cluster.spec(int(numbers[place])).name, self._assumed.get(group, {}).get(uid)
+            if before is not None and before.assumed and before.node != node:
+                self._drop(group, uid)
+            try:
+                allocation = self.ledger.allocate(ask, node, self.now_s())
+            except (NodeFull, UserError):
+                continue
+            allocation.assumed = not allocation.in_doubt and not allocation.confirmed
+            self._assumed.setdefault(group, {})[uid] = allocation
+            return _only(judged, fitting, place)
         round_.missed = True
         self._drop(group, uid)
         return _only(judged, fitting, None)
-
-    def _hold(self, group: str, ask: PodAsk, node: str) -> bool:
-        before = self._assumed.get(group, {}).get(ask.uid)
-        if before is not None and before.assumed and before.node != node:
-            self._drop(group, ask.uid)
-        try:
-            allocation = self.ledger.allocate(ask, node, self.now_s())
-        except (NodeFull, UserError):
-            return False
-        allocation.assumed = not allocation.in_doubt and not allocation.confirmed
-        self._assumed.setdefault(group, {})[ask.uid] = allocation
-        return True
 
     def _end(self, group: str) -> None:
         for uid in list(self._assumed.get(group, {})):

@@ -1,12 +1,19 @@
-"""Preempt: which pods to evict so that a more important pod gets its GPUs, and only where that helps.
+"""Preemption: which pods to evict so that a more important pod gets its GPUs, and only where that helps.
 
-kube-scheduler proposes victims per node by what it counts (CPU, memory, hundredths of GPUs). It does not know which
-GPU each is on. To its victims are added the fewest and least important pods whose shares make room; then those of its
-own stay whose going changes nothing: the GPU has room without, and the others free as much of every resource as it
+The verb: kube-scheduler proposes victims per node by what it counts (CPU, memory, hundredths of GPUs). It does not know
+which GPU each is on. To its victims are added the fewest and least important pods whose shares make room; then those of
+its own stay whose going changes nothing: the GPU has room without, and the others free as much of every resource as it
 wanted freed; the GPU on which that is least is found by trying each. Nodes on which no eviction helps are left out, and
 those for which there was no time: kube-scheduler waits some seconds for an answer, a node with many pods takes
 hundredths of one, and hundreds of nodes may be proposed. A pod of many containers takes seconds for one node, of which
 then not every GPU is tried.
+
+The evictor: a node may have enough free GPU in total while no single GPU does. kube-scheduler then finds no pod to
+evict and calls no extender. So a pod that no node can take although less important pods hold what it needs is noted
+here; if it still waits after `PATIENCE_S`, the fewest and least important pods that make room on one node are evicted,
+by the API's eviction, which respects disruption budgets. Each eviction is first tried as a dry run: a pod that a budget
+protects is left out, and others are chosen. The room is held for the pod until it is bound or gone, so that no other
+pod takes it. Pods with `preemptionPolicy: Never` evict no pod.
 """
 
 from __future__ import annotations
@@ -15,23 +22,34 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
-from aliquot.kube.objects import Pod
+import msgspec
+
+from aliquot.kube.api import Api
+from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.errors import Conflict, KubeError, NotFound, Unreachable
+from aliquot.kube.objects import PODS, Pod
 from aliquot.kube.quantities import milli
 from aliquot.kube.requests import PodAsk
+from aliquot.lib.log import Logger
 from aliquot.model.ids import GpuUuid, split_key
-from aliquot.model.requests import Slice
 from aliquot.placement.asks import PlacementUnit
 from aliquot.scheduler.allocations import Allocation
 from aliquot.scheduler.extender.wire import MetaPod, MetaVictims
-from aliquot.scheduler.ledger import Ledger
+from aliquot.scheduler.ledger import Ledger, NodeFull
 
+log = Logger("scheduler")
 MAX_S: Final = 2.5
 """Less than kube-scheduler waits (5 s)."""
 UNKNOWN_PRIORITY: Final = 2**31
 """Of a pod that is not in the cache: it is not evicted."""
+PATIENCE_S: Final = 3.0
+MAX_WAITING: Final = 1000
+NODES_TRIED: Final = 64
+GIVE_UP_S: Final = 120.0
 
 
 class VictimSet(NamedTuple):
@@ -69,7 +87,7 @@ class NodeTrial:
         with self._without(a for a in on_node if a.uid in going):
             if not self._fits_without(lesser):
                 return None
-            for gpu in sorted({piece.gpu for a in lesser for piece in _slices(a)}) or [GpuUuid("")]:
+            for gpu in sorted({piece.gpu for a in lesser for piece in a.slices}) or [GpuUuid("")]:
                 victims = self._reprieved(lesser, gpu)
                 if best is None or victims.cost < best.cost:
                     best = victims
@@ -82,8 +100,8 @@ class NodeTrial:
         then the largest."""
 
         def order(allocation: Allocation) -> tuple[int, bool, int]:
-            on_gpu = any(piece.gpu == gpu for piece in _slices(allocation))
-            return -self._priority(allocation), on_gpu, -_milli(allocation)
+            on_gpu = any(piece.gpu == gpu for piece in allocation.slices)
+            return -self._priority(allocation), on_gpu, -allocation.milli
 
         leaving = sorted(lesser, key=order)
         for allocation in list(leaving):
@@ -91,7 +109,8 @@ class NodeTrial:
             if self._fits_without(rest):
                 leaving = rest
         priorities = [self._priority(a) for a in leaving]
-        cost = max(priorities, default=-UNKNOWN_PRIORITY), sum(priorities), len(leaving), sum(map(_milli, leaving))
+        held_milli = sum(allocation.milli for allocation in leaving)
+        cost = max(priorities, default=-UNKNOWN_PRIORITY), sum(priorities), len(leaving), held_milli
         return VictimSet(cost, leaving)
 
     def spared(self, proposed: Sequence[str], more: Sequence[str]) -> list[str]:
@@ -160,21 +179,143 @@ async def victims(
     max_s: float = MAX_S,
 ) -> dict[str, MetaVictims]:
     """Who would have to go, by node, within `max_s`; `find` gives a pod from the cache by its key."""
-    found: dict[str, MetaVictims] = {}
+    by_node: dict[str, MetaVictims] = {}
     async for trial in node_trials(ledger, ask, proposed, find, max_s=max_s):
-        if found and trial.late():
+        if by_node and trial.late():
             break
         given = proposed[trial.node]
         uids = [victim.uid for victim in given.pods or []]
         if more := trial.least(pod.spec.priority, uids):
             uids = trial.spared(uids, [a.uid for a in more.allocations])
-            found[trial.node] = MetaVictims([MetaPod(uid) for uid in uids], given.num_pdb_violations)
-    return found
+            by_node[trial.node] = MetaVictims([MetaPod(uid) for uid in uids], given.num_pdb_violations)
+    return by_node
 
 
-def _slices(allocation: Allocation) -> list[Slice]:
-    return [piece for given in allocation.plan.containers.values() for piece in given.slices]
+@dataclass
+class Preemptor:
+    """One pod that waits for evictions. `leaving` are keys by uid, of pods that were evicted from `node`; `kept`
+    are keys of pods that may not be evicted now."""
+
+    ask: PodAsk
+    since_s: float
+    nodes: list[str]
+    node: str = ""
+    held: bool = False
+    leaving: dict[str, str] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
 
 
-def _milli(allocation: Allocation) -> int:
-    return sum(piece.request_milli for piece in _slices(allocation))
+@dataclass
+class Evictor:
+    """Evicts for waiting pods. `find` gives a pod from the cache by its key."""
+
+    api: Api
+    ledger: Ledger
+    find: Callable[[str], Pod | None]
+    leads: Callable[[], bool] = lambda: True
+    clock: Clock = field(default_factory=RealClock)
+    preemptors: dict[str, Preemptor] = field(default_factory=dict)
+
+    def waits(self, pod: Pod, ask: PodAsk, failed: Iterable[str]) -> None:
+        """A filter found no node for the pod; on those in `failed` (names) other pods hold what it needs."""
+        may = pod.spec.priority > 0 and pod.spec.preemption_policy != "Never"
+        if may and ask.uid not in self.preemptors and len(self.preemptors) < MAX_WAITING:
+            nodes = list(islice(failed, NODES_TRIED))
+            if nodes:
+                self.preemptors[ask.uid] = Preemptor(ask, self.clock.monotonic_s(), nodes)
+
+    def gone(self, pod: Pod) -> None:
+        """A pod was deleted or ended: hold the room that it made at once."""
+        for preemptor in list(self.preemptors.values()):
+            if pod.metadata.uid in preemptor.leaving:
+                self._reserve(preemptor)
+
+    async def run(self) -> None:
+        """Process the waiting pods until cancelled."""
+        while True:
+            await self.clock.sleep(0.5)
+            if self.leads():
+                await self.step()
+
+    async def step(self) -> None:
+        """Process every waiting pod once, the most important first."""
+        waiting = [(self.find(preemptor.ask.key), uid, preemptor) for uid, preemptor in self.preemptors.items()]
+        waiting.sort(key=lambda entry: -entry[0].spec.priority if entry[0] is not None else 0)
+        for _, uid, preemptor in waiting:
+            pod = self.find(preemptor.ask.key)
+            if pod is None or pod.metadata.uid != uid or pod.spec.node_name:
+                self.preemptors.pop(uid, None)
+            elif preemptor.node:
+                self._reserve(preemptor)
+            elif self.clock.monotonic_s() - preemptor.since_s >= PATIENCE_S:
+                await self._make_room(pod, preemptor)
+
+    async def _make_room(self, pod: Pod, preemptor: Preemptor) -> None:
+        """Choose the node where the least is lost, and evict its pods."""
+        best: tuple[VictimSet, str] | None = None
+
+        def find(key: str) -> Pod | None:
+            return None if key in preemptor.kept else self.find(key)
+
+        async for trial in node_trials(self.ledger, preemptor.ask, preemptor.nodes, find):
+            if best is not None and trial.late():
+                break
+            victims = trial.least(pod.spec.priority)
+            if victims is not None and not victims.allocations:
+                self.preemptors.pop(preemptor.ask.uid, None)  # it fits by now; kube-scheduler will find the node
+                return
+            if victims is not None and (best is None or victims.cost < best[0].cost):
+                best = victims, trial.node
+        if best is None:
+            self.preemptors.pop(preemptor.ask.uid, None)  # the next filter call notes it again
+            return
+        leaving = {allocation.uid: allocation.key for allocation in best[0].allocations}
+        waiting = preemptor.ask.key
+        for uid, key in leaving.items():  # may all of them be evicted? A protected one is not chosen again for this pod
+            try:
+                await self._evict(key, uid, dryRun=["All"])
+            except (NotFound, Conflict):
+                continue  # gone already
+            except Unreachable:
+                return
+            except KubeError as error:
+                log.info("pod %s needs room, but %s may not be evicted: %s", waiting, key, error)
+                preemptor.kept.add(key)
+        if not preemptor.kept.isdisjoint(leaving.values()) or not self.leads():
+            return  # the new leader may have chosen others
+        preemptor.node, preemptor.leaving = best[1], leaving
+        log.info("pod %s needs room on node %s: evicting %s", waiting, preemptor.node, ", ".join(leaving.values()))
+        evictions = [self._evict(key, uid) for uid, key in leaving.items()]
+        answers = await asyncio.gather(*evictions, return_exceptions=True)
+        for key, failure in zip(leaving.values(), answers, strict=True):
+            if isinstance(failure, KubeError):
+                log.warning("pod %s could not be evicted: %s", key, failure)
+            elif failure is not None:
+                raise failure
+
+    def _reserve(self, preemptor: Preemptor) -> None:
+        """Hold the room as soon as it exists."""
+        if self.ledger.allocations.get(preemptor.ask.uid):
+            return
+        late = self.clock.monotonic_s() - preemptor.since_s > GIVE_UP_S
+        if preemptor.held or late:  # held in vain, or a pod did not end: start again with the next filter call
+            self.preemptors.pop(preemptor.ask.uid, None)
+            return
+        if any(self.ledger.allocations.get(uid) for uid in preemptor.leaving):
+            return
+        try:
+            self.ledger.allocate(preemptor.ask, preemptor.node, self.clock.monotonic_s())
+            preemptor.held = True
+        except NodeFull:
+            self.preemptors.pop(preemptor.ask.uid, None)
+
+    async def _evict(self, key: str, uid: str, **options: Any) -> None:
+        namespace, name = split_key(key)
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}, **options},
+        }
+        path = PODS.path(namespace=namespace, name=name, sub="eviction")
+        await self.api.request("POST", path, content=msgspec.json.encode(body), repeat=False)

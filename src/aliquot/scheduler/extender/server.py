@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -29,19 +29,31 @@ from aliquot.kube.dialects.aliyun import Unit, inspect
 from aliquot.kube.objects import Meta, Node, Pod
 from aliquot.kube.reflector import Change, turn
 from aliquot.kube.requests import BadPod, PodAsk
+from aliquot.lib.package import version
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.ledger import ledger_facts, ledger_gpus
-from aliquot.placement.policy import POLICIES
 from aliquot.scheduler.allocations import keeps_closed, reservations
-from aliquot.scheduler.extender import wire
 from aliquot.scheduler.extender.bind import Binder, CanNotBind
 from aliquot.scheduler.extender.groups import Groups, PodGroups, group_of
-from aliquot.scheduler.extender.metrics import SchedulerMetrics
+from aliquot.scheduler.extender.metrics import PodSpans, SchedulerMetrics
 from aliquot.scheduler.extender.preempt import victims
-from aliquot.scheduler.extender.spans import PodSpans
-from aliquot.scheduler.extender.wording import Wording, filter_result
+from aliquot.scheduler.extender.wire import (
+    Args,
+    BadMessage,
+    BindingArgs,
+    BindingResult,
+    FilterResult,
+    Numbering,
+    PreemptionArgs,
+    PreemptionResult,
+    Wording,
+    filter_result,
+    host_priorities,
+)
+from aliquot.scheduler.extender.wire import read as read_message
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, judge, scores
+from aliquot.tracing.spans import Spans
 
 LIMITS: Final = RequestLimits(body_bytes=64 * 1024 * 1024)
 """Of a cluster whose nodes are sent whole."""
@@ -71,9 +83,9 @@ class Extender:
     leads: Callable[[], bool] = lambda: True
     """Whether this is the leader. Other replicas answer, and make the client reconnect."""
     metrics: SchedulerMetrics = field(default_factory=SchedulerMetrics)
-    spans: PodSpans | None = None
+    tracer: Spans | None = None
+    """Where the spans of pods go; None where nothing is traced."""
     aliyun_unit: Unit = "GiB"
-    version: str = "0"
     wording: Wording = field(default_factory=Wording)
     has_seen: Callable[[str], bool] = lambda version: True
     """Whether the ledger knows what happened to pods up to a resource version."""
@@ -81,7 +93,10 @@ class Extender:
     on_waiting: Callable[[Pod, PodAsk, Iterable[str]], None] = lambda pod, ask, failed: None
 
     def __post_init__(self) -> None:
-        self._numbering = wire.Numbering(self.ledger.cluster)
+        self.spans = PodSpans(self.tracer) if self.tracer is not None else None
+        if self.tracer is not None:
+            self.metrics.registry.register(self.tracer.backlog.dropped)
+        self._numbering = Numbering(self.ledger.cluster)
         self._hangs_until_s = float("-inf")
         self._arrived = asyncio.Event()
         self._victims: dict[str, dict[str, list[str]]] = {}
@@ -102,9 +117,9 @@ class Extender:
             for prefix in ("", "/scheduler")
         ]
         facts: dict[str, Callable[[Request], Awaitable[Response]]] = {
-            "/healthz": self._healthz,
-            "/readyz": self._readyz,
-            "/leadz": self._leadz,
+            "/healthz": self._health,
+            "/readyz": self._health,
+            "/leadz": self._health,
             "/metrics": self._metrics,
             "/version": self._version,
             "/inspect": self._inspect,
@@ -115,9 +130,9 @@ class Extender:
 
     # Verbs
 
-    async def filter(self, body: bytes) -> wire.FilterResult:
+    async def filter(self, body: bytes) -> FilterResult:
         """All nodes that fit, and a reason for each other."""
-        args: wire.Args = wire.read(body, wire.Args)
+        args: Args = read_message(body, Args)
         names, nodes = args.names()
         try:
             ask = read(args.pod, self.binder.dialects)
@@ -125,14 +140,21 @@ class Extender:
             reason = UnmetConstraint(Code.POD_FAULTY, label=str(error), lasting=True)
             return filter_result(Judged(np.full(len(names), UNKNOWN, dtype=np.int32), [reason]), names, nodes)
         if ask is None:
-            return wire.FilterResult(args.nodes, args.node_names)
+            return FilterResult(args.nodes, args.node_names)
         await self.groups.begin(args.pod)
         if self.ledger.first_call(ask):
             for unit in ask.units(self.ledger.known):
                 self.ledger.policy.arrived(unit.ask.shape)
             self._arrived.set()
-        if self.wording.retried(ask.key, args.pod.metadata.resource_version):
-            await self._catch_up(args.pod.metadata.resource_version)
+        version, clock = args.pod.metadata.resource_version, self.binder.clock
+        if self.wording.retried(ask.key, version):
+            # Wait until the ledger is as new as kube-scheduler was; not for long, nor soon again for one that hangs.
+            began_s = clock.monotonic_s()
+            while not self.has_seen(version) and began_s >= self._hangs_until_s:
+                if clock.monotonic_s() - began_s > LATE_S:
+                    self._hangs_until_s = clock.monotonic_s() + HANGS_S
+                    break
+                await clock.sleep(CATCH_UP_S)
         numbers = self._numbering(names)
         judged = judge(self.ledger, ask, numbers, names.__getitem__)
         if group_of(args.pod):
@@ -143,63 +165,69 @@ class Extender:
         if not (judged.codes == FITS).any():
             places = np.flatnonzero(judged.codes & LASTS == 0).tolist()
             self.on_waiting(args.pod, ask, (names[place] for place in places))
-            if self.wording.next_is_second(ask.key, args.pod.metadata.resource_version):
-                judged = judged.reworded()
+            if self.wording.next_is_second(ask.key, version):
+                judged = replace(judged, again=" now")
         return filter_result(judged, names, nodes)
 
     async def prioritize(self, body: bytes) -> msgspec.Raw:
         """Each node's score; the node that placement would choose has the highest."""
-        args: wire.Args = wire.read(body, wire.Args)
+        args: Args = read_message(body, Args)
         names, _ = args.names()
         ask = self._ask(args.pod)
         none = np.zeros(len(names), dtype=np.int32)
         near = args.pod.spec.prefers_nodes
         values = scores(self.ledger, ask, self._numbering(names), near=near) if ask is not None else none
-        return wire.host_priorities((group, value) for value, group in names.grouped(values).items())
+        return host_priorities((group, value) for value, group in names.grouped(values).items())
 
-    async def preempt(self, body: bytes) -> wire.PreemptionResult:
+    async def preempt(self, body: bytes) -> PreemptionResult:
         """Nodes on which evictions help, and their victims."""
-        args: wire.PreemptionArgs = wire.read(body, wire.PreemptionArgs)
+        args: PreemptionArgs = read_message(body, PreemptionArgs)
         ask = self._ask(args.pod)
         if ask is None:
-            return wire.PreemptionResult(args.proposed())
+            return PreemptionResult(args.proposed())
         evicted = self._victims.get(ask.uid, {}).get(args.pod.status.nominated_node_name, ())
         if any(victim in self.ledger.allocations for victim in evicted):
             # kube-scheduler has seen them go and our watch has not, so the filter refused the room they left: a second
             # set of victims would be evicted in vain. The refusal wakes the pod again (decision 0021).
-            return wire.PreemptionResult({})
+            return PreemptionResult({})
         found = await victims(self.ledger, args.pod, ask, args.proposed(), self.find)
         self._victims[ask.uid] = {node: [pod.uid for pod in victims.pods or []] for node, victims in found.items()}
         if len(self._victims) > MAX_PREEMPTORS:
             del self._victims[next(iter(self._victims))]
-        return wire.PreemptionResult(found)
+        return PreemptionResult(found)
 
-    async def bind(self, body: bytes) -> wire.BindingResult:
+    async def bind(self, body: bytes) -> BindingResult:
         """Bind, or report why not."""
-        args: wire.BindingArgs = wire.read(body, wire.BindingArgs)
+        args: BindingArgs = read_message(body, BindingArgs)
         why = ""
         try:
             await self.binder.bind(args)
         except CanNotBind as error:
             why = str(error)
-        if self.spans is not None:
-            self._note_bind(args, why)
-        return wire.BindingResult(why)
+        if self.spans is not None:  # the pod, its node, and the GPUs that it has there
+            meta = Meta(name=args.pod_name, namespace=args.pod_namespace, uid=args.pod_uid)
+            pod = self.find(meta.key)
+            if pod is not None and pod.metadata.uid == meta.uid:
+                meta = pod.metadata
+            bound = [a for a in self.ledger.allocations.get(meta.uid, ()) if a.node == args.node and not why]
+            gpus = {str(piece.gpu) for a in bound for _, placement, _ in reservations(a) for piece in placement.slices}
+            self.spans.note(meta, {"k8s.node.name": args.node, "aliquot.gpu.uuids": sorted(gpus)}, error=why)
+        return BindingResult(why)
 
-    async def dry_run(self, body: bytes) -> wire.FilterResult:
+    async def dry_run(self, body: bytes) -> FilterResult:
         """A filter on nodes that need not exist, all of them empty: for autoscalers that think about new ones."""
-        args: wire.Args = wire.read(body, wire.Args)
+        args: Args = read_message(body, Args)
         names, nodes = args.names()
         ask = self._ask(args.pod)
         if ask is None:
-            return wire.FilterResult(args.nodes, args.node_names)
-        empty = Ledger(POLICIES["binpack"]())
+            return FilterResult(args.nodes, args.node_names)
+        empty = self.ledger.empty()
         for raw in (nodes or {}).values():
-            empty.node_changed(Change("added", wire.read(bytes(raw), Node)))
+            empty.node_changed(Change("added", read_message(bytes(raw), Node)))
         for name in names.strings():
             if not nodes or name not in nodes:
                 empty.add_empty_node(self.ledger, name)
-        judged = judge(empty, ask, wire.Numbering(empty.cluster)(names), names.__getitem__)
+        judged = judge(empty, ask, Numbering(empty.cluster)(names), names.__getitem__)
         return filter_result(judged, names, nodes)
 
     async def learn(self) -> None:
@@ -212,75 +240,45 @@ class Extender:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._arrived.wait(), IDLE_LOOK_S)
 
-    async def _catch_up(self, version: str) -> None:
-        """Wait until the ledger is as new as kube-scheduler was; not for long, nor soon again for one that hangs."""
-        clock = self.binder.clock
-        began_s = clock.monotonic_s()
-        while not self.has_seen(version) and began_s >= self._hangs_until_s:
-            if clock.monotonic_s() - began_s > LATE_S:
-                self._hangs_until_s = clock.monotonic_s() + HANGS_S
-                return
-            await clock.sleep(CATCH_UP_S)
-
-    def _note_bind(self, args: wire.BindingArgs, why: str) -> None:
-        """For the span of a bind: the pod, its node, and the GPUs that it has there."""
-        assert self.spans is not None
-        pod = self.find(f"{args.pod_namespace}/{args.pod_name}")
-        known = pod is not None and pod.metadata.uid == args.pod_uid
-        meta = (
-            pod.metadata
-            if pod is not None and known
-            else Meta(name=args.pod_name, namespace=args.pod_namespace, uid=args.pod_uid)
-        )
-        here = [a for a in self.ledger.allocations.get(args.pod_uid, ()) if a.node == args.node and not why]
-        gpus = {str(piece.gpu) for a in here for _, placement, _ in reservations(a) for piece in placement.slices}
-        facts = {"k8s.node.name": args.node, "aliquot.gpu.uuids": sorted(gpus)}
-        self.spans.note(meta, facts, error=why)
-
     def _ask(self, pod: Pod) -> PodAsk | None:
         try:
             return read(pod, self.binder.dialects)
         except BadPod as error:
-            raise wire.BadMessage(str(error)) from None
+            raise BadMessage(str(error)) from None
 
     def _verb(self, name: str, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             began_s = time.perf_counter()
-            code, result = await self._answered(request, verb)
+            code: int = 503
+            result: Any = {"Error": "the caches are not whole yet; try again"}
+            if self.synced():
+                try:
+                    code, result = 200, await verb(await request.body())
+                except BadMessage as error:
+                    code, result = 400, {"Error": str(error)}
             took_s = time.perf_counter() - began_s
             exemplar = self.spans.record(name, took_s) if self.spans is not None else None
+            outcome = "refused" if getattr(result, "error", "") else "ok"
             self.metrics.verb_s.labels(name).observe(took_s, exemplar)
-            self.metrics.verbs.labels(name, _kind(code, result)).inc()
+            self.metrics.verbs.labels(name, outcome if code == 200 else str(code)).inc()
             headers = None if self.leads() else {"Connection": "close"}
             return Response(_ENCODER.encode(result), code, headers, "application/json")
 
         return answer
 
-    async def _answered(self, request: Request, verb: Verb) -> tuple[int, Any]:
-        if not self.synced():
-            return 503, {"Error": "the caches are not whole yet; try again"}
-        try:
-            return 200, await verb(await request.body())
-        except wire.BadMessage as error:
-            return 400, {"Error": str(error)}
-
     # Facts
 
-    async def _healthz(self, request: Request) -> Response:
-        return Response("ok\n", media_type="text/plain")
-
-    async def _readyz(self, request: Request) -> Response:
-        if not self.synced():
-            return Response("the caches are not whole yet\n", 503, media_type="text/plain")
-        return Response("ok\n", media_type="text/plain")
-
-    async def _leadz(self, request: Request) -> Response:
-        if not (self.synced() and self.leads()):
-            return Response("this scheduler does not lead\n", 503, media_type="text/plain")
-        return Response("ok\n", media_type="text/plain")
+    async def _health(self, request: Request) -> Response:
+        """Whether the process runs (`/healthz`), can answer (`/readyz`) and leads (`/leadz`)."""
+        fault = {
+            "/healthz": "",
+            "/readyz": "" if self.synced() else "the caches are not whole yet",
+            "/leadz": "" if self.synced() and self.leads() else "this scheduler does not lead",
+        }[request.url.path]
+        return Response(f"{fault or 'ok'}\n", 503 if fault else 200, media_type="text/plain")
 
     async def _version(self, request: Request) -> Response:
-        return Response(self.version, media_type="text/plain")
+        return Response(version(), media_type="text/plain")
 
     async def _metrics(self, request: Request) -> Response:
         self.metrics.measure(self.ledger, leads=self.binder.leads())
@@ -312,9 +310,3 @@ class Extender:
             await turn(number)
         text = await asyncio.to_thread(inspect, nodes, self.aliyun_unit, error)  # a second's work, of facts that stay
         return Response(text, media_type="application/json")
-
-
-def _kind(code: int, result: Any) -> str:
-    if code != 200:
-        return str(code)
-    return "refused" if getattr(result, "error", "") else "ok"

@@ -1,4 +1,4 @@
-"""The scheduler extender's messages, by the names kube-scheduler gives them, and the node names in them.
+"""The scheduler extender's messages, by the names kube-scheduler gives them, and how a filter's answer is worded.
 
 The Go structs have no JSON tags, so keys are capitalised; pods and nodes inside are ordinary API objects.
 
@@ -7,21 +7,38 @@ string of each, hashing it and writing it out again would take most of an answer
 the text of the message: eight bytes at a time become numbers, numbers become hashes, hashes are looked up in one table
 for all names at once, and what was found is compared byte by byte. An answer is cut out of the same text.
 
+Refusals of a pod alternate between two wordings, so that a pod woken by a stale event is retried once
+(docs/decisions/0021). A refused pod sleeps at kube-scheduler until something changes in the cluster; then the filter is
+called at once. If the event of a freed share reaches kube-scheduler before it reaches the ledger, a refusal lets the
+pod sleep beside free room until the next change, which a quiet cluster may not have for minutes. But kube-scheduler
+writes the refusal into the pod's condition, and if the text is new, its own write is such a change: it calls again some
+milliseconds later, when the ledger is up to date. So every refusal has another text than the one before, but for that
+of the retry.
+
+The retry is the call that shows the pod changed since a refusal in new words. How long ago that was says nothing: the
+share may be freed a moment after any refusal. It is answered once the ledger has seen the pod so changed, and with it
+everything that kube-scheduler may have been woken by.
+
 Source: k8s.io/kube-scheduler/extender/v1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.objects import MetaOnly, Pod
+from aliquot.kube.requests import shortened
 from aliquot.lib.arrays import IntArray
+from aliquot.lib.bounded import Bounded
 from aliquot.placement.cluster import Cluster
+from aliquot.scheduler.verdicts import FITS, Judged, lasting
 
 Words = list[NDArray[np.uint64]]
 _WORD: Final = 8
@@ -36,6 +53,12 @@ LONGEST: Final = 253
 
 MAX_NAMES: Final = 200_000
 """Names in one message, many times what a cluster has."""
+
+EVERY_S: Final = 1.0
+BURST: Final = 8
+"""A pod that is woken all the time is refused in new words once in `EVERY_S`, after the first `BURST` times: each of
+them is a write of kube-scheduler, and what wakes it so often will wake it again."""
+MAX_REMEMBERED: Final = 10_000
 
 
 class Message(msgspec.Struct, rename="pascal"):
@@ -80,11 +103,6 @@ class FilterResult(Message):
     failed_nodes: msgspec.Raw = msgspec.Raw(b"{}")
     failed_and_unresolvable_nodes: msgspec.Raw = msgspec.Raw(b"{}")
     error: str = ""
-
-
-def host_list(names: bytes) -> msgspec.Raw:
-    """Names, given as the inside of a JSON array, as that array."""
-    return msgspec.Raw(b"[" + names + b"]")
 
 
 def host_reasons(groups: Iterable[tuple[bytes, str]]) -> msgspec.Raw:
@@ -190,8 +208,11 @@ class Names:
         """
         text = bytes(text)
         found = _ends(text)
-        if found is None:
-            text = _plain(text)
+        if found is None:  # the same list as Go would write it
+            try:
+                text = msgspec.json.encode(msgspec.json.decode(text, type=list[str]))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise BadMessage(f"NodeNames is not a list of names: {error}") from None
             found = _ends(text)
         if found is None:
             raise BadMessage(
@@ -254,7 +275,10 @@ class NameTable:
         bits = max(4, (len(index) * _SLOTS_PER_NAME).bit_length())
         self._shift = np.uint64(64 - bits)
         self._slots = np.full((1 << bits) + len(index) + 1, -1, dtype=np.int64)
-        self._fill(_hashes(self._words))
+        for number, slot in enumerate((_hashes(self._words) >> self._shift).tolist()):
+            while self._slots[slot] >= 0:  # every name into its slot or the next that is free
+                slot += 1
+            self._slots[slot] = number
 
     def numbers(self, names: Names) -> IntArray:
         """The number of each name, -1 for unknown names: int64 [n]."""
@@ -276,13 +300,6 @@ class NameTable:
         for asked, known in zip(words[:-1], self._words[:-1], strict=False):
             same &= asked[places] == known[found]
         return np.asarray(same)
-
-    def _fill(self, hashes: NDArray[np.uint64]) -> None:
-        """Every name into its slot or the next that is free."""
-        for number, slot in enumerate((hashes >> self._shift).tolist()):
-            while self._slots[slot] >= 0:
-                slot += 1
-            self._slots[slot] = number
 
 
 class Numbering:
@@ -332,9 +349,61 @@ def _ends(text: bytes) -> tuple[IntArray, IntArray] | None:
     return starts, ends
 
 
-def _plain(text: bytes) -> bytes:
-    """The same list as Go would write it."""
-    try:
-        return msgspec.json.encode(msgspec.json.decode(text, type=list[str]))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadMessage(f"NodeNames is not a list of names: {error}") from None
+def filter_result(judged: Judged, names: Names, nodes: dict[str, msgspec.Raw] | None) -> FilterResult:
+    """The answer to a filter, in names or in nodes as the question was."""
+    groups = names.grouped(judged.codes)
+    fitting = groups.pop(FITS, b"")
+    # One sentence stands there once for every node.
+    reasons = [(group, shortened(judged.sentence(code)), lasting(code)) for code, group in groups.items()]
+    failed, never = (
+        host_reasons((group, text) for group, text, lasts in reasons if lasts is kind) for kind in (False, True)
+    )
+    if nodes is None:
+        return FilterResult(None, msgspec.Raw(b"[" + fitting + b"]"), failed, never)
+    staying = [raw for raw, code in zip(nodes.values(), judged.codes.tolist(), strict=True) if code == FITS]
+    return FilterResult(NodeList(staying), failed_nodes=failed, failed_and_unresolvable_nodes=never)
+
+
+@dataclass(frozen=True, slots=True)
+class LastRefusal:
+    """How a pod was refused last."""
+
+    second: bool
+    """Whether in the second of the two wordings."""
+    new: bool
+    """Whether in other words than before, so that kube-scheduler writes it and calls again."""
+    version: str
+    """The resource version of the pod in that call."""
+    spent_until_s: float
+    """Until when its new words so far use up what `EVERY_S` allows."""
+
+
+@dataclass
+class Wording:
+    """Remembers how pods were refused last."""
+
+    clock: Clock = field(default_factory=RealClock)
+    _last: Bounded[str, LastRefusal] = field(default_factory=lambda: Bounded(MAX_REMEMBERED))
+
+    def retried(self, key: str, version: str) -> bool:
+        """Whether the call for the pod in this resource version is the retry that its last refusal brought about."""
+        last = self._last.get(key)
+        return last is not None and last.new and version != last.version
+
+    def next_is_second(self, key: str, version: str) -> bool:
+        """Whether the pod, about to be refused, is to be refused in the other of the two wordings.
+
+        `version` is the pod's resource version as kube-scheduler knows it.
+        """
+        retried, now_s = self.retried(key, version), self.clock.monotonic_s()
+        last = self._last.pop(key, None)
+        if last is None:
+            made = LastRefusal(False, True, version, now_s + EVERY_S)
+        elif retried:
+            made = replace(last, new=False, version=version)
+        else:
+            spent_until_s = max(last.spent_until_s, now_s) + EVERY_S
+            often = spent_until_s > now_s + BURST * EVERY_S
+            made = last if often else LastRefusal(not last.second, True, version, spent_until_s)
+        self._last[key] = made
+        return made.second

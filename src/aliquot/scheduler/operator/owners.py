@@ -19,10 +19,9 @@ from aliquot.kube.api import Api
 from aliquot.kube.custom import VGPU
 from aliquot.kube.dialects.nvidia import GPU
 from aliquot.kube.errors import AlreadyExists
-from aliquot.kube.objects import Container, Node, Pod
+from aliquot.kube.objects import PODS, Container, Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.quantities import parse_count
-from aliquot.kube.resources import PODS
 from aliquot.kube.sharepods import on_node
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import BadQuantity
@@ -184,9 +183,20 @@ class Coexist(Own):
         The ledger has no device of a node whose inventory is missing or damaged, though pods may run on it; their plans
         name it.
         """
+
+        def has_share(pod: Pod) -> bool:
+            if not uuid or pod.ended or not pod.spec.node_name:
+                return False
+            try:
+                plan = read_plan(pod.metadata.annotations)
+            except BadPlan:  # it may have one
+                return uuid in pod.metadata.annotations[names.PLAN]
+            pieces = [piece for given in plan.containers.values() for piece in given.slices] if plan is not None else []
+            return any(piece.gpu == uuid for piece in pieces)
+
         closed = not uuid or self.ledger.close(uuid)
         said: dict[Source, Answer] = {
-            Source.API: "used" if uuid and any(_plans(pod, uuid) for pod in self.pods()) else "gone",
+            Source.API: "used" if any(map(has_share, self.pods())) else "gone",
             Source.LEDGER: "gone" if closed else "used",
         }
         if why := kept_by(Removable.HOLDER, said):
@@ -220,9 +230,12 @@ class Coexist(Own):
                 used[vgpu.spec.node_name] = used.get(vgpu.spec.node_name, 0) + 1
         left = {}
         for node in self.nodes():
-            name = node.metadata.name
+            name, labels = node.metadata.name, node.metadata.labels
+            model = labels.get(PRODUCT, labels.get(names.GPU_MODEL, ""))
+            spelled = (model, model.replace("-", " "))
+            of_model = not models or any(model_matches(m, text) for m in models for text in spelled)
             free = _count(node.status.allocatable.get(GPU, 0)) - used.get(name, 0)
-            if free > 0 and node.ready and not node.spec.unschedulable and _is_of(node, models):
+            if free > 0 and of_model and node.ready and not node.spec.unschedulable:
                 left[name] = free
         return sorted(left, key=lambda name: (left[name], name))
 
@@ -237,26 +250,8 @@ def asked(pod: Pod, resource: str = GPU) -> int:
     return max(initial, sum(count(c) for c in pod.spec.containers))
 
 
-def _plans(pod: Pod, uuid: str) -> bool:
-    """Whether a pod that has not ended has a share of the device; one whose plan cannot be read may have it."""
-    if pod.ended or not pod.spec.node_name:
-        return False
-    try:
-        plan = read_plan(pod.metadata.annotations)
-    except BadPlan:
-        return uuid in pod.metadata.annotations[names.PLAN]
-    return plan is not None and any(piece.gpu == uuid for given in plan.containers.values() for piece in given.slices)
-
-
 def _count(value: str | int | float) -> int:
     try:
         return parse_count(value)
     except BadQuantity:
         return 0
-
-
-def _is_of(node: Node, models: Sequence[str]) -> bool:
-    labels = node.metadata.labels
-    model = labels.get(PRODUCT, labels.get(names.GPU_MODEL, ""))
-    spelled = (model, model.replace("-", " "))
-    return not models or any(model_matches(asked, text) for asked in models for text in spelled)

@@ -13,19 +13,21 @@ from itertools import chain
 from typing import Any, Final
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.clock import RealClock
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import API_VERSION
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.queue import WorkQueue
+from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import SLICE, Change, Index, Reflector
 from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import pool_policy
+from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.owners import PAUSE, Coexist, Own
-from aliquot.scheduler.operator.sharepods import Demand, SharePods, has_ended
+from aliquot.scheduler.operator.sharepods import SharePods, has_ended
 from aliquot.scheduler.operator.status import quota_body
 from aliquot.scheduler.operator.vgpus import VgpuPool, WriteThroughCache
 from aliquot.scheduler.settings import SchedulerSettings
@@ -51,17 +53,15 @@ class Operator:
         nodes: Reflector[Node],
         pods: Reflector[Pod],
         leads: Callable[[], bool],
-        quotas: Reflector[GPUQuota] | None = None,
         settings: SchedulerSettings | None = None,
-        clock: Clock | None = None,
     ) -> None:
         settings = settings or SchedulerSettings()
         self._api, self.ledger, self._nodes, self._pods, self._leads = api, ledger, nodes, pods, leads
-        self._clock = clock or RealClock()
         self.queue = WorkQueue(max_s=15.0)
         self.sharepods: Reflector[SharePod] = Reflector(api, SHAREPODS, self._sharepod_changed)
         self.vgpus: Reflector[VGPU] = Reflector(api, VGPUS, self._vgpu_changed)
-        self.quotas = quotas
+        self.quotas: Reflector[GPUQuota] = Reflector(api, GPUQUOTAS, self.quota_changed)
+        self.bounds: dict[str, list[Quota]] = {}
         place = {"namespace": settings.namespace, "image": settings.holder_image or PAUSE}
         coexist = Coexist(self.ledger, api, lambda: self._nodes, lambda: self._pods, **place)
         owner = coexist if settings.gpus == "coexist" else Own(self.ledger)
@@ -77,8 +77,8 @@ class Operator:
             node_is_there=lambda name: nodes.get(name) is not None,
             waited_for=lambda name: not all(map(has_ended, self._by_name.naming(name))),
         )
-        self.demand = Demand(ledger, self.pool, self._by_name.naming)
-        self._sharepod_reconciler = SharePods(api, ledger, self.pool, self.sharepods.get, pods.get, self.demand)
+        naming = self._by_name.naming
+        self._sharepod_reconciler = SharePods(api, ledger, self.pool, self.sharepods.get, pods.get, naming)
 
     # What happens
 
@@ -91,7 +91,11 @@ class Operator:
         if name := self.pool.owner.held_by(pod):
             self.queue.add(f"vgpu/{name}")
         if pod.spec.node_name and len(self.vgpus):
-            self._plan_changed(pod)
+            with contextlib.suppress(BadPlan):
+                plan = read_plan(pod.metadata.annotations)
+                slices = [s for given in plan.containers.values() for s in given.slices] if plan is not None else ()
+                for vgpu in chain.from_iterable(map(self.pool.known.on, {s.gpu for s in slices})):
+                    self.queue.add_after(f"vgpu/{vgpu.metadata.name}", TOGETHER_S)
         for quota in self._by_namespace.naming(pod.metadata.namespace) if pod.spec.node_name else ():
             self.queue.add_after(f"quota/{quota.metadata.key}", TOGETHER_S)
 
@@ -105,30 +109,31 @@ class Operator:
                 self.queue.add(f"sharepod/{sharepod.metadata.key}")
 
     def quota_changed(self, change: Change[GPUQuota]) -> None:
-        """A quota changed."""
-        self._by_namespace.changed(change)
+        """A quota changed: the ledger's decider has the bounds of all that are there."""
+        key = change.object.metadata.key
+        self.bounds.pop(key, None)
         if change.kind != "deleted":
-            self.queue.add(f"quota/{change.object.metadata.key}")
+            self.queue.add(f"quota/{key}")
+            if bounds := quotas_of(change.object):
+                self.bounds[key] = bounds
+        self.ledger.decider.quotas = Quotas(chain.from_iterable(self.bounds.values())) if self.bounds else None
+        self._by_namespace.changed(change)
 
     async def recover(self) -> None:
         """Before the new leader may bind: devices that were being returned must stay closed."""
         while (there := await self._has_crds()) is not False:
             if there is None:
-                await self._clock.sleep(1.0)
+                await asyncio.sleep(1.0)
                 continue
             try:
                 async with asyncio.timeout(RECOVER_S):
-                    await self._recovered()
+                    await self.vgpus.synced.wait()
+                    await self.vgpus.renew()
+                    self.pool.recover()
+                    await self.quotas.synced.wait()
                 return
             except TimeoutError:
                 log.warning("vGPUs and quotas cannot be listed, so this leader does not bind yet")
-
-    async def _recovered(self) -> None:
-        await self.vgpus.synced.wait()
-        await self.vgpus.renew()
-        self.pool.recover()
-        if self.quotas is not None:
-            await self.quotas.synced.wait()
 
     def all_again(self) -> None:
         """Reconcile everything."""
@@ -137,7 +142,8 @@ class Operator:
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """The tasks that run with the scheduler."""
-        return [self._follow(), self._again(), *(self._work() for _ in range(WORKERS))]
+        workers = [self.queue.work(self.reconcile, _failed) for _ in range(WORKERS)]
+        return [self.quotas.run(), self._follow(), self._again(), *workers]
 
     # Inside
 
@@ -165,12 +171,9 @@ class Operator:
             keys = list(self._keys())
             slices = [keys[first : first + SLICE] for first in range(0, len(keys), SLICE)]
             for some in slices:
-                await self._clock.sleep(ALL_AGAIN_S / len(slices))
+                await asyncio.sleep(ALL_AGAIN_S / len(slices))
                 for key in some:
                     self.queue.add(key)
-
-    async def _work(self) -> None:
-        await self.queue.work(self.reconcile, _failed)
 
     async def reconcile(self, key: str) -> None:
         """Reconcile one key: `sharepod/NAMESPACE/NAME`, `vgpu/NAME`, `quota/NAMESPACE/NAME` or `pool/`."""
@@ -185,28 +188,22 @@ class Operator:
                 wait_s = await self.pool.reconcile(name)
                 self.queue.add_after(POOL, TOGETHER_S)
             elif kind == "quota":
-                await self._quota(name)
+                quota = self.quotas.get(name)
+                usage = self.ledger.cluster.usage(quota.metadata.namespace) if quota is not None else {}
+                if quota is not None and (patch := quota_body(quota, usage, RealClock().wall())) is not None:
+                    meta = quota.metadata
+                    await self._api.patch(GPUQUOTAS, meta.name, patch, namespace=meta.namespace, sub="status")
             else:
                 wait_s = await self.pool.balance()
         if wait_s is not None:
             self.queue.add_after(key, wait_s)
-
-    async def _quota(self, key: str) -> None:
-        quota = self.quotas.get(key) if self.quotas is not None else None
-        if quota is None:
-            return
-        usage = self.ledger.cluster.usage(quota.metadata.namespace)
-        patch = quota_body(quota, usage, self._clock.wall())
-        if patch is not None:
-            meta = quota.metadata
-            await self._api.patch(GPUQUOTAS, meta.name, patch, namespace=meta.namespace, sub="status")
 
     def _keys(self) -> Iterable[str]:
         yield from [f"sharepod/{s.metadata.key}" for s in self.sharepods]
         yield from [f"vgpu/{v.metadata.name}" for v in self.vgpus]
         if self.pool.owner.coexists:  # a holder may have lost its VGPU
             yield from [f"vgpu/{name}" for pod in self._pods if (name := self.pool.owner.held_by(pod))]
-        yield from [f"quota/{q.metadata.key}" for q in self.quotas or ()]
+        yield from [f"quota/{q.metadata.key}" for q in self.quotas]
         yield POOL
 
     def _sharepod_changed(self, change: Change[SharePod]) -> None:
@@ -223,14 +220,6 @@ class Operator:
         if change.old is None or change.old.status.phase != change.object.status.phase or change.kind == "deleted":
             for sharepod in self._by_name.naming(name):
                 self.queue.add(f"sharepod/{sharepod.metadata.key}")
-
-    def _plan_changed(self, pod: Pod) -> None:
-        """The tenants on the devices of its plan have changed."""
-        with contextlib.suppress(BadPlan):
-            plan = read_plan(pod.metadata.annotations)
-            uuids = {s.gpu for given in plan.containers.values() for s in given.slices} if plan is not None else set()
-            for vgpu in chain.from_iterable(map(self.pool.known.on, uuids)):
-                self.queue.add_after(f"vgpu/{vgpu.metadata.name}", TOGETHER_S)
 
 
 def _failed(key: str, error: Exception) -> None:

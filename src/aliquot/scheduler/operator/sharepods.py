@@ -9,6 +9,7 @@ A pod is created once. A deleted one is not created again, since its author's pr
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -17,11 +18,10 @@ from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.custom import SHAREPODS, VGPU, SharePod
 from aliquot.kube.errors import AlreadyExists, Forbidden, Invalid
-from aliquot.kube.objects import Pod, decoded
-from aliquot.kube.plan import BadPlan, PodPlan, read_plan
+from aliquot.kube.objects import PODS, Pod, decoded
+from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.requests import PodAsk
-from aliquot.kube.resources import PODS
-from aliquot.kube.sharepods import PROFILE, BadTemplate, ask_of, pod_of, scheduled_by_others
+from aliquot.kube.sharepods import BadTemplate, ask_of, pod_of, scheduled_by_others
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import MILLI, BadQuantity, parse_milli
 from aliquot.placement.asks import model_matches
@@ -31,17 +31,97 @@ from aliquot.scheduler.operator.status import SharePodState, body, generation_of
 from aliquot.scheduler.operator.vgpus import NAMED, VgpuPool
 from aliquot.scheduler.verdicts import fits_now
 
+log = Logger("scheduler")
+LOOKS_PER_S: Final = 100
+"""For waiting SharePods: each check may evaluate every node in the ledger."""
+
+
+def _made_for(vgpu: VGPU) -> SharePodState:
+    message = f'vGPU "{vgpu.metadata.name}" is being made on node {vgpu.spec.node_name}'
+    return waiting("CreatingVGPU", message, gpu_id=vgpu.metadata.name)
+
+
+def has_ended(sharepod: SharePod) -> bool:
+    """Whether its pod has run to its end."""
+    return sharepod.status.phase in ("Succeeded", "Failed")
+
 
 @dataclass
-class Demand:
-    """`naming` gives the SharePods whose spec or status names a vGPU."""
+class SharePods:
+    """Reconciles one SharePod; `sharepod` and `pod` give objects from the caches by their key.
 
+    `naming` gives the SharePods whose spec or status names a vGPU.
+    """
+
+    api: Api
     ledger: Ledger
     pool: VgpuPool
+    sharepod: Callable[[str], SharePod | None]
+    pod: Callable[[str], Pod | None]
     naming: Callable[[str], Iterable[SharePod]]
+    clock: Clock = field(default_factory=RealClock)
+    look_again_s: float = 2.0
+    """Seconds between two checks of a waiting one; more if so many wait that it would exceed `LOOKS_PER_S`."""
+    _waiting: set[str] = field(default_factory=set)
 
-    async def meet(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> SharePodState | None:
-        """Make sure that a GPU exists for it; None if so, else what it waits for; `vgpu` is the vGPU that it names."""
+    async def reconcile(self, key: str) -> float | None:
+        """Bring one SharePod forward; returns the seconds until its next check, None if it needs none.
+
+        Raises:
+            KubeError: the API server is not reachable now; retry.
+        """
+        self._waiting.discard(key)
+        sharepod = self.sharepod(key)
+        if sharepod is None:
+            return None
+        state = await self._state(sharepod)
+        if state is None:
+            return None
+        patch = body(sharepod, state, self.clock.wall())
+        if patch is not None:
+            meta = sharepod.metadata
+            await self.api.patch(SHAREPODS, meta.name, patch, namespace=meta.namespace, sub="status")
+        if state.phase != "Pending":
+            return None
+        self._waiting.add(key)
+        return max(self.look_again_s, len(self._waiting) / LOOKS_PER_S)
+
+    async def _state(self, sharepod: SharePod) -> SharePodState | None:
+        meta = sharepod.metadata
+        pod = self.pod(meta.key)
+        if pod is not None and _is_of(pod, sharepod):
+            return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod))
+        if has_ended(sharepod) or meta.deletion_timestamp:
+            return None
+        if pod is None and sharepod.status.pod_name:
+            pod = await self.api.find(PODS, meta.name, namespace=meta.namespace)  # the cache may be behind
+            if pod is not None and _is_of(pod, sharepod):
+                return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod))
+        if pod is not None:
+            message = f'a pod "{meta.name}" is there already and is not of this SharePod; choose another name'
+            return waiting("NameTaken", message)
+        if sharepod.status.pod_name:
+            return lost(sharepod, f'the pod "{sharepod.status.pod_name}" was deleted; create the SharePod again')
+        gpu_id, node = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name
+        try:
+            ask = ask_of(sharepod, pod_of(sharepod))
+        except BadTemplate as error:
+            return waiting("Invalid", "; ".join(error.faults), gpu_id=gpu_id)
+        other = scheduled_by_others(sharepod)
+        if other and not node:
+            return waiting("WaitsForScheduler", f'scheduler "{other}" has not set spec.nodeName', gpu_id=gpu_id)
+        vgpu = self.pool.known.get(gpu_id) if gpu_id else None
+        if fault := self._contradiction(sharepod, vgpu):
+            return waiting("Impossible", fault, gpu_id=gpu_id, node=node)
+        if self.pool.owner.coexists:
+            if (wanted := await self._gpu_exists(sharepod, ask, vgpu)) is not None:
+                return wanted
+        elif gpu_id and node and vgpu is None:
+            vgpu = await self.pool.make(node, gpu_id, NAMED, sharepod.spec.gpu.model)
+        return await self._create(sharepod, ask, vgpu)
+
+    async def _gpu_exists(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> SharePodState | None:
+        """Make sure that a GPU exists for it (coexist); None if so, else what it waits for. `vgpu` is that it names."""
         gpu_id, node = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name
         if vgpu is not None:
             return None if vgpu.status.uuid else _made_for(vgpu)
@@ -77,111 +157,13 @@ class Demand:
             on_it = [s for s in self.naming(name) if s.status.gpu_id == name and not has_ended(s)]
             near = not node or node == vgpu.spec.node_name
             plain = all(not (s.spec.gpu.affinity or s.spec.gpu.anti_affinity or s.spec.gpu.exclusion) for s in on_it)
-            total = sum(c.total_milli for c in ask.containers) + sum(_milli(s) for s in on_it)
+            total = sum(c.total_milli for c in ask.containers)
+            for other in on_it:
+                with contextlib.suppress(BadQuantity):
+                    total += parse_milli(other.spec.gpu.request)
             if near and plain and total <= MILLI:
                 return vgpu
         return None
-
-
-def _made_for(vgpu: VGPU) -> SharePodState:
-    message = f'vGPU "{vgpu.metadata.name}" is being made on node {vgpu.spec.node_name}'
-    return waiting("CreatingVGPU", message, gpu_id=vgpu.metadata.name)
-
-
-def has_ended(sharepod: SharePod) -> bool:
-    """Whether its pod has run to its end."""
-    return sharepod.status.phase in ("Succeeded", "Failed")
-
-
-def _milli(sharepod: SharePod) -> int:
-    try:
-        return parse_milli(sharepod.spec.gpu.request)
-    except BadQuantity:
-        return 0
-
-
-log = Logger("scheduler")
-ENDED = ("Succeeded", "Failed")
-LOOKS_PER_S: Final = 100
-"""For waiting SharePods: each check may evaluate every node in the ledger."""
-
-
-@dataclass
-class SharePods:
-    """Reconciles one SharePod; `sharepod` and `pod` give objects from the caches by their key."""
-
-    api: Api
-    ledger: Ledger
-    pool: VgpuPool
-    sharepod: Callable[[str], SharePod | None]
-    pod: Callable[[str], Pod | None]
-    demand: Demand
-    profile: str = PROFILE
-    clock: Clock = field(default_factory=RealClock)
-    look_again_s: float = 2.0
-    """Seconds between two checks of a waiting one; more if so many wait that it would exceed `LOOKS_PER_S`."""
-    _waiting: set[str] = field(default_factory=set)
-
-    async def reconcile(self, key: str) -> float | None:
-        """Bring one SharePod forward; returns the seconds until its next check, None if it needs none.
-
-        Raises:
-            KubeError: the API server is not reachable now; retry.
-        """
-        self._waiting.discard(key)
-        sharepod = self.sharepod(key)
-        if sharepod is None:
-            return None
-        state = await self._state(sharepod)
-        if state is None:
-            return None
-        patch = body(sharepod, state, self.clock.wall())
-        if patch is not None:
-            meta = sharepod.metadata
-            await self.api.patch(SHAREPODS, meta.name, patch, namespace=meta.namespace, sub="status")
-        if state.phase != "Pending":
-            return None
-        self._waiting.add(key)
-        return max(self.look_again_s, len(self._waiting) / LOOKS_PER_S)
-
-    async def _state(self, sharepod: SharePod) -> SharePodState | None:
-        meta = sharepod.metadata
-        pod = self.pod(meta.key)
-        if pod is not None and _is_of(pod, sharepod):
-            return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod))
-        if sharepod.status.phase in ENDED or meta.deletion_timestamp:
-            return None
-        if pod is None and sharepod.status.pod_name:
-            pod = await self.api.find(PODS, meta.name, namespace=meta.namespace)  # the cache may be behind
-            if pod is not None and _is_of(pod, sharepod):
-                return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod))
-        if pod is not None:
-            message = f'a pod "{meta.name}" is there already and is not of this SharePod; choose another name'
-            return waiting("NameTaken", message)
-        if sharepod.status.pod_name:
-            return lost(sharepod, f'the pod "{sharepod.status.pod_name}" was deleted; create the SharePod again')
-        return await self._begin(sharepod)
-
-    async def _begin(self, sharepod: SharePod) -> SharePodState:
-        """No pod was made yet."""
-        gpu_id, node = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name
-        try:
-            ask = ask_of(sharepod, pod_of(sharepod, profile=self.profile))
-        except BadTemplate as error:
-            return waiting("Invalid", "; ".join(error.faults), gpu_id=gpu_id)
-        other = scheduled_by_others(sharepod)
-        if other and not node:
-            return waiting("WaitsForScheduler", f'scheduler "{other}" has not set spec.nodeName', gpu_id=gpu_id)
-        vgpu = self.pool.known.get(gpu_id) if gpu_id else None
-        if fault := self._contradiction(sharepod, vgpu):
-            return waiting("Impossible", fault, gpu_id=gpu_id, node=node)
-        if self.pool.owner.coexists:
-            wanted = await self.demand.meet(sharepod, ask, vgpu)
-            if wanted is not None:
-                return wanted
-        elif gpu_id and node and vgpu is None:
-            vgpu = await self.pool.make(node, gpu_id, NAMED, sharepod.spec.gpu.model)
-        return await self._create(sharepod, ask, vgpu)
 
     def _contradiction(self, sharepod: SharePod, vgpu: VGPU | None) -> str:
         """The errors in a node and a vGPU that the author named; a full GPU is not an error."""
@@ -207,10 +189,14 @@ class SharePods:
     async def _create(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> SharePodState:
         node = sharepod.spec.node_name or (vgpu.spec.node_name if vgpu is not None else "")
         uuid = self.pool.must_be(vgpu) if vgpu is not None else ""
-        made: dict[str, Any] = pod_of(sharepod, node=node, gpu_uuid=uuid, profile=self.profile)
+        made: dict[str, Any] = pod_of(sharepod, node=node, gpu_uuid=uuid)
         meta, gpu_id = sharepod.metadata, sharepod.spec.gpu.gpu_id or sharepod.status.gpu_id
-        if self.pool.owner.coexists and gpu_id and not self._offered(ask, decoded(made, Pod), node):
-            return waiting("CreatingVGPU", f'the node of vGPU "{gpu_id}" does not offer it yet', gpu_id=gpu_id)
+        if (
+            self.pool.owner.coexists and gpu_id
+        ):  # a node that has room by the ledger must offer it to kube-scheduler too
+            nodes, planned = [node] if node else [spec.name for spec in self.ledger.cluster.nodes], decoded(made, Pod)
+            if not any(self.pool.owner.offers(n, planned) and fits_now(self.ledger, ask, n) for n in nodes):
+                return waiting("CreatingVGPU", f'the node of vGPU "{gpu_id}" does not offer it yet', gpu_id=gpu_id)
         try:
             pod = await self.api.create(PODS, made, namespace=meta.namespace)
         except AlreadyExists:
@@ -220,45 +206,28 @@ class SharePods:
         log.info("sharepod %s has its pod", meta.key)
         return await self._of_pod(sharepod, pod)
 
-    def _offered(self, ask: PodAsk, pod: Pod, node: str) -> bool:
-        """Whether a node that has room by the ledger offers it to kube-scheduler too."""
-        nodes = [node] if node else [spec.name for spec in self.ledger.cluster.nodes]
-        return any(self.pool.owner.offers(n, pod) and fits_now(self.ledger, ask, n) for n in nodes)
-
     async def _of_pod(self, sharepod: SharePod, pod: Pod) -> SharePodState:
         try:
             plan = read_plan(pod.metadata.annotations)
         except BadPlan:
             plan = None
+        coexists, gpu_id = self.pool.owner.coexists, sharepod.status.gpu_id
         if not pod.spec.node_name:
+            if coexists and not pod.metadata.deletion_timestamp:  # it may need a GPU that the stock plugin still has
+                ask = ask_of(sharepod, pod_of(sharepod))
+                vgpu = self.pool.known.get(sharepod.spec.gpu.gpu_id) if sharepod.spec.gpu.gpu_id else None
+                state = await self._gpu_exists(sharepod, ask, vgpu)
+                if state is not None:
+                    why = state.scheduled
+                    return waiting(why.reason, why.message, pod=pod.metadata.name, gpu_id=state.gpu_id)
             # The vGPU that was made for it is waited for until it is bound, or it would be idle.
-            state = of_pod(pod, plan, sharepod.status.gpu_id if self.pool.owner.coexists else "")
-            more = await self._more_for(sharepod, pod)
-            return more or state
-        ended = pod.ended and sharepod.status.gpu_id
-        gpu_id = sharepod.status.gpu_id if ended else await self._names(sharepod, plan) if plan is not None else ""
+            return of_pod(pod, plan, gpu_id if coexists else "")
+        if not (pod.ended and gpu_id):  # the vGPUs of the plan, in its order; those without a name get one
+            plans = [given for given in plan.containers.values() if not given.uses] if plan is not None else []
+            node, wanted = plan.node if plan is not None else "", sharepod.spec.gpu.gpu_id
+            vgpus = [await self.pool.name_device(piece.gpu, node, wanted) for given in plans for piece in given.slices]
+            gpu_id = ",".join(dict.fromkeys(vgpus))
         return of_pod(pod, plan, gpu_id)
-
-    async def _more_for(self, sharepod: SharePod, pod: Pod) -> SharePodState | None:
-        """A pod that waits may need a GPU that the stock plugin still has."""
-        if not self.pool.owner.coexists or pod.metadata.deletion_timestamp:
-            return None
-        ask = ask_of(sharepod, pod_of(sharepod, profile=self.profile))
-        vgpu = self.pool.known.get(sharepod.spec.gpu.gpu_id) if sharepod.spec.gpu.gpu_id else None
-        state = await self.demand.meet(sharepod, ask, vgpu)
-        return (
-            None
-            if state is None
-            else waiting(state.scheduled.reason, state.scheduled.message, pod=pod.metadata.name, gpu_id=state.gpu_id)
-        )
-
-    async def _names(self, sharepod: SharePod, plan: PodPlan) -> str:
-        """The vGPUs of a plan, in its order; those without a name get one."""
-        found: list[str] = []
-        for given in plan.containers.values():
-            for piece in () if given.uses else given.slices:
-                found.append(await self.pool.name_device(piece.gpu, plan.node, sharepod.spec.gpu.gpu_id))
-        return ",".join(dict.fromkeys(found))
 
 
 def _is_of(pod: Pod, sharepod: SharePod) -> bool:

@@ -12,7 +12,15 @@ import msgspec
 
 from aliquot.kube import names
 from aliquot.kube.clock import seconds_time
-from aliquot.kube.custom import GPUQuota, ModelUse, SharePod, SharePodPhase
+from aliquot.kube.custom import (
+    GPUQuota,
+    GPUQuotaStatus,
+    ModelUse,
+    SharePod,
+    SharePodPhase,
+    SharePodStatus,
+    VGPUStatus,
+)
 from aliquot.kube.objects import Condition, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.quotas import Usage, bound
@@ -87,7 +95,8 @@ def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> SharePodState:
         message = state.message if state and state.message else "the scheduler has not considered the pod yet"
         return waiting(state.reason if state and state.reason else "Waiting", message, pod=name, gpu_id=gpu_id)
     uuids = ",".join(piece.gpu for given in plan.containers.values() for piece in given.slices) if plan else ""
-    phase = _phase(pod)
+    phases: dict[str, SharePodPhase] = {"Running": "Running", "Succeeded": "Succeeded", "Failed": "Failed"}
+    phase = "Terminating" if pod.metadata.deletion_timestamp else phases.get(pod.status.phase, "Scheduled")
     ready = _condition(pod, "Ready")
     holds = ready is not None and ready.status == "True"
     # Before kubelet says so, too: that it has looked at the pod is no news of its own.
@@ -101,30 +110,33 @@ def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> SharePodState:
     return SharePodState(phase, ConditionState("Scheduled", True, "Bound"), verdict, node, gpu_id, uuids, name)
 
 
-def _phase(pod: Pod) -> SharePodPhase:
-    if pod.metadata.deletion_timestamp:
-        return "Terminating"
-    known: dict[str, SharePodPhase] = {"Running": "Running", "Succeeded": "Succeeded", "Failed": "Failed"}
-    return known.get(pod.status.phase, "Scheduled")
-
-
 def _condition(pod: Pod, kind: str) -> Condition | None:
     return next((c for c in pod.status.conditions if c.type == kind), None)
 
 
-def conditions(
-    before: Iterable[Condition], verdicts: Iterable[ConditionState], now: datetime.datetime, generation: int
-) -> list[Condition]:
-    """The conditions to write; the time of one moves only when its status does."""
-    known = {c.type: c for c in before}
-    found = []
+def status_patch(
+    status: SharePodStatus | VGPUStatus | GPUQuotaStatus,
+    fields: dict[str, Any],
+    verdicts: Iterable[ConditionState],
+    now: datetime.datetime,
+    generation: int,
+) -> dict[str, Any] | None:
+    """The merge patch of a status with these fields and conditions; None if every one of them is up to date.
+
+    The time of a condition moves only when its status does.
+    """
+    before = {condition.type: condition for condition in status.conditions}
+    conditions = []
     for verdict in verdicts:
-        status = "Unknown" if verdict.holds is None else "True" if verdict.holds else "False"
-        old = known.get(verdict.type)
-        since = old.last_transition_time if old is not None and old.status == status else seconds_time(now)
+        holds = "Unknown" if verdict.holds is None else "True" if verdict.holds else "False"
+        old = before.get(verdict.type)
+        since = old.last_transition_time if old is not None and old.status == holds else seconds_time(now)
         reason, message = verdict.reason or "Unknown", verdict.message[:_MESSAGE_MOST]
-        found.append(Condition(verdict.type, status, reason, message, since, generation))
-    return found
+        conditions.append(Condition(verdict.type, holds, reason, message, since, generation))
+    made = {**fields, "observedGeneration": generation, "conditions": msgspec.to_builtins(conditions)}
+    had = msgspec.to_builtins(status)
+    same = all((had.get(key) or None) == (value or None) for key, value in made.items())
+    return None if same else {"status": made}
 
 
 def body(sharepod: SharePod, state: SharePodState, now: datetime.datetime) -> dict[str, Any] | None:
@@ -137,18 +149,14 @@ def body(sharepod: SharePod, state: SharePodState, now: datetime.datetime) -> di
             f"what was changed since generation {generation} is not in force; delete the SharePod and apply it again"
         )
         scheduled = replace(scheduled, message="; ".join(filter(None, (scheduled.message, not_in_force))))
-    made = {
+    fields = {
         "phase": state.phase,
         "nodeName": state.node or None,
         "gpuID": state.gpu_id or None,
         "gpuUUID": state.uuid or None,
         "podName": state.pod or None,
-        "observedGeneration": generation,
-        "conditions": msgspec.to_builtins(
-            conditions(sharepod.status.conditions, (scheduled, state.ready), now, generation)
-        ),
     }
-    return changed(made, msgspec.to_builtins(sharepod.status))
+    return status_patch(sharepod.status, fields, (scheduled, state.ready), now, generation)
 
 
 def quota_body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None:
@@ -169,21 +177,6 @@ def quota_body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None
         if (max_milli is not None and milli > max_milli) or (max_mib is not None and mib > max_mib):
             over.append(f"{limit.model or 'all models'}: more is held than the bound; nothing is added until it ends")
     lines += [f"no {', '.join(quota.spec.forbid)}"] if quota.spec.forbid else []
-    generation = quota.metadata.generation
     verdict = ConditionState("Exceeded", bool(over), "Over" if over else "Within", "; ".join(over))
-    made = {
-        # A model left out is the empty one, which the list's key needs on the wire.
-        "used": [{"model": use.model, **msgspec.to_builtins(use)} for use in used],
-        "summary": "; ".join(lines),
-        "observedGeneration": generation,
-        "conditions": msgspec.to_builtins(conditions(quota.status.conditions, [verdict], now, generation)),
-    }
-    had = msgspec.to_builtins(quota.status)
-    had["used"] = [{"model": use.model, **msgspec.to_builtins(use)} for use in quota.status.used]
-    return changed(made, had)
-
-
-def changed(made: dict[str, Any], had: dict[str, Any]) -> dict[str, Any] | None:
-    """A patch of a status, or None if every field of it is up to date."""
-    same = all((had.get(key) or None) == (value or None) for key, value in made.items())
-    return None if same else {"status": made}
+    fields = {"used": msgspec.to_builtins(used), "summary": "; ".join(lines)}
+    return status_patch(quota.status, fields, [verdict], now, quota.metadata.generation)

@@ -32,7 +32,7 @@ from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.pool_policy import PoolPolicy
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.owners import Own
-from aliquot.scheduler.operator.status import ConditionState, changed, conditions
+from aliquot.scheduler.operator.status import ConditionState, status_patch
 from aliquot.status.gpus import Gpu
 
 
@@ -111,13 +111,12 @@ def idle_s(vgpu: VGPU, now: datetime.datetime) -> float:
 def body(vgpu: VGPU, uuid: str, gpu: Gpu | None, now: datetime.datetime, *, leaving: bool) -> dict[str, Any] | None:
     """The merge patch of the status; None if it is up to date."""
     phase = phase_of(gpu, leaving=leaving)
-    generation = vgpu.metadata.generation
     attached = [
         Attached(share.tenant, format_milli(share.request_milli), format_mib(share.memory_mib))
         for share in (gpu.shares if gpu else ())
     ]
     idle = phase in ("Idle", "Deleting")
-    made = {
+    fields = {
         "phase": phase,
         "uuid": uuid or None,
         "model": gpu.model if gpu else vgpu.status.model or None,
@@ -125,12 +124,9 @@ def body(vgpu: VGPU, uuid: str, gpu: Gpu | None, now: datetime.datetime, *, leav
         "requested": format_milli(sum(share.request_milli for share in gpu.shares)) if gpu else None,
         "attached": msgspec.to_builtins(attached),
         "idleSince": (vgpu.status.idle_since or seconds_time(now)) if idle else None,
-        "observedGeneration": generation,
-        "conditions": msgspec.to_builtins(
-            conditions(vgpu.status.conditions, [why(vgpu, gpu, leaving=leaving)], now, generation)
-        ),
     }
-    return changed(made, msgspec.to_builtins(vgpu.status))
+    verdict = why(vgpu, gpu, leaving=leaving)
+    return status_patch(vgpu.status, fields, [verdict], now, vgpu.metadata.generation)
 
 
 log = Logger("scheduler")
@@ -206,8 +202,11 @@ class VgpuPool:
     async def reconcile(self, name: str) -> float | None:
         """Reconcile one vGPU; returns the seconds until its next check, None if it needs none."""
         vgpu = self.known.get(name)
-        if vgpu is None:
-            return await self._orphan(name)
+        if vgpu is None:  # it was deleted: if the device that was held for it has a tenant, it is created again
+            node, uuid = await self.owner.orphan(name)
+            if uuid:
+                await self._write(await self.make(node, name, AUTOMATIC), uuid, leaving=False)
+            return None
         if vgpu.metadata.deletion_timestamp:
             return None
         if vgpu.status.phase == "Deleting":
@@ -219,7 +218,10 @@ class VgpuPool:
                 await self._delete(vgpu)
                 return None
             uuid = ""
-        uuid = uuid or self._by_name(vgpu)
+        if not uuid and not self.owner.coexists:  # its name is made from the UUID, or its tenants asked for it
+            made = _made(vgpu) == AUTOMATIC
+            gpus = self.ledger.gpus(vgpu.spec.node_name)
+            uuid = next((gpu.uuid for gpu in gpus if gpu.vgpu == name or (made and name_for(gpu.uuid) == name)), "")
         if not uuid or (self.owner.coexists and self.ledger.gpu(uuid) is None):
             taken = [other.status.uuid for other in self.known if other.status.uuid]
             if self.owner.coexists or not _made(vgpu):  # where we have all, the first one's bind says which it is
@@ -258,44 +260,25 @@ class VgpuPool:
         under_way = [v for v in self.known if v.status.phase in (None, "Creating")]
         places = [place for place in self.owner.places(models, under_way) if not node or place == node]
         if not self.owner.coexists:
-            return await self._name_idle_device(places)
+            named = {vgpu.status.uuid for vgpu in self.known}
+            idle = (gpu for place in places for gpu in self.ledger.gpus(place) if not gpu.shares)
+            gpu = next((gpu for gpu in idle if gpu.uuid not in named), None)
+            return None if gpu is None else self.known.get(await self.name_device(gpu.uuid, gpu.node))
         if not places:
             return None
-        return await self.make(places[0], name or self._new_name(places[0]), NAMED if name else AUTOMATIC)
+        if name:
+            return await self.make(places[0], name, NAMED)
+        # A name that no vGPU has; which one does not matter, so that two who choose at once agree.
+        names = {vgpu.metadata.name for vgpu in self.known}
+        short = _NOT_IN_NAMES.sub("-", places[0].split(".")[0].lower())[:48].strip("-")
+        number = next(number for number in range(1, len(names) + 2) if f"{short}-{number}" not in names)
+        return await self.make(places[0], f"{short}-{number}", AUTOMATIC)
 
     def recover(self) -> None:
         """Close the devices again that were being given back, before the first bind."""
         for vgpu in self.known:
             if vgpu.status.phase == "Deleting":
                 self.owner.close(vgpu)
-
-    async def _name_idle_device(self, places: list[str]) -> VGPU | None:
-        named = {vgpu.status.uuid for vgpu in self.known}
-        free = (gpu for node in places for gpu in self.ledger.gpus(node) if not gpu.shares and gpu.uuid not in named)
-        gpu = next(free, None)
-        return None if gpu is None else self.known.get(await self.name_device(gpu.uuid, gpu.node))
-
-    def _new_name(self, node: str) -> str:
-        """A name that no vGPU has; which one does not matter, so that two who choose at once agree."""
-        names = {vgpu.metadata.name for vgpu in self.known}
-        short = _NOT_IN_NAMES.sub("-", node.split(".")[0].lower())[:48].strip("-")
-        return next(f"{short}-{number}" for number in range(1, len(names) + 2) if f"{short}-{number}" not in names)
-
-    def _by_name(self, vgpu: VGPU) -> str:
-        """The device that a vGPU's name refers to: from its UUID, or requested by its tenants."""
-        if self.owner.coexists:
-            return ""
-        name, made = vgpu.metadata.name, _made(vgpu) == AUTOMATIC
-        gpus = self.ledger.gpus(vgpu.spec.node_name)
-        return next((gpu.uuid for gpu in gpus if gpu.vgpu == name or (made and name_for(gpu.uuid) == name)), "")
-
-    async def _orphan(self, name: str) -> float | None:
-        """A deleted vGPU: if the device that was held for it has a tenant, it is created again."""
-        node, uuid = await self.owner.orphan(name)
-        if uuid:
-            vgpu = await self.make(node, name, AUTOMATIC)
-            await self._write(vgpu, uuid, leaving=False)
-        return None
 
     def _superseded(self, vgpu: VGPU) -> bool:
         """Has its device another name now?"""
