@@ -35,6 +35,7 @@ FORWARDED: Final = tuple(
 
 TIMED_OUT: Final = 124
 TIMEOUT_GRACE_S: Final = 10.0
+ENGINE_GONE_GRACE_S: Final = 2.0
 
 
 def original_environment() -> dict[str, str]:
@@ -64,9 +65,10 @@ def run_command(
 ) -> int:
     """Run a command in a place and return the exit status for our own end: its code, or 128 + its signal.
 
-    `engine_gone` returns when the engine is gone, and the place with it: then the command gets SIGTERM. So it does
-    after `timeout_s`, and SIGKILL if it goes on; the status is then TIMED_OUT, as that of `timeout`. `visible_devices`
-    is the user's own CUDA_VISIBLE_DEVICES, which CUDA reads in the order of the user's choice too.
+    `engine_gone` returns when the engine is gone, and the place with it: then the command gets SIGTERM, and SIGKILL
+    if it goes on. So it does after `timeout_s`; the status is then TIMED_OUT, as that of `timeout`.
+    `visible_devices` is the user's own CUDA_VISIBLE_DEVICES, which CUDA reads in the order of the user's choice
+    too.
     """
     conf = TenantConf(lease.name, Path(lease.socket), Path(lease.libcuda), Path(lease.libnvml))
     folder = TenantFolder(Path(lease.directory), conf, bare=lease.enforce == "never")
@@ -97,6 +99,10 @@ def _end_with_engine(process: subprocess.Popen[bytes], engine_gone: Callable[[],
         sys.stderr.write("aliquot: the engine has ended, and this run's place with it; the command was sent SIGTERM\n")
         sys.stderr.flush()
         process.terminate()
+        try:
+            process.wait(ENGINE_GONE_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def _attend(process: subprocess.Popen[bytes], broadcasts: Broadcasts, timeout_s: float | None) -> int:

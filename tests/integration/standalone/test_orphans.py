@@ -135,10 +135,11 @@ def test_an_engine_ends_what_the_one_before_it_left(aliquot_cli: Aliquot, tmp_pa
     assert (128 + signal.SIGKILL, 1) == (run.returncode, said.count("\n")), said
 
 
-def test_a_run_whose_engine_is_gone_is_told_to_end(aliquot_cli: Aliquot, note: Path):
-    """When the engine is killed a run says so in one sentence, and its command gets SIGTERM: the place is not its own
-    any more."""
-    script = f"trap 'exit 7' TERM; echo $$ > {note}; while true; do sleep 0.1; done"
+@pytest.mark.parametrize(("on_term", "status"), [("exit 7", 7), ("", 128 + signal.SIGKILL)])
+def test_a_run_whose_engine_is_gone_is_told_to_end(aliquot_cli: Aliquot, note: Path, on_term: str, status: int):
+    """When the engine is killed a run says so in one sentence, and its command gets SIGTERM, at last SIGKILL: the place
+    is not its own any more."""
+    script = f"trap '{on_term}' TERM; echo $$ > {note}; while true; do sleep 0.1; done"
     engine = aliquot_cli.start("up", "--emulate", "v100", "--no-web")
     eventually(lambda: aliquot_cli.engine_is_up, "the engine is up")
     run = aliquot_cli.start("run", "--gpu-request", "0.5", "--", "sh", "-c", script)
@@ -147,6 +148,6 @@ def test_a_run_whose_engine_is_gone_is_told_to_end(aliquot_cli: Aliquot, note: P
     engine.communicate()
     said = run.communicate(timeout=10)[1]
 
-    assert (7, 1) == (run.returncode, said.count("\n"))
+    assert (status, 1) == (run.returncode, said.count("\n"))
     assert "the engine has ended, and this run's place with it" in said
     assert 0 == aliquot_cli.run("--", "true").returncode
