@@ -20,7 +20,7 @@ from aliquot.cli.options import (
     memory_option,
     wake_option,
 )
-from aliquot.driver.cores import nearest_cores
+from aliquot.driver.gpu import nearest_cores
 from aliquot.driver.injection import MODES, Mode
 from aliquot.model.errors import UserError, in_words, one_line
 from aliquot.model.ids import tenant_name

@@ -17,7 +17,7 @@ from aliquot.cli.calling import ask_engine
 from aliquot.cli.forms import show
 from aliquot.cli.options import emulate_option, output_option
 from aliquot.cli.tables import aligned
-from aliquot.driver.cores import core_list
+from aliquot.driver.gpu import core_list
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity, format_milli, parse_milli
 from aliquot.topology import NotEnoughGpus, Topology, TreeNode, best_set, nearest, parse_topo, set_cost

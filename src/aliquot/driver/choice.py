@@ -34,12 +34,18 @@ def choose(gpus: Sequence[Gpu], *, only: str = "", excluded: str = "") -> Choice
     Raises:
         NoGpuLeft: there are GPUs, and none of them is left.
     """
-    reasons: dict[str, str] = {gpu.uuid: _reason(gpu, only, excluded) for gpu in gpus}
-    left_out = {uuid: why for uuid, why in reasons.items() if why}
+    left_out: dict[str, str] = {}
+    for gpu in gpus:
+        if only and not _named(gpu, only):
+            left_out[gpu.uuid] = f"is not among --only-gpus {only}"
+        elif _named(gpu, excluded):
+            left_out[gpu.uuid] = f"is among --not-gpus {excluded}"
+        elif gpu.mig:
+            left_out[gpu.uuid] = "is in MIG mode (nvidia-smi -mig 0 ends that)"
     if gpus and len(left_out) == len(gpus):
-        told = "; ".join(f"GPU {gpu.index} ({gpu.model}) {left_out[gpu.uuid]}" for gpu in gpus)
-        raise NoGpuLeft(f"no GPU is left to share: {told}; name others, by index, UUID or model")
-    return Choice(tuple(some(gpus, reasons.keys() - left_out.keys())), left_out)
+        reasons = "; ".join(f"GPU {gpu.index} ({gpu.model}) {left_out[gpu.uuid]}" for gpu in gpus)
+        raise NoGpuLeft(f"no GPU is left to share: {reasons}; name others, by index, UUID or model")
+    return Choice(tuple(some(gpus, {gpu.uuid for gpu in gpus} - left_out.keys())), left_out)
 
 
 def check_named(gpus: Sequence[Gpu], names: str, option: str) -> None:
@@ -59,14 +65,6 @@ def some(gpus: Sequence[Gpu], uuids: Collection[str]) -> list[Gpu]:
     kept = [place for place, gpu in enumerate(gpus) if gpu.uuid in uuids]
     rows = ([gpus[i].links[j] for j in kept] if gpus[i].links else [] for i in kept)
     return [msgspec.structs.replace(gpus[i], links=row) for i, row in zip(kept, rows, strict=True)]
-
-
-def _reason(gpu: Gpu, only: str, excluded: str) -> str:
-    if only and not _named(gpu, only):
-        return f"is not among --only-gpus {only}"
-    if _named(gpu, excluded):
-        return f"is among --not-gpus {excluded}"
-    return "is in MIG mode (nvidia-smi -mig 0 ends that)" if gpu.mig else ""
 
 
 def _named(gpu: Gpu, names: str) -> bool:

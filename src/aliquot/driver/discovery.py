@@ -12,7 +12,6 @@ unknown, which costs placement some knowledge and nothing else.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -23,15 +22,12 @@ from typing import Any, Final
 
 import msgspec
 
-from aliquot.driver.cores import read_core_list
-from aliquot.driver.gpu import Gpu
+from aliquot.driver.gpu import Gpu, read_core_list
 from aliquot.driver.modules import GPUS, minors
 from aliquot.driver.mounts import CUDA, NVML, candidates
 from aliquot.driver.nvml import load_nvml
 from aliquot.model.errors import AliquotError
 from aliquot.topology import Topology
-
-PROC: Final = GPUS
 
 
 class NoDriver(AliquotError):
@@ -103,70 +99,6 @@ def gpu_topology(gpus: Sequence[Gpu]) -> Topology:
     return topology_of([gpu.links for gpu in gpus], [gpu.numa for gpu in gpus], [gpu.near_cores for gpu in gpus])
 
 
-def _near_cores(bus_id: str) -> list[int]:
-    """The CPU cores on the GPU's own memory node, by its PCI address as NVML writes it; none when unknown."""
-    domain, _, rest = bus_id.lower().partition(":")
-    listed = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/local_cpulist")
-    return read_core_list(listed.read_text()) if listed.exists() else []
-
-
-def _minor(nvml: Any, handle: Any, bus_id: str) -> int | None:
-    """The number of the GPU's device node: by NVML, else by what the kernel module says of the GPU at that address."""
-    try:
-        return int(nvml.nvmlDeviceGetMinorNumber(handle))
-    except nvml.NVMLError:
-        pass
-    domain, _, rest = bus_id.lower().partition(":")
-    return minors(PROC).get(f"{domain[-4:]}:{rest}")
-
-
-def _mig(nvml: Any, handle: Any) -> bool:
-    """Whether MIG is on; GPUs that know no MIG do not answer."""
-    try:
-        return int(nvml.nvmlDeviceGetMigMode(handle)[0]) == int(nvml.NVML_DEVICE_MIG_ENABLE)
-    except nvml.NVMLError:
-        return False
-
-
-def _facts(nvml: Any, handle: Any) -> dict[str, object]:
-    """NVML's description of one GPU.
-
-    Raises:
-        NVMLError: it does not answer.
-    """
-    bus_id = nvml.nvmlDeviceGetPciInfo(handle).busId
-    return {
-        "uuid": nvml.nvmlDeviceGetUUID(handle),
-        "model": nvml.nvmlDeviceGetName(handle),
-        "memory_mib": int(nvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20,
-        "pci": bus_id,
-        "near_cores": _near_cores(bus_id),
-        "minor": _minor(nvml, handle, bus_id),
-        "mig": _mig(nvml, handle),
-    }
-
-
-def _ask(libnvml: str) -> dict[str, object]:
-    pynvml = load_nvml(libnvml)
-    pynvml.nvmlInit()
-    version = pynvml.nvmlSystemGetDriverVersion()
-    gpus: list[dict[str, object]] = []
-    handles, silent = [], []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            gpus.append({"index": index, "driver": version} | _facts(pynvml, handle))
-        except pynvml.NVMLError as error:
-            silent.append(f"GPU {index}: {error}")
-        else:
-            handles.append(handle)
-    for gpu, place in zip(gpus, nvml_places(handles), strict=True):
-        gpu |= {"links": place.links, "numa": place.numa}
-        gpu["near_cores"] = place.cores or gpu["near_cores"]
-    pynvml.nvmlShutdown()
-    return {"gpus": gpus, "silent": silent}
-
-
 FAR: Final = "SYS"
 CORES_MAX: Final = 4096
 NODES_MAX: Final = 64
@@ -188,6 +120,31 @@ class NvmlPlace:
     cores: list[int]
 
 
+def read_gpu(nvml: Any, handle: Any, *, index: int, driver: str, proc: Path = GPUS) -> Gpu:
+    """NVML's description of one GPU; `proc` is where the kernel module tells what NVML may not.
+
+    Raises:
+        NVMLError: it does not answer.
+    """
+    bus_id = nvml.nvmlDeviceGetPciInfo(handle).busId
+    domain, _, rest = bus_id.lower().partition(":")
+    address = f"{domain[-4:]}:{rest}"
+    near = Path(f"/sys/bus/pci/devices/{address}/local_cpulist")
+    minor = _tried(nvml, nvml.nvmlDeviceGetMinorNumber, handle)
+    mig = _tried(nvml, nvml.nvmlDeviceGetMigMode, handle)  # GPUs that know no MIG do not answer
+    return Gpu(
+        index=index,
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        model=nvml.nvmlDeviceGetName(handle),
+        memory_mib=int(nvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20,
+        driver=driver,
+        near_cores=read_core_list(near.read_text()) if near.exists() else [],
+        minor=minors(proc).get(address) if minor is None else int(minor),
+        pci=bus_id,
+        mig=mig is not None and int(mig[0]) == int(nvml.NVML_DEVICE_MIG_ENABLE),
+    )
+
+
 def nvml_places(handles: Sequence[Any]) -> list[NvmlPlace]:
     """The place of every GPU; pynvml is initialised and `handles` are the devices that answer, by index."""
     import pynvml
@@ -200,8 +157,17 @@ def nvml_places(handles: Sequence[Any]) -> list[NvmlPlace]:
             "X" if i == j else _label(pynvml, (handle, other), (peers[i], peers[j]), addresses[j])
             for j, other in enumerate(handles)
         ]
-        places.append(NvmlPlace(links, _numa(pynvml, handle), _cores(pynvml, handle)))
-    return _both_ways(places)
+        scope, words = pynvml.NVML_AFFINITY_SCOPE_NODE, -(-NODES_MAX // _WORD)
+        nodes = _set_bits(_tried(pynvml, pynvml.nvmlDeviceGetMemoryAffinity, handle, words, scope))
+        cores = _set_bits(_tried(pynvml, pynvml.nvmlDeviceGetCpuAffinity, handle, CORES_MAX // _WORD))
+        places.append(NvmlPlace(links, nodes[0] if len(nodes) == 1 else None, cores))
+    # A link that only one end reports (the other's query failed) counts for both, by the end that knows more.
+    for i, place in enumerate(places):
+        for j in range(i):
+            mine, other_end = place.links[j], places[j].links[i]
+            if mine != other_end:
+                place.links[j] = places[j].links[i] = mine if mine.startswith("NV") else other_end
+    return places
 
 
 def topology_of(links: Sequence[Sequence[str]], numa: Sequence[int | None], cores: Sequence[Sequence[int]]) -> Topology:
@@ -262,31 +228,33 @@ def _label(pynvml: Any, pair: tuple[Any, Any], peers: tuple[Counter[object], Cou
     return FAR if level is None else _PCIE.get(level, FAR)
 
 
-def _both_ways(places: list[NvmlPlace]) -> list[NvmlPlace]:
-    """A link that only one end reports (the other's query failed) counts for both, by the end that knows more."""
-    for i, place in enumerate(places):
-        for j in range(i):
-            mine, theirs = place.links[j], places[j].links[i]
-            if mine != theirs:
-                chosen = mine if mine.startswith("NV") else theirs
-                place.links[j] = places[j].links[i] = chosen
-    return places
-
-
-def _numa(pynvml: Any, handle: Any) -> int | None:
-    words = -(-NODES_MAX // _WORD)
-    found = _tried(pynvml, pynvml.nvmlDeviceGetMemoryAffinity, handle, words, pynvml.NVML_AFFINITY_SCOPE_NODE)
-    nodes = _set_bits(found)
-    return nodes[0] if len(nodes) == 1 else None
-
-
-def _cores(pynvml: Any, handle: Any) -> list[int]:
-    return _set_bits(_tried(pynvml, pynvml.nvmlDeviceGetCpuAffinity, handle, CORES_MAX // _WORD))
-
-
 def _set_bits(words: Sequence[int] | None) -> list[int]:
     return [at * _WORD + bit for at, word in enumerate(words or ()) for bit in range(_WORD) if word >> bit & 1]
 
 
+def main(libnvml: str) -> None:
+    """Print a `Found` of the driver with this library."""
+    pynvml = load_nvml(libnvml)
+    pynvml.nvmlInit()
+    version = pynvml.nvmlSystemGetDriverVersion()
+    gpus: list[Gpu] = []
+    handles, silent = [], []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            gpu = read_gpu(pynvml, handle, index=index, driver=version)
+        except pynvml.NVMLError as error:
+            silent.append(f"GPU {index}: {error}")
+        else:
+            handles.append(handle)
+            gpus.append(gpu)
+    placed = [
+        msgspec.structs.replace(gpu, links=place.links, numa=place.numa, near_cores=place.cores or gpu.near_cores)
+        for gpu, place in zip(gpus, nvml_places(handles), strict=True)
+    ]
+    pynvml.nvmlShutdown()
+    sys.stdout.write(msgspec.json.encode(Found(placed, silent)).decode())
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_ask(sys.argv[1])))
+    main(sys.argv[1])

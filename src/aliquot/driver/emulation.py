@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from aliquot.driver.cores import core_list
+from aliquot.driver.gpu import core_list
 from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, native_part
 from aliquot.lib.files import write_whole
 from aliquot.model.errors import UserError
@@ -80,15 +80,12 @@ def _folder() -> Traversable:
     return files("aliquot.driver") / "profiles"
 
 
-def _load() -> Iterator[tuple[str, Profile]]:
-    for entry in sorted(_folder().iterdir(), key=lambda e: e.name):
-        if entry.name.endswith(".yaml"):
-            name = entry.name.removesuffix(".yaml")
-            yield name, msgspec.convert({"name": name, **msgspec.yaml.decode(entry.read_bytes())}, Profile)
-
-
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
-PROFILES: Final[Mapping[str, Profile]] = dict(_load())
+PROFILES: Final[Mapping[str, Profile]] = {
+    name: msgspec.convert({"name": name, **msgspec.yaml.decode(entry.read_bytes())}, Profile)
+    for entry in sorted(_folder().iterdir(), key=lambda entry: entry.name)
+    if (name := entry.name.removesuffix(".yaml")) != entry.name
+}
 """Every profile by its short name, such as `v100`."""
 
 
@@ -139,19 +136,15 @@ def prepare(directory: Path, spec: str, *, extra: tuple[str, ...] = ()) -> Emula
     engine = directory / "engine.shm"
     if not engine.exists():
         # The first program may be of a user who cannot make files here; the emulated driver fills it in.
+        # Its disk space is allocated now: a program that maps a sparse file is killed when the disk is full.
         with engine.open("wb") as file:
-            _allocate(file.fileno(), engine)
+            try:
+                os.posix_fallocate(file.fileno(), 0, SHARED_BYTES)
+            except OSError as error:
+                engine.unlink()
+                raise OSError(error.errno, error.strerror, str(engine)) from None
         engine.chmod(0o666)
     return EmulatedMachine(directory, libraries[0], libraries[1], profile, tuple(f"GPU-{u}" for u in uuids))
-
-
-def _allocate(descriptor: int, path: Path) -> None:
-    """Allocate its disk space now: a program that maps a sparse file is killed when the disk is full."""
-    try:
-        os.posix_fallocate(descriptor, 0, SHARED_BYTES)
-    except OSError as error:
-        path.unlink()
-        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def driver_version(directory: Path) -> str:

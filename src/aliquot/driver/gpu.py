@@ -1,11 +1,15 @@
-"""The facts of a GPU and its CUDA number, apart from how GPUs are found: commands that print them load no search."""
+"""The facts of a GPU: its CUDA number, and the CPU cores near it. How GPUs are found is elsewhere: commands that print
+them load no search.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from aliquot.model.errors import UserError
 from aliquot.model.requests import Device
 
 
@@ -34,11 +38,54 @@ def cuda_variables(given: Sequence[str], seen: Sequence[Gpu]) -> dict[str, str]:
 
     Sources: CUDA programming guide, "CUDA environment variables"; NVIDIA MIG user guide, "Device enumeration".
     """
-    numbers: dict[str, str] = {gpu.uuid: str(number) for number, gpu in enumerate(sorted(seen, key=_place))}
+    ordered = sorted(seen, key=lambda gpu: (gpu.pci.lower(), gpu.index))
+    numbers: dict[str, str] = {gpu.uuid: str(number) for number, gpu in enumerate(ordered)}
     if any(gpu.mig for gpu in seen) or not numbers.keys() >= set(given):
         return {"CUDA_VISIBLE_DEVICES": ",".join(given)}
     return {"CUDA_VISIBLE_DEVICES": ",".join(numbers[uuid] for uuid in given), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def _place(gpu: Gpu) -> tuple[str, int]:
-    return gpu.pci.lower(), gpu.index
+class TooManyCores(UserError):
+    """More cores were asked than this process may use."""
+
+
+def core_list(cores: list[int]) -> str:
+    """`[0, 1, 2, 5]` -> `0-2,5`."""
+    parts: list[str] = []
+    start = previous = None
+    for core in [*sorted(cores), None]:
+        if start is not None and core is not None and previous is not None and core == previous + 1:
+            previous = core
+            continue
+        if start is not None:
+            parts.append(f"{start}" if start == previous else f"{start}-{previous}")
+        start = previous = core
+    return ",".join(parts)
+
+
+def read_core_list(text: str) -> list[int]:
+    """`0-2,5` -> `[0, 1, 2, 5]`; what the kernel writes in a cpulist."""
+    cores: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cores += range(int(first), int(last or first) + 1)
+    return cores
+
+
+def least_used(cores: Iterable[int], count: int, used: Mapping[int, int]) -> tuple[int, ...]:
+    """So many of these cores, those first that the fewest are bound to; `used` counts them by core."""
+    return tuple(sorted(cores, key=lambda core: (used.get(core, 0), core))[:count])
+
+
+def nearest_cores(count: int, near: list[int] | None = None, used: Mapping[int, int] | None = None) -> str:
+    """So many of the cores this process may use, as a list for the hook: those in `near` first, the least used first.
+
+    Raises:
+        TooManyCores: there are fewer.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    if count > len(allowed):
+        raise TooManyCores(f"--cpu-bind {count}: this process may use {len(allowed)} CPU cores; ask for at most those")
+    chosen = least_used([core for core in allowed if near and core in near], count, used or {})
+    rest = [core for core in allowed if core not in chosen]
+    return core_list([*chosen, *least_used(rest, count - len(chosen), used or {})])

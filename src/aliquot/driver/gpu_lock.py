@@ -57,7 +57,17 @@ class GpuLock:
         """
         self._descriptor = os.open(libnvml, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._take(gpus)
+            with _alone(self._descriptor):
+                owners = {}
+                for gpu in gpus:  # by the process id as the owner knows itself
+                    kind, length = self._control(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, gpu, _RANGE)
+                    owners[gpu.uuid] = 0 if kind == fcntl.F_UNLCK else length
+                taken = [gpu for gpu in gpus if owners[gpu.uuid]]
+                if taken:
+                    free = [str(gpu.index) for gpu in gpus if not owners[gpu.uuid]]
+                    raise GpuTaken(_sentence(taken[0], owners[taken[0].uuid], free))
+                for gpu in gpus:
+                    self._control(fcntl.F_OFD_SETLK, fcntl.F_RDLCK, gpu, os.getpid())
         except OSError as error:  # a file system without locks
             _LOG.warning("%s cannot be locked, so other engines are not seen: %s", libnvml, in_words(error))
         except BaseException:
@@ -68,25 +78,10 @@ class GpuLock:
         """Give the GPUs back."""
         os.close(self._descriptor)
 
-    def _take(self, gpus: Sequence[Gpu]) -> None:
-        with _alone(self._descriptor):
-            owners = {gpu.uuid: self._owner(gpu) for gpu in gpus}
-            taken = [gpu for gpu in gpus if owners[gpu.uuid]]
-            if taken:
-                free = [str(gpu.index) for gpu in gpus if not owners[gpu.uuid]]
-                raise GpuTaken(_sentence(taken[0], owners[taken[0].uuid], free))
-            for gpu in gpus:
-                self._control(fcntl.F_OFD_SETLK, fcntl.F_RDLCK, gpu, os.getpid())
-
-    def _owner(self, gpu: Gpu) -> int:
-        """The process id of the owner, as the owner knows itself; 0 if there is none."""
-        kind, length = self._control(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, gpu, _RANGE)
-        return 0 if kind == fcntl.F_UNLCK else length
-
     def _control(self, command: int, kind: int, gpu: Gpu, length: int) -> tuple[int, int]:
         number = int.from_bytes(hashlib.sha256(gpu.uuid.encode()).digest()[:5])
-        asked = _FLOCK.pack(kind, os.SEEK_SET, number * _RANGE, length, 0)
-        kind, _, _, length, _ = _FLOCK.unpack(fcntl.fcntl(self._descriptor, command, asked))
+        lock = _FLOCK.pack(kind, os.SEEK_SET, number * _RANGE, length, 0)
+        kind, _, _, length, _ = _FLOCK.unpack(fcntl.fcntl(self._descriptor, command, lock))
         return kind, length
 
 
@@ -126,28 +121,20 @@ def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
         return f"{where} an engine in a container, or of an account whose processes are hidden; end it first{others}"
     if "node" in words[:4]:
         return f"{where} this node's agent, pid {pid}; leave GPUs to you with its --not-gpus{others}"
-    folder = _runtime_dir(pid)
-    at = f" ({folder})" if folder else ""
-    if uid == os.geteuid():
-        use = f"use that one: export ALIQUOT_RUNTIME_DIR={folder}" if folder else "use that one"
-        return f"{where} your own engine, pid {pid}{at}; {use}, or end it{others}"
-    owner = _account(uid)
-    return f"{where} {owner}'s engine, pid {pid}{at}; ask {owner} to end it (aliquot down){others}"
-
-
-def _account(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
-
-
-def _runtime_dir(engine: int) -> str:
-    """The folder of an engine, from the command line of its arbiter; empty where it has none yet."""
+    folder = ""  # of the engine, from the command line of its arbiter
     for process in _PROC.iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == engine and "aliquot.arbiter" in words:
-                return words[words.index("--runtime-dir") + 1]
-    return ""
+            if parent == pid and "aliquot.arbiter" in words:
+                folder = words[words.index("--runtime-dir") + 1]
+                break
+    at = f" ({folder})" if folder else ""
+    if uid == os.geteuid():
+        use = f"use that one: export ALIQUOT_RUNTIME_DIR={folder}" if folder else "use that one"
+        return f"{where} your own engine, pid {pid}{at}; {use}, or end it{others}"
+    try:
+        owner = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        owner = f"user {uid}"
+    return f"{where} {owner}'s engine, pid {pid}{at}; ask {owner} to end it (aliquot down){others}"

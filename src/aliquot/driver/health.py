@@ -130,8 +130,25 @@ class Watch:
 
     def update(self) -> None:
         """Query the health of every GPU."""
+        nvml = self._nvml
         for gpu in self._gpus.values():
-            self._ask(gpu)
+            try:
+                nvml.nvmlDeviceGetMemoryInfo(gpu.handle)
+            except nvml.NVMLError as error:
+                gpu.lost = str(error)
+                continue
+            before, gpu.action = gpu.action, None  # which stays where the driver reports none at all, not even 0
+            with contextlib.suppress(nvml.NVMLError):
+                (value,) = nvml.nvmlDeviceGetFieldValues(gpu.handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+                gpu.action = int(value.value.uiVal) if value.nvmlReturn == nvml.NVML_SUCCESS else None
+            reset = bool(gpu.lost) or (bool(before) and gpu.action == 0)
+            gpu.lost = ""
+            running = self._pids(gpu) if any(trouble.pids is not None for trouble in gpu.xids.values()) else set()
+            for xid, trouble in list(gpu.xids.items()):
+                settled = gpu.action == 0 and self._clock() - trouble.since_s > SETTLED_S
+                ended = trouble.pids is not None and not (trouble.pids & running)
+                if reset or settled or ended:
+                    del gpu.xids[xid]
 
     def reopen(self) -> None:
         """Ask for new handles where a GPU is silent: those of before a reset never answer again."""
@@ -154,47 +171,19 @@ class Watch:
             else:
                 self._gpus.setdefault(uuid, _Gpu(handle)).handle = handle
         self._silent = silent
-        self._events = self._listen()
-
-    def _listen(self) -> Any:
-        """The set of events that reports XIDs; None where the driver has none, so that only loss is detected."""
+        self._events = None
         nvml = self._nvml
         try:
             events = nvml.nvmlEventSetCreate()
-        except nvml.NVMLError as error:
+        except nvml.NVMLError as error:  # then only loss is detected
             self._note(f"no XIDs are reported here: {error}")
-            return None
+            return
         for uuid, gpu in self._gpus.items():
             try:
                 nvml.nvmlDeviceRegisterEvents(gpu.handle, nvml.nvmlEventTypeXidCriticalError, events)
             except nvml.NVMLError as error:
                 self._note(f"{uuid} does not tell of XIDs: {error}")
-        return events
-
-    def _ask(self, gpu: _Gpu) -> None:
-        try:
-            self._nvml.nvmlDeviceGetMemoryInfo(gpu.handle)
-        except self._nvml.NVMLError as error:
-            gpu.lost = str(error)
-            return
-        before, gpu.action = gpu.action, self._action(gpu)
-        reset = bool(gpu.lost) or (bool(before) and gpu.action == 0)
-        gpu.lost = ""
-        running = self._pids(gpu) if any(trouble.pids is not None for trouble in gpu.xids.values()) else set()
-        for xid, trouble in list(gpu.xids.items()):
-            settled = gpu.action == 0 and self._clock() - trouble.since_s > SETTLED_S
-            ended = trouble.pids is not None and not (trouble.pids & running)
-            if reset or settled or ended:
-                del gpu.xids[xid]
-
-    def _action(self, gpu: _Gpu) -> int | None:
-        """The recovery action that the driver reports, 0 for none; None if it reports none at all."""
-        nvml = self._nvml
-        try:
-            (value,) = nvml.nvmlDeviceGetFieldValues(gpu.handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
-        except nvml.NVMLError:
-            return None
-        return int(value.value.uiVal) if value.nvmlReturn == nvml.NVML_SUCCESS else None
+        self._events = events
 
     def _pids(self, gpu: _Gpu) -> set[int]:
         """The programs on a GPU; none where the driver does not say."""
@@ -209,27 +198,22 @@ def _print(**facts: object) -> None:
     sys.stdout.flush()
 
 
-def _obey(watch: Watch) -> bool:
-    """Process a command on stdin, if any; False when it is closed."""
-    while select.select([0], [], [], 0)[0]:
-        said = os.read(0, 1 << 16)
-        if not said:
-            return False
-        for line in said.splitlines():
-            order = json.loads(line)
-            watch.know(order.get("known", {}))
-            watch.well(order.get("well", ()))
-    return True
-
-
-def _watch(libnvml: str) -> None:
-    pynvml = load_nvml(libnvml)
-    watch = Watch(pynvml, lambda note: _print(note=note))
-    told: object = None
+def main(libnvml: str) -> None:
+    """Print the health at every change, until stdin is closed."""
+    watch = Watch(load_nvml(libnvml), lambda note: _print(note=note))
+    printed: object = None
     reopened_s = time.monotonic()
-    while _obey(watch):
+    while True:
+        while select.select([0], [], [], 0)[0]:
+            orders = os.read(0, 1 << 16)
+            if not orders:
+                return
+            for line in orders.splitlines():
+                order = json.loads(line)
+                watch.know(order.get("known", {}))
+                watch.well(order.get("well", ()))
         watch.update()
-        if told != (told := (watch.unhealthy, watch.gpus)):
+        if printed != (printed := (watch.unhealthy, watch.gpus)):
             _print(unhealthy=watch.unhealthy, gpus=watch.gpus)
         watch.wait()
         if time.monotonic() - reopened_s > REOPEN_S:
@@ -238,4 +222,4 @@ def _watch(libnvml: str) -> None:
 
 
 if __name__ == "__main__":
-    _watch(sys.argv[1])
+    main(sys.argv[1])

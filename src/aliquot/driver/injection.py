@@ -107,13 +107,17 @@ def provision(directory: Path, conf: TenantConf, hook: Path | None) -> TenantFol
     for folder in (directory, lib, real, bound):
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     for name, part in {_HOOK_NAME: hook.name, **STANDS_FOR}.items():
-        target = lib / name
-        target.write_bytes(patched(_part(hook.with_name(part)), directory / "tenant.conf"))
+        target, library = lib / name, hook.with_name(part)
+        try:
+            content = library.read_bytes()
+        except FileNotFoundError:
+            raise InjectionError(f"{library} is missing; build it anew: make setup") from None
+        target.write_bytes(patched(content, directory / "tenant.conf"))
         target.chmod(0o755)
     for name in STANDS_FOR:
         (lib / name.removesuffix(".1")).symlink_to(name)
-    for name, library in zip(STANDS_FOR, (conf.libcuda, conf.libnvml), strict=True):
-        (real / name).symlink_to(library)
+    for name, driver in zip(STANDS_FOR, (conf.libcuda, conf.libnvml), strict=True):
+        (real / name).symlink_to(driver)
         (bound / name).touch()
     # The emulated libraries find their machine by the directory they were loaded from, so they are named directly;
     # only a driver that is about to be covered by a mount needs the second name.
@@ -121,13 +125,6 @@ def provision(directory: Path, conf: TenantConf, hook: Path | None) -> TenantFol
     behind = real if conf.libcuda.resolve() in covered else conf.libcuda.parent
     (directory / "tenant.conf").write_text(conf.text(behind))
     return TenantFolder(directory, conf)
-
-
-def _part(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InjectionError(f"{path} is missing; build it anew: make setup") from None
 
 
 def patched(library: bytes, conf: Path) -> bytes:
@@ -204,21 +201,16 @@ def launch(
         "verbose": verbose,
         "blocked": [int(number) for number in blocked],
     }
-    path = _write_private(folder.directory, json.dumps(facts))
+    # A file that only its owner reads: the environment in it may hold secrets.
+    path = folder.directory / f"launch-{os.urandom(6).hex()}.json"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as target:
+        target.write(json.dumps(facts))
     return Launch([sys.executable, "-I", "-S", str(_ENTER), str(path)], environment)
 
 
 def _prepend(env: dict[str, str], name: str, path: Path) -> None:
     env[name] = ":".join(filter(None, [str(path), env.get(name, "")]))
-
-
-def _write_private(directory: Path, text: str) -> Path:
-    """A file that only its owner reads: the environment in it may hold secrets."""
-    path = directory / f"launch-{os.urandom(6).hex()}.json"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as target:
-        target.write(text)
-    return path
 
 
 def caches(folder: Path, container: str | None = None) -> list[Path]:

@@ -13,8 +13,8 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn, TypeAlias
 
 import pynvml as nvml
 
@@ -40,10 +40,6 @@ def _clock(handle: Any, kind: int) -> int:
     return int(nvml.nvmlDeviceGetClockInfo(handle, kind))
 
 
-def _mig(handle: Any) -> str:
-    return "Enabled" if nvml.nvmlDeviceGetMigMode(handle)[0] else "Disabled"
-
-
 def _visible() -> list[Any]:
     """The GPUs that CUDA shows this program, by number: the list ends at a wrong entry, and one twice voids it."""
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
@@ -60,8 +56,9 @@ def _visible() -> list[Any]:
     return [handles[n] for n in sorted(chosen)] if len({*chosen}) == len(chosen) else []
 
 
-# field of --query-gpu -> (unit, how it is read)
-FIELDS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+Field: TypeAlias = tuple[str, Callable[..., Any]]
+"""The unit of a field, and how it is read: of a GPU in --query-gpu, of a GPU and a process in --query-compute-apps."""
+FIELDS: Final[dict[str, Field]] = {
     "timestamp": ("", lambda _: time.strftime("%Y/%m/%d %H:%M:%S.000")),
     "driver_version": ("", lambda _: nvml.nvmlSystemGetDriverVersion()),
     "count": ("", lambda _: len(_visible())),
@@ -73,7 +70,7 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "pci.bus_id": ("", lambda h: nvml.nvmlDeviceGetPciInfo(h).busId),
     "gpu_bus_id": ("", lambda h: nvml.nvmlDeviceGetPciInfo(h).busId),
     "compute_cap": ("", lambda h: "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(h))),
-    "mig.mode.current": ("", _mig),
+    "mig.mode.current": ("", lambda h: "Enabled" if nvml.nvmlDeviceGetMigMode(h)[0] else "Disabled"),
     "memory.total": ("MiB", lambda h: _memory(h, "total")),
     "memory.used": ("MiB", lambda h: _memory(h, "used")),
     "memory.free": ("MiB", lambda h: _memory(h, "free")),
@@ -90,8 +87,7 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "fan.speed": ("%", lambda h: nvml.nvmlDeviceGetFanSpeed(h)),
     "persistence_mode": ("", lambda h: "Enabled" if nvml.nvmlDeviceGetPersistenceMode(h) else "Disabled"),
 }
-# field of --query-compute-apps -> (unit, how it is read of a GPU and a process)
-APP_FIELDS: Final[dict[str, tuple[str, Callable[[Any, Any], Any]]]] = {
+APP_FIELDS: Final[dict[str, Field]] = {
     "timestamp": ("", lambda h, _: _value(h, "timestamp")),
     "gpu_name": ("", lambda h, _: _value(h, "name")),
     "gpu_uuid": ("", lambda h, _: _value(h, "uuid")),
@@ -126,52 +122,30 @@ def _processes(handle: Any) -> list[Any]:
         return []
 
 
-def _csv(fields: Sequence[str], units: dict[str, str], rows: Sequence[Sequence[str]], form: set[str]) -> list[str]:
-    lines = []
-    if "noheader" not in form:
-        lines.append(", ".join(f"{f} [{units[f]}]" if units[f] else f for f in fields))
-    for row in rows:
-        bare = "nounits" in form
-        cells = (
-            v if bare or not units[f] or v == NOT_AVAILABLE else f"{v} {units[f]}"
-            for f, v in zip(fields, row, strict=True)
-        )
-        lines.append(", ".join(cells))
-    return lines
-
-
-def _fields(text: str, known: Sequence[str]) -> list[str]:
-    fields = [field.strip() for field in text.split(",") if field.strip()]
-    for field in fields:
-        if field not in known:
-            _end(f'Field "{field}" is not a valid field to query; this emulated nvidia-smi knows {", ".join(known)}')
-    return fields
-
-
 def _end(text: str) -> NoReturn:
     sys.stderr.write(f"nvidia-smi: {text}\n")
     raise SystemExit(2)
 
 
-def _query_gpus(handles: Sequence[Any], query: str, form: set[str]) -> list[str]:
-    fields = _fields(query, list(FIELDS))
-    units = {field: FIELDS[field][0] for field in fields}
-    return _csv(fields, units, [[_value(handle, field) for field in fields] for handle in handles], form)
-
-
-def _query_apps(handles: Sequence[Any], query: str, form: set[str]) -> list[str]:
-    fields = _fields(query, list(APP_FIELDS))
-    units = {field: APP_FIELDS[field][0] for field in fields}
-    rows = [
-        [str(APP_FIELDS[field][1](handle, process)) for field in fields]
-        for handle in handles
-        for process in _processes(handle)
-    ]
-    return _csv(fields, units, rows, form)
-
-
-def _list(handles: Sequence[Any]) -> list[str]:
-    return [f"GPU {_value(h, 'index')}: {_value(h, 'name')} (UUID: {_value(h, 'uuid')})" for h in handles]
+def _query(known: Mapping[str, Field], query: str, subjects: Sequence[Any], form: str) -> list[str]:
+    """The fields of a query, one line for each subject: a GPU, or a GPU and a process."""
+    fields = [field.strip() for field in query.split(",") if field.strip()]
+    for field in fields:
+        if field not in known:
+            _end(f'Field "{field}" is not a valid field to query; this emulated nvidia-smi knows {", ".join(known)}')
+    options, lines = set(form.replace(" ", "").split(",")), []
+    if "noheader" not in options:
+        lines.append(", ".join(f"{field} [{known[field][0]}]" if known[field][0] else field for field in fields))
+    for subject in subjects:
+        cells = []
+        for unit, read in (known[field] for field in fields):
+            try:
+                value = str(read(*subject))
+            except nvml.NVMLError:
+                value = NOT_AVAILABLE
+            cells.append(value if "nounits" in options or not unit or value == NOT_AVAILABLE else f"{value} {unit}")
+        lines.append(", ".join(cells))
+    return lines
 
 
 def _details(handles: Sequence[Any]) -> list[str]:
@@ -228,10 +202,7 @@ def _table(handles: Sequence[Any]) -> list[str]:
                  f"{get['utilization.gpu']:>6}%      Default"),
             f"+{'-' * 41}+{'-' * 24}+{'-' * 22}+",
         ]  # fmt: skip
-    return [*lines, *_process_table(handles)]
 
-
-def _process_table(handles: Sequence[Any]) -> list[str]:
     def line(text: str) -> str:
         return f"| {text:<{_WIDTH - 2}} |"
 
@@ -241,10 +212,9 @@ def _process_table(handles: Sequence[Any]) -> list[str]:
         for h in handles for p in _processes(h)
     ]  # fmt: skip
     columns = "GPU   GI   CI         PID   Type   Process name                           GPU Memory"
-    head = [line("Processes:"), line(columns),
-            f"|{'=' * _WIDTH}|"]  # fmt: skip
     edge = f"+{'-' * _WIDTH}+"
-    return ["", edge, *head, *(rows or [line("No running processes found")]), edge]
+    lines += ["", edge, line("Processes:"), line(columns), f"|{'=' * _WIDTH}|"]
+    return [*lines, *(rows or [line("No running processes found")]), edge]
 
 
 def _row(left: str, middle: str, right: str) -> str:
@@ -255,7 +225,31 @@ def _whole(number: str) -> str:
     return number if number == NOT_AVAILABLE else f"{float(number):.0f}"
 
 
-def _arguments(words: Sequence[str]) -> argparse.Namespace:
+def _lines(chosen: argparse.Namespace) -> list[str]:
+    handles = _visible()
+    if not handles:
+        _end("No devices were found")
+    if chosen.id:
+        names = {name: h for h in handles for name in (_value(h, "index"), _value(h, "uuid"), _value(h, "pci.bus_id"))}
+        for name in chosen.id.split(","):
+            if name not in names:
+                _end(f'no GPU is called "{name}"; there are {", ".join(names)}')
+        handles = [names[name] for name in chosen.id.split(",")]
+    if chosen.version:
+        return [f"NVIDIA-SMI version  : {_driver()} (emulated by Aliquot)", f"DRIVER version      : {_driver()}",
+                f"CUDA Version        : {_cuda_version()}"]  # fmt: skip
+    if chosen.list_gpus:
+        return [f"GPU {_value(h, 'index')}: {_value(h, 'name')} (UUID: {_value(h, 'uuid')})" for h in handles]
+    if chosen.query_gpu:
+        return _query(FIELDS, chosen.query_gpu, [(handle,) for handle in handles], chosen.format)
+    if chosen.query_compute_apps:
+        programs = [(handle, process) for handle in handles for process in _processes(handle)]
+        return _query(APP_FIELDS, chosen.query_compute_apps, programs, chosen.format)
+    return _details(handles) if chosen.query else _table(handles)
+
+
+def main(words: Sequence[str]) -> int:
+    """Print once, or again and again with `-l`; 9 where NVML does not answer, as nvidia-smi has it."""
     parser = argparse.ArgumentParser(prog="nvidia-smi", description=__doc__, allow_abbrev=False)
     parser.add_argument("-L", "--list-gpus", action="store_true")
     parser.add_argument("-q", "--query", action="store_true")
@@ -269,40 +263,6 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     chosen = parser.parse_args(words)
     if (chosen.query_gpu or chosen.query_compute_apps) and not chosen.format.startswith("csv"):
         _end("a query needs its format: --format=csv[,noheader][,nounits]")
-    return chosen
-
-
-def _chosen(ids: str) -> list[Any]:
-    handles = _visible()
-    if not handles:
-        _end("No devices were found")
-    if not ids:
-        return handles
-    names = {name: h for h in handles for name in (_value(h, "index"), _value(h, "uuid"), _value(h, "pci.bus_id"))}
-    for name in ids.split(","):
-        if name not in names:
-            _end(f'no GPU is called "{name}"; there are {", ".join(names)}')
-    return [names[name] for name in ids.split(",")]
-
-
-def _lines(chosen: argparse.Namespace) -> list[str]:
-    handles = _chosen(chosen.id)
-    form = set(chosen.format.replace(" ", "").split(","))
-    if chosen.version:
-        return [f"NVIDIA-SMI version  : {_driver()} (emulated by Aliquot)", f"DRIVER version      : {_driver()}",
-                f"CUDA Version        : {_cuda_version()}"]  # fmt: skip
-    if chosen.list_gpus:
-        return _list(handles)
-    if chosen.query_gpu:
-        return _query_gpus(handles, chosen.query_gpu, form)
-    if chosen.query_compute_apps:
-        return _query_apps(handles, chosen.query_compute_apps, form)
-    return _details(handles) if chosen.query else _table(handles)
-
-
-def main(words: Sequence[str]) -> int:
-    """Print once, or again and again with `-l`; 9 where NVML does not answer, as nvidia-smi has it."""
-    chosen = _arguments(words)
     every_s = chosen.loop_ms / 1000 if chosen.loop_ms else chosen.loop
     try:
         nvml.nvmlInit()

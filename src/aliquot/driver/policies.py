@@ -15,7 +15,7 @@ from aliquot.placement import kernels
 from aliquot.placement.policy import POLICIES, Policy, UnknownPolicy
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint, EntryPoints
+    from importlib.metadata import EntryPoints
 
 GROUP: Final = "aliquot.policies"
 
@@ -39,7 +39,11 @@ def maker(name: str) -> Callable[[], Policy]:
     if name in POLICIES:
         return POLICIES[name]
     for entry in _entries().select(name=name):
-        return _loaded(entry)
+        try:
+            made: Callable[[], Policy] = entry.load()
+        except Exception as error:
+            raise BrokenPolicy(f'policy "{entry.name}" ({entry.value}) cannot be loaded: {error}') from None
+        return made
     raise UnknownPolicy(f'there is no policy "{name}"; there are {", ".join(policy_names())}')
 
 
@@ -47,14 +51,6 @@ def _entries() -> EntryPoints:
     from importlib.metadata import entry_points  # takes 20 ms, and most engines use a policy of the core
 
     return entry_points(group=GROUP)
-
-
-def _loaded(entry: EntryPoint) -> Callable[[], Policy]:
-    try:
-        made: Callable[[], Policy] = entry.load()
-    except Exception as error:
-        raise BrokenPolicy(f'policy "{entry.name}" ({entry.value}) cannot be loaded: {error}') from None
-    return made
 
 
 def use_kernels() -> bool:

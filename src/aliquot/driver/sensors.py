@@ -50,20 +50,17 @@ class SensorReader:
                     return
                 self.close()
             self._started_s = self._clock()
-            self._process, self._thread = self._started()
+            command = [sys.executable, "-m", "aliquot.driver.sensors", str(self._libnvml)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            process: subprocess.Popen[bytes] = subprocess.Popen(command, **pipes)  # type: ignore[call-overload]
+            thread = threading.Thread(target=self._read, args=(process,), name="sensors", daemon=True)
+            thread.start()
+            self._process, self._thread = process, thread
 
     def read(self) -> Mapping[str, Sensors]:
         """The last readings; the first call begins to read and finds none."""
         self.start()
         return self.now
-
-    def _started(self) -> tuple[subprocess.Popen[bytes], threading.Thread]:
-        command = [sys.executable, "-m", "aliquot.driver.sensors", str(self._libnvml)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command, **pipes)  # type: ignore[call-overload]
-        thread = threading.Thread(target=self._read, args=(process,), name="sensors", daemon=True)
-        thread.start()
-        return process, thread
 
     @property
     def pid(self) -> int | None:
@@ -109,7 +106,8 @@ def sensors_of(nvml: Any, handle: Any) -> dict[str, float]:
     return found
 
 
-def _main(libnvml: str) -> None:
+def main(libnvml: str) -> None:
+    """Print a reading every few seconds, until stdin is closed."""
     pynvml = load_nvml(libnvml)
     pynvml.nvmlInit()
     handles: dict[str, Any] = {}
@@ -129,4 +127,4 @@ def _main(libnvml: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    main(sys.argv[1])

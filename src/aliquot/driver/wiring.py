@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from aliquot.driver.cores import core_list
+from aliquot.driver.gpu import core_list
 from aliquot.status import Gpu, TopologyFacts, TreeNode
 from aliquot.topology import Topology
 from aliquot.topology import TreeNode as Branch

@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from aliquot.driver.cores import core_list, read_core_list
+from aliquot.driver.gpu import core_list, read_core_list
 from aliquot.kube.names import GPU_KERNELS, GPUS
 from aliquot.kube.objects import Node
 from aliquot.model.errors import AliquotError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aliquot.driver.open_devices import PROC, driver_majors, has_driver_open
+from aliquot.driver.modules import PROC, driver_majors, has_driver_open
 
 _POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 _CONTAINER: Final = re.compile(r"([0-9a-f]{64})")

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import TenantRecord
-from aliquot.driver.cores import core_list
-from aliquot.driver.gpu import Gpu
+from aliquot.driver.gpu import Gpu, core_list
 from aliquot.driver.injection import TenantConf, TenantFolder
 from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.inventory import KernelLengths, write_kernels

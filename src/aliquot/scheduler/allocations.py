@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aliquot.driver.cores import least_used
+from aliquot.driver.gpu import least_used
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid

@@ -25,8 +25,7 @@ from typing import Any, Final, TypeVar
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Status
 from aliquot.arbiter.records import TenantRecord
-from aliquot.driver.cores import nearest_cores, read_core_list
-from aliquot.driver.gpu import Gpu, cuda_variables
+from aliquot.driver.gpu import Gpu, cuda_variables, nearest_cores, read_core_list
 from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder
 from aliquot.driver.native import HOOK, native_part

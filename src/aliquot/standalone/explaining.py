@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from aliquot import status
-from aliquot.driver.cores import core_list
-from aliquot.driver.gpu import Gpu
+from aliquot.driver.gpu import Gpu, core_list
 from aliquot.driver.policies import maker, use_kernels
 from aliquot.lib.misspelt import hint
 from aliquot.model.errors import UserError

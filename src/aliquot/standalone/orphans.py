@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from aliquot.driver.injection import caches
+from aliquot.driver.modules import PROC, driver_majors, has_driver_open
 from aliquot.driver.mounts import SYSTEM_CACHE
-from aliquot.driver.open_devices import PROC, driver_majors, has_driver_open
 from aliquot.model.ids import TenantName
 from aliquot.standalone.wire import RunProcess
 

@@ -10,8 +10,8 @@ import re
 import uuid
 from typing import Any
 
-from aliquot.driver.cores import core_list
 from aliquot.driver.emulation import PROFILES, profile_topology
+from aliquot.driver.gpu import core_list
 from aliquot.kube import names
 
 MIB = 1 << 20

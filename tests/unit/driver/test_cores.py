@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from aliquot.driver.cores import TooManyCores, least_used, nearest_cores
+from aliquot.driver.gpu import TooManyCores, least_used, nearest_cores
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.driver.cores import TooManyCores, core_list, nearest_cores, read_core_list
+from aliquot.driver.gpu import TooManyCores, core_list, nearest_cores, read_core_list
 from aliquot.driver.injection import CONF_MARK, InjectionError, TenantConf, launch, patched, provision
 from aliquot.driver.native import HOOK, STANDS_FOR
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.driver.open_devices import MAX_FILES
+from aliquot.driver.modules import MAX_FILES
 from aliquot.node.processes import end_program, read_program
 
 
