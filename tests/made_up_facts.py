@@ -16,7 +16,7 @@ from aliquot.driver.wiring import topology_of_gpus
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import GpuRequest, Slice
-from aliquot.placement.trial import YOURS
+from aliquot.placement.read_model import YOURS
 from aliquot.status import (
     Event,
     Explanation,

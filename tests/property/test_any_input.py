@@ -32,7 +32,7 @@ from aliquot.model.errors import SENTENCE, AliquotError
 from aliquot.model.quantities import parse_memory, parse_milli
 from aliquot.node.allocation.checkpoint import read_checkpoint
 from aliquot.node.settings import node_settings
-from aliquot.placement.learned import BadMemory, unpack
+from aliquot.placement.policy import BadMemory, unpack
 from aliquot.scheduler.agents import UnreadableReport, read_report
 from aliquot.scheduler.extender.wire import Args, BadMessage
 from aliquot.scheduler.extender.wire import read as read_body

@@ -77,7 +77,20 @@ class Ask:
 
     def __post_init__(self) -> None:
         request, memory = self.request, self.request.memory
-        self._check()
+        numbers = {
+            "request_milli": request.request_milli,
+            "limit_milli": request.limit_milli or 0,
+            "memory": (memory.mib or memory.part or 0) if memory else 0,
+            "wake_us": request.wake_us,
+            "cpu_milli": self.cpu_milli,
+            "memory_mib": self.memory_mib,
+            "near_cores": self.near_cores,
+        }
+        for name, number in numbers.items():
+            if number < 0:
+                raise BadRequest(f"{name} {number} is negative; the least is 0")
+        if memory and memory.part and memory.part > 1:
+            raise BadRequest(f"memory {memory} is more than a device; the most is 100%")
         shape = Shape(
             request.whole,
             request.rest_milli,
@@ -180,23 +193,6 @@ class Ask:
         fitting = self.but(request_milli=milli, limit_milli=None)
         limit_milli = self.request.limit_milli
         return fitting if limit_milli is None or limit_milli > fitting.ceiling_milli else self.but(request_milli=milli)
-
-    def _check(self) -> None:
-        request, memory = self.request, self.request.memory
-        numbers = {
-            "request_milli": request.request_milli,
-            "limit_milli": request.limit_milli or 0,
-            "memory": (memory.mib or memory.part or 0) if memory else 0,
-            "wake_us": request.wake_us,
-            "cpu_milli": self.cpu_milli,
-            "memory_mib": self.memory_mib,
-            "near_cores": self.near_cores,
-        }
-        for name, number in numbers.items():
-            if number < 0:
-                raise BadRequest(f"{name} {number} is negative; the least is 0")
-        if memory and memory.part and memory.part > 1:
-            raise BadRequest(f"memory {memory} is more than a device; the most is 100%")
 
 
 @lru_cache(maxsize=4096)

@@ -16,7 +16,7 @@ from typing import Final
 from aliquot.model.quantities import MILLI, Memory
 from aliquot.placement.asks import PPM, Ask
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.codes import Code, EndingTenant, Suggestion, UnmetConstraint, Verdict
+from aliquot.placement.codes import Code, EndingTenant, Suggestion, Verdict
 from aliquot.placement.entries import Resident
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import fits_on
@@ -50,7 +50,8 @@ def changes(
     )
     for verdict in hopeful[:_NODES_TRIED]:
         trial = _Trial(cluster, verdict.node, quotas, namespace)
-        for ways in (_uncordon(trial, ask), _less(trial, ask, verdict), _wait(trial, ask, verdict)):
+        uncordon = [] if cluster.open[trial.number] else [Suggestion("uncordon", verdict.node, ask, ask, size_milli=1)]
+        for ways in (uncordon, _less(trial, ask, verdict), _wait(trial, ask, verdict)):
             fitting = [change for change in ways if trial.fits(change)]
             found += [min(fitting, key=lambda change: change.size_milli)] if fitting else []
     found += _drop(cluster, ask, quotas, namespace)
@@ -106,11 +107,6 @@ class _Trial:
         cell = (self.number, gpu)
         cluster = self.cluster
         return cluster.free_milli.item(*cell), cluster.free_mib.item(*cell), cluster.size_mib.item(*cell)
-
-
-def _uncordon(trial: _Trial, ask: Ask) -> Iterator[Suggestion]:
-    if not trial.cluster.open[trial.number]:
-        yield Suggestion("uncordon", trial.node, ask, ask, size_milli=1)
 
 
 # Less
@@ -176,14 +172,26 @@ def _wait(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Suggestion]:
     """Tenants that must end first."""
     if verdict.lasting:
         return
-    waits = [g for g, reason in enumerate(verdict.devices) if reason is None or _passes(reason)]
+    # The constraints of a device that its tenants' end does not remove.
+    stays = (Code.GPU_AFFINITY, Code.GPU_NAMED_ELSEWHERE, Code.QUOTA, Code.GPU_SIZE)
+    waits = [g for g, reason in enumerate(verdict.devices) if not (reason and (reason.lasting or reason.code in stays))]
     if ask.devices == 1:
         for g in waits:
             ends = _ends_for(trial, ask, g, whole=not ask.rest_milli)
             yield _ended(trial, ask, _with_node_room(trial, ask, ends), g)
-    elif ask.devices:
-        yield from _several(trial, ask, waits)
-    else:
+    elif ask.devices and len(waits) >= ask.devices:
+        # Whole devices are emptied where that ends least, then one more is given room for the rest.
+        def size(ends: Iterable[str]) -> int:
+            return sum(trial.size_of(name) for name in ends)
+
+        emptied = {g: _ends_for(trial, ask, g, whole=True) for g in waits}
+        chosen = sorted(waits, key=lambda g: (size(emptied[g]), g))[: ask.whole]
+        names = [name for g in chosen for name in emptied[g]]
+        if ask.rest_milli:
+            rests = {g: _ends_for(trial, ask, g, whole=False) for g in waits if g not in chosen}
+            names += min(rests.values(), key=size)
+        yield _ended(trial, ask, _with_node_room(trial, ask, tuple(dict.fromkeys(names))), -1)
+    elif not ask.devices:
         yield _ended(trial, ask, _with_node_room(trial, ask, ()), -1)
     if trial.namespace and any(reason and reason.code is Code.QUOTA for reason in verdict.devices):
         own = [name for name in trial.cluster.tenants if name.startswith(f"{trial.namespace}/")]
@@ -207,29 +215,6 @@ def _cleared(trial: _Trial, ask: Ask) -> Iterator[Suggestion]:
         if trial.fits(_ended(trial, ask, fewer, -1)):
             ends = fewer
     yield _ended(trial, ask, ends, -1)
-
-
-def _passes(reason: UnmetConstraint) -> bool:
-    """Whether a constraint of a device is removed with its residents."""
-    elsewhere = (Code.GPU_AFFINITY, Code.GPU_NAMED_ELSEWHERE, Code.QUOTA)
-    return not reason.lasting and reason.code not in elsewhere and reason.code is not Code.GPU_SIZE
-
-
-def _several(trial: _Trial, ask: Ask, gpus: Sequence[int]) -> Iterator[Suggestion]:
-    """Whole devices are emptied where that ends least, then one more is given room for the rest."""
-    if len(gpus) < ask.devices:
-        return
-
-    def size(ends: Iterable[str]) -> int:
-        return sum(trial.size_of(name) for name in ends)
-
-    emptied = {g: _ends_for(trial, ask, g, whole=True) for g in gpus}
-    chosen = sorted(gpus, key=lambda g: (size(emptied[g]), g))[: ask.whole]
-    ends = [name for g in chosen for name in emptied[g]]
-    if ask.rest_milli:
-        rests = {g: _ends_for(trial, ask, g, whole=False) for g in gpus if g not in chosen}
-        ends += min(rests.values(), key=size)
-    yield _ended(trial, ask, _with_node_room(trial, ask, tuple(dict.fromkeys(ends))), -1)
 
 
 def _ends_for(trial: _Trial, ask: Ask, g: int, *, whole: bool) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import Device
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.entries import (
     GONE,
@@ -109,10 +108,13 @@ class Cluster:
                 raise LedgerError(f'GPU {device.uuid} of node "{spec.name}" is on another node already')
         if spec.topology is not None and spec.topology.count != len(spec.gpus):
             raise LedgerError(f'the topology of node "{spec.name}" has {spec.topology.count} GPUs, the node has others')
-        number = self._free_row(len(spec.gpus))
         column: dict[str, int] = {device.uuid: g for g, device in enumerate(spec.gpus)}
         if len(column) != len(spec.gpus):
             raise LedgerError(f'node "{spec.name}" names a GPU twice')
+        rows, columns = self.free_milli.shape
+        if not self._spare or len(spec.gpus) > columns:
+            self._allocate(rows if self._spare else max(rows + 1, rows * 5 // 4), max(columns, len(spec.gpus)))
+        number = self._spare.pop()
         self.rows[number] = NodeRow(spec, column, [{} for _ in spec.gpus])
         self.index[spec.name] = number
         self.uuids.update({uuid: (number, g) for uuid, g in column.items()})
@@ -120,7 +122,11 @@ class Cluster:
         for g, device in enumerate(spec.gpus):
             self.free_milli[number, g] = MILLI
             self.free_mib[number, g] = self.size_mib[number, g] = device.memory_mib
-            self.model[number, g] = self._model_id(device)
+            if device.model not in self.models:
+                self.models.append(device.model)
+                self.model_mib.append(device.memory_mib)
+            model = self.model[number, g] = self.models.index(device.model)
+            self.model_mib[model] = min(self.model_mib[model], device.memory_mib)
         if len({device.model for device in spec.gpus}) > 1:
             self.mixed.add(number)
         self.cpu_free[number], self.memory_free[number] = spec.cpu_milli, spec.memory_mib
@@ -208,7 +214,12 @@ class Cluster:
             raise LedgerError(f'a tenant "{tenant}" is running already; choose another name or end it first')
         number = self.node_index(placement.node)
         node = self._node(number)
-        cells = self._cells(tenant, node, placement)
+        for piece in placement.slices:
+            if piece.gpu not in node.column:
+                raise LedgerError(f'the plan of "{tenant}" names {piece.gpu}, which is not on node "{placement.node}"')
+        cells = tuple(node.column[piece.gpu] for piece in placement.slices)
+        if len(set(cells)) != len(cells):
+            raise LedgerError(f'the plan of "{tenant}" names a GPU twice')
         self._require_room(tenant, number, cells, placement, ask)
         self.tenants[tenant] = Holding(placement, ask, number, cells)
         node.tenants.add(tenant)
@@ -317,16 +328,6 @@ class Cluster:
         else:
             self.kinds[number] &= ~(1 << kind)
 
-    def _cells(self, tenant: str, node: NodeRow, placement: Placement) -> tuple[int, ...]:
-        cells = []
-        for piece in placement.slices:
-            if piece.gpu not in node.column:
-                raise LedgerError(f'the plan of "{tenant}" names {piece.gpu}, which is not on node "{placement.node}"')
-            cells.append(node.column[piece.gpu])
-        if len(set(cells)) != len(cells):
-            raise LedgerError(f'the plan of "{tenant}" names a GPU twice')
-        return tuple(cells)
-
     def _require_room(self, tenant: str, number: int, cells: tuple[int, ...], placement: Placement, ask: Ask) -> None:
         where = f'the plan of "{tenant}" does not fit on'
         if sum(piece.request_milli for piece in placement.slices) != ask.milli:
@@ -350,20 +351,6 @@ class Cluster:
         node = self.rows[number]
         assert node is not None, f"index {number} is of a node that left"
         return node
-
-    def _model_id(self, device: Device) -> int:
-        if device.model not in self.models:
-            self.models.append(device.model)
-            self.model_mib.append(device.memory_mib)
-        number = self.models.index(device.model)
-        self.model_mib[number] = min(self.model_mib[number], device.memory_mib)
-        return number
-
-    def _free_row(self, gpus: int) -> int:
-        rows, columns = self.free_milli.shape
-        if not self._spare or gpus > columns:
-            self._allocate(rows if self._spare else max(rows + 1, rows * 5 // 4), max(columns, gpus))
-        return self._spare.pop()
 
     def _allocate(self, rows: int, columns: int) -> None:
         """Columns for so many nodes and devices, with what was in them before."""

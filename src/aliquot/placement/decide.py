@@ -220,18 +220,13 @@ class Decider:
             memo.scored[changed] = memo.fitted[changed]
         return memo.scores
 
-    def _fitting(self, shape: Shape, ranked: IntArray, rules: Rules | None) -> tuple[IntArray, IntArray]:
-        """Nodes that fit, by rank, and their places in that order."""
-        places = np.flatnonzero(ranked != NEVER)
-        nodes = self._order[places]
-        if rules is None:
-            return nodes, places
-        kept = self._kept(shape, nodes, rules)
-        return nodes[kept], places[kept]
-
     def _scored(self, ask: Ask, ranked: IntArray, rules: Rules | None) -> tuple[IntArray, IntArray]:
         """Nodes that fit, by rank, and their scores."""
-        nodes, places = self._fitting(ask.shape, ranked, rules)
+        places = np.flatnonzero(ranked != NEVER)
+        nodes = self._order[places]
+        if rules is not None:
+            kept = self._kept(ask.shape, nodes, rules)
+            nodes, places = nodes[kept], places[kept]
         if not len(nodes):
             return nodes, places
         if self._label_scores is not None and not (ask.plain and rules is None):
@@ -267,10 +262,6 @@ class Decider:
             fitting = hold_rest(cluster, shape, node, gpus)
         chosen = self.policy.choose(ask, node, fitting)
         assert len(chosen) == ask.devices and set(chosen) <= set(fitting), f"{self.policy.name} chose {chosen}"
-        return Placement(spec.name, tuple(self._slices(ask, node, chosen)))
-
-    def _slices(self, ask: Ask, node: int, chosen: tuple[int, ...]) -> list[Slice]:
-        spec = self.cluster.spec(node)
         pieces = []
         for number, g in enumerate(chosen):
             whole = number < ask.whole
@@ -278,4 +269,4 @@ class Decider:
             limit = MILLI if whole else ask.ceiling_milli - ask.whole * MILLI
             memory = ask.slice_memory(spec.gpus[g].memory_mib, whole=whole)
             pieces.append(Slice(spec.gpus[g].uuid, milli, limit, memory))
-        return pieces
+        return Placement(spec.name, tuple(pieces))

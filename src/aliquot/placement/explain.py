@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -116,22 +116,42 @@ class PlacementExplanation:
         lines = [self.headline(name, fits=fits)]
         if self.held or self.placement is not None:
             lines += [f"  {line}" for line in self.account]
-        return [*lines, *_table(self.place_reasons), *self.ways, *not_counted(self.barred)]
+        reasons = self.place_reasons
+        width = max((len(reason.where) for reason in reasons[:_PLACES_SHOWN]), default=0)
+        for reason in reasons[:_PLACES_SHOWN]:
+            lines.append(f"  {reason.where:<{width}}  {reason.text}{'  (cannot change)' if reason.lasting else ''}")
+        if hidden := sum(reason.places for reason in reasons[_PLACES_SHOWN:]):
+            lines.append(f"  and {hidden} more")
+        return [*lines, *self.ways, *not_counted(self.barred)]
 
     def facts(self) -> dict[str, Any]:
         """The same as data for JSON."""
-        placed = {"placed_on": list(self.held)} if self.held else {}
+        placement = None
+        if self.placement is not None:
+            fields = ("gpu", "request_milli", "limit_milli", "memory_mib")
+            slices = [{field: getattr(piece, field) for field in fields} for piece in self.placement.slices]
+            placement = {"node": self.placement.node, "slices": slices}
+        verdicts = [
+            {
+                "node": verdict.node,
+                "reason": _reason_facts(verdict.reason),
+                "devices": [{"gpu": g, "reason": _reason_facts(reason)} for g, reason in enumerate(verdict.devices)],
+            }
+            for verdict in self.verdicts
+        ]
+        changes = [
+            {
+                "kind": change.kind, "node": change.node, "text": suggestion(change),
+                "ends": [tenant.name for tenant in change.ends],
+                "asks": wish(change.ask), "size_milli": change.size_milli,
+            }
+            for change in self.changes
+        ]  # fmt: skip
         return {
-            "fits": self.placement is not None,
-            "policy": self.policy,
-            "asks": wish(self.ask),
-            "placement": None if self.placement is None else _placement_facts(self.placement),
-            "why": self.account,
-            "nodes": self.nodes,
-            "nodes_fitting": self.nodes_fitting,
-            "verdicts": [_verdict_facts(verdict) for verdict in self.verdicts],
-            "changes": [_change_facts(change) for change in self.changes],
-        } | placed
+            "fits": self.placement is not None, "policy": self.policy, "asks": wish(self.ask), "placement": placement,
+            "why": self.account, "nodes": self.nodes, "nodes_fitting": self.nodes_fitting, "verdicts": verdicts,
+            "changes": changes,
+        } | ({"placed_on": list(self.held)} if self.held else {})  # fmt: skip
 
 
 def explain(
@@ -211,7 +231,11 @@ def _why(decider: Decider, ask: Ask, placement: Placement, scores: IntArray, bar
         )
         if ask.wake_us and (unsure := obstacle(cluster, (number, g), ask.wake_us, certain=True)) is not None:
             yield UnmeasuredKernels(unsure.tenant)
-    yield from _links(cluster, placement, number)
+    topology = cluster.spec(number).topology
+    gpus = [cluster.uuids[piece.gpu][1] for piece in placement.slices]
+    if topology is not None and len(gpus) > 1:
+        counts = Counter(topology.links[a][b] for i, a in enumerate(gpus) for b in gpus[i + 1 :])
+        yield Links(tuple(sorted(counts.items())))
     if takes := getattr(policy, "because", ""):
         yield Preference(policy.name, takes)
     fitting = np.flatnonzero(scores != NEVER)
@@ -221,50 +245,10 @@ def _why(decider: Decider, ask: Ask, placement: Placement, scores: IntArray, bar
     yield Alternatives(len(cluster.index) - barred, len(fitting), next_best)
 
 
-def _links(cluster: Cluster, placement: Placement, number: int) -> Iterator[Links]:
-    topology = cluster.spec(number).topology
-    gpus = [cluster.uuids[piece.gpu][1] for piece in placement.slices]
-    if topology is not None and len(gpus) > 1:
-        counts = Counter(topology.links[a][b] for i, a in enumerate(gpus) for b in gpus[i + 1 :])
-        yield Links(tuple(sorted(counts.items())))
-
-
-def _table(reasons: Sequence[PlaceReason]) -> list[str]:
-    """One line for each place, the places in a column."""
-    width = max((len(reason.where) for reason in reasons[:_PLACES_SHOWN]), default=0)
-    lines = [
-        f"  {reason.where:<{width}}  {reason.text}{'  (cannot change)' if reason.lasting else ''}"
-        for reason in reasons[:_PLACES_SHOWN]
-    ]
-    hidden = sum(reason.places for reason in reasons[_PLACES_SHOWN:])
-    return [*lines, f"  and {hidden} more"] if hidden else lines
-
-
-def _placement_facts(placement: Placement) -> dict[str, Any]:
-    slices = [
-        {"gpu": s.gpu, "request_milli": s.request_milli, "limit_milli": s.limit_milli, "memory_mib": s.memory_mib}
-        for s in placement.slices
-    ]
-    return {"node": placement.node, "slices": slices}
-
-
 def _reason_facts(reason: UnmetConstraint | None) -> dict[str, Any] | None:
     if reason is None:
         return None
     return {
         "code": reason.code.value, "text": text_of(reason), "asked": reason.asked, "have": reason.have,
         "lasting": reason.lasting,
-    }  # fmt: skip
-
-
-def _verdict_facts(verdict: Verdict) -> dict[str, Any]:
-    devices = [{"gpu": g, "reason": _reason_facts(reason)} for g, reason in enumerate(verdict.devices)]
-    return {"node": verdict.node, "reason": _reason_facts(verdict.reason), "devices": devices}
-
-
-def _change_facts(change: Suggestion) -> dict[str, Any]:
-    return {
-        "kind": change.kind, "node": change.node, "text": suggestion(change),
-        "ends": [each.name for each in change.ends],
-        "asks": wish(change.ask), "size_milli": change.size_milli,
     }  # fmt: skip

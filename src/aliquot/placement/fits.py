@@ -29,23 +29,19 @@ FLUID: Final = "fluid"
 """The order of turns that can promise when a tenant wakes."""
 
 
-def _memory_fits(cluster: Cluster, shape: Shape, nodes: IntArray) -> BoolArray:
-    """Devices of these nodes whose memory holds the rest: bool [n, G].
+def rest_mask(cluster: Cluster, shape: Shape, nodes: IntArray) -> BoolArray:
+    """Devices of these nodes that hold the rest by compute, memory and model: bool [n, G].
 
-    Parts are rounded down, so "size x part // whole <= free" is asked as "size x part < whole x (free + 1)": dividing
-    arrays of integers would take most of a decision.
+    Parts of memory are rounded down, so "size x part // whole <= free" is asked as "size x part < whole x (free + 1)":
+    dividing arrays of integers would take most of a decision.
     """
+    hold: BoolArray = cluster.free_milli[nodes] >= shape.rest_milli
     free = cluster.free_mib[nodes]
     if shape.gpu_mib:
-        return np.asarray(free >= shape.gpu_mib)
-    part, whole = (shape.gpu_mem_ppm, PPM) if shape.gpu_mem_ppm else (shape.rest_milli or MILLI, MILLI)
-    return np.asarray(cluster.size_mib[nodes] * part < (free + 1) * whole)
-
-
-def rest_mask(cluster: Cluster, shape: Shape, nodes: IntArray) -> BoolArray:
-    """Devices of these nodes that hold the rest by compute, memory and model: bool [n, G]."""
-    hold: BoolArray = cluster.free_milli[nodes] >= shape.rest_milli
-    hold &= _memory_fits(cluster, shape, nodes)
+        hold &= free >= shape.gpu_mib
+    else:
+        part, whole = (shape.gpu_mem_ppm, PPM) if shape.gpu_mem_ppm else (shape.rest_milli or MILLI, MILLI)
+        hold &= cluster.size_mib[nodes] * part < (free + 1) * whole
     if shape.models:
         hold &= cluster.model_mask(shape.models)[cluster.model[nodes]]
     return hold
@@ -218,10 +214,25 @@ def _ruled(cluster: Cluster, ask: Ask, closed_models: Collection[str], *, certai
     if ask.gpu_uuid:
         uuids = [uuid.strip() for uuid in ask.gpu_uuid.split(",")]
         pins.append({cluster.uuids[uuid]: 1 for uuid in uuids if uuid in cluster.uuids})
-    cells = _barred_cells(cluster, ask)
+    # Devices that are unhealthy, and those that labels forbid where only the carriers need checking.
+    labels, index = ask.labels, cluster.labels
+    cells: set[Cell] = {*cluster.unhealthy} if labels.exclusion else {*cluster.unhealthy, *index.any_exclusive}
+    if labels.anti_affinity:
+        cells.update(index.anti_affinity.get(labels.anti_affinity, ()))
+    if ask.gpu_id:
+        cells.update(index.any_named.keys() - index.gpu_id.get(ask.gpu_id, {}).keys())
     if ask.wake_us:
         cells.update(barred(cluster, ask.wake_us, certain=certain))
-    wide = _barred_widely(cluster, ask, closed_models)
+    # Devices that are forbidden by what they are or lack: every busy one without the ask's exclusion label, and the
+    # models closed by quota; bool [N, G].
+    wide: BoolArray | None = None
+    if labels.exclusion:
+        wide = (cluster.free_milli >= 0) & (cluster.free_milli < MILLI)
+        for cell in index.exclusion.get(labels.exclusion, ()):
+            wide[cell] = False
+    if closed_models:
+        closed = np.array([*(model in closed_models for model in cluster.models), False])[cluster.model]
+        wide = closed if wide is None else wide | closed
     if pins:
         left = {cell for cell in pins[0] if all(cell in pin for pin in pins)}.difference(cells)
         left = {cell for cell in left if wide is None or not wide[cell]}
@@ -234,31 +245,6 @@ def _ruled(cluster: Cluster, ask: Ask, closed_models: Collection[str], *, certai
         return Rules(nodes, ~wide[nodes], only=False) if len(nodes) else None
     nodes = _nodes_of(cells)
     return Rules(nodes, ~_mask(cluster, nodes, cells), only=False) if len(nodes) else None
-
-
-def _barred_cells(cluster: Cluster, ask: Ask) -> set[Cell]:
-    """Devices that are unhealthy, and those that labels forbid where only the carriers need checking."""
-    labels, index = ask.labels, cluster.labels
-    cells: set[Cell] = {*cluster.unhealthy} if labels.exclusion else {*cluster.unhealthy, *index.any_exclusive}
-    if labels.anti_affinity:
-        cells.update(index.anti_affinity.get(labels.anti_affinity, ()))
-    if ask.gpu_id:
-        cells.update(index.any_named.keys() - index.gpu_id.get(ask.gpu_id, {}).keys())
-    return cells
-
-
-def _barred_widely(cluster: Cluster, ask: Ask, closed_models: Collection[str]) -> BoolArray | None:
-    """Devices that are forbidden by what they are or lack: every busy one without the ask's exclusion label, and the
-    models closed by quota; bool [N, G], None for no device."""
-    wide: BoolArray | None = None
-    if ask.labels.exclusion:
-        wide = (cluster.free_milli >= 0) & (cluster.free_milli < MILLI)
-        for cell in cluster.labels.exclusion.get(ask.labels.exclusion, ()):
-            wide[cell] = False
-    if closed_models:
-        closed = np.array([*(model in closed_models for model in cluster.models), False])[cluster.model]
-        wide = closed if wide is None else wide | closed
-    return wide
 
 
 def _nodes_of(cells: Iterable[Cell]) -> IntArray:
@@ -297,7 +283,8 @@ def obstacle(cluster: Cluster, cell: Cell, wake_us: int, *, certain: bool = Fals
     rivals = sum(cluster.tenants[tenant].ask.wake_us > 0 for tenant in residents)
     allowed_us = longest_kernel_us(wake_us, rivals)
     kernels = cluster.measured.kernels.get(spec.gpus[g].uuid, {})
-    lengths = [(kernels.get(_record(tenant), 0), tenant) for tenant in residents]
+    # A tenant is measured by the name of its container, without the number of a part or of a namesake.
+    lengths = [(kernels.get(tenant.partition("#")[0].partition("@")[0], 0), tenant) for tenant in residents]
     longest_us, tenant = max(lengths)
     if longest_us > allowed_us:
         return Obstacle(tenant, longest_us, allowed_us)
@@ -316,8 +303,3 @@ def barred(cluster: Cluster, wake_us: int, *, certain: bool) -> Iterator[Cell]:
         if turns != FLUID and name in cluster.index:
             number = cluster.index[name]
             yield from ((number, g) for g in range(cluster.gpu_count.item(number)))
-
-
-def _record(tenant: str) -> str:
-    """The name by which a tenant is measured: that of its container, without the number of a part or of a namesake."""
-    return tenant.partition("#")[0].partition("@")[0]

@@ -15,14 +15,31 @@ from numpy.typing import NDArray
 
 from aliquot.lib.arrays import BoolArray, FloatArray, IntArray
 from aliquot.placement.columns import MODELS, Columns, Records, ShapeRecord
-from aliquot.placement.future.oracle import Future
-from aliquot.placement.plain import Kernels
+from aliquot.placement.plain import Future, Kernels
 
 ABI: Final = 1
 MAX_GPUS: Final = 64
 """Most devices of one node in the library's own tables."""
 MEMO_BYTES: Final = 64 << 20
 """Most memory that one future spends on scores per shape and node."""
+_KINDS: Final = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "j": ctypes.c_int32, "d": ctypes.c_double, "-": None}
+_SIGNATURES: Final = {
+    "kernels_abi": ("j", ""),
+    "idle": ("i", "pp"),
+    "fragmentation": ("-", "ppipip"),
+    "fgd_scores": ("-", "ppipppipp"),
+    "future_new": ("p", "iii"),
+    "future_free": ("-", "p"),
+    "future_work": ("i", "p"),
+    "future_learn": ("j", "ppiip"),
+    "future_price": ("j", "ppipd"),
+    "future_capacity": ("-", "ppidpp"),
+    "future_value": ("d", "pjipi"),
+    "future_scores": ("i", "ppppidp"),
+    "future_tend": ("j", "ppppdi"),
+    "future_option": ("d", "pppii"),
+}
+"""Result and arguments of the functions in kernels.h: p pointer, i 64-bit integer, j 32-bit integer, d double."""
 
 
 class NativeFuture(Future):
@@ -106,7 +123,10 @@ class NativeKernels(Kernels):
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
-        _declare(self._library)
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(self._library, f"aliquot_{name}")
+            function.restype = _KINDS[result]
+            function.argtypes = [_KINDS[letter] for letter in arguments]
         if self._library.aliquot_kernels_abi() != ABI:
             raise OSError(f"{path} is of another version than this program; run make setup")
 
@@ -170,31 +190,6 @@ class NativeKernels(Kernels):
 def _require(done: int) -> None:
     if done < 0:
         raise MemoryError("no memory for the scores of placement")
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    """The signatures of kernels.h: p pointer, i 64-bit integer, j 32-bit integer, d double."""
-    kinds = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "j": ctypes.c_int32, "d": ctypes.c_double, "-": None}
-    signatures = {
-        "kernels_abi": ("j", ""),
-        "idle": ("i", "pp"),
-        "fragmentation": ("-", "ppipip"),
-        "fgd_scores": ("-", "ppipppipp"),
-        "future_new": ("p", "iii"),
-        "future_free": ("-", "p"),
-        "future_work": ("i", "p"),
-        "future_learn": ("j", "ppiip"),
-        "future_price": ("j", "ppipd"),
-        "future_capacity": ("-", "ppidpp"),
-        "future_value": ("d", "pjipi"),
-        "future_scores": ("i", "ppppidp"),
-        "future_tend": ("j", "ppppdi"),
-        "future_option": ("d", "pppii"),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, f"aliquot_{name}")
-        function.restype = kinds[result]
-        function.argtypes = [kinds[letter] for letter in arguments]
 
 
 _current: Kernels = Kernels()

@@ -87,11 +87,21 @@ class MachineLedger:
         candidates = self._named(request)
         needed = request.whole + (request.rest_milli > 0)
         if needed > len(candidates):
+            number, rest = divmod(request.request_milli, MILLI)
+            percent = not rest and 10 <= number < 100  # may have been meant as hundredths of a GPU
+            hint = f", or for {number} % of one GPU write {number / 100:g} or {number}%" if percent else ""
             raise NeverFits(
                 f"{format_milli(request.request_milli)} GPUs were asked, {len(candidates)} can be given; "
-                f"ask for at most {len(candidates)}.0{_percent_meant(request.request_milli)}"
+                f"ask for at most {len(candidates)}.0{hint}"
             )
-        self._require_memory(request, candidates)
+        if request.memory is not None:
+            largest = max(candidates, key=lambda device: device.memory_mib)
+            asked_mib = request.memory_on(largest.memory_mib)
+            if asked_mib > largest.memory_mib:
+                raise NeverFits(
+                    f"{format_mib(asked_mib)} of GPU memory were asked, GPU {largest.index} has "
+                    f"{format_mib(largest.memory_mib)} in all; ask for less"
+                )
         uuid = ",".join(device.uuid for device in candidates) if request.gpu else ""
         return Ask(replace(request, gpu=uuid))
 
@@ -174,22 +184,3 @@ class MachineLedger:
                 raise NeverFits(f'no GPU of model "{request.model}" here; there is {there}')
             devices = fitting
         return devices
-
-    @staticmethod
-    def _require_memory(request: GpuRequest, devices: list[Device]) -> None:
-        if request.memory is None:
-            return
-        largest = max(devices, key=lambda device: device.memory_mib)
-        asked = request.memory_on(largest.memory_mib)
-        if asked > largest.memory_mib:
-            raise NeverFits(
-                f"{format_mib(asked)} of GPU memory were asked, GPU {largest.index} has "
-                f"{format_mib(largest.memory_mib)} in all; ask for less"
-            )
-
-
-def _percent_meant(milli: int) -> str:
-    """A hint for a whole number that may have been meant as hundredths of a GPU."""
-    number, rest = divmod(milli, MILLI)
-    meant = not rest and 10 <= number < 100
-    return f", or for {number} % of one GPU write {number / 100:g} or {number}%" if meant else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,7 +22,6 @@ from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import EXCLUSIVE, UNHEALTHY, Code, QuotaExcess, UnmetConstraint, Verdict
-from aliquot.placement.entries import NodeSpec
 from aliquot.placement.fits import FLUID, fitting_nodes, hold_rest, hold_whole, obstacle, one_model
 
 if TYPE_CHECKING:
@@ -84,7 +83,14 @@ def _node_constraints(
             yield (count == have) & several, replace(few, label=OF_ONE_MODEL)
             yield count == have, few
         if devices > 1 and ask.rest_milli and ask.gpu_mib:
-            yield from _too_small(cluster, ask, left, kinds, rows)
+            # Nodes that have devices enough, none of them large enough for the part of one GPU.
+            size = cluster.size_mib[rows]
+            serving = [(kind.sum(axis=1) >= devices) & (kind & (size >= ask.gpu_mib)).any(axis=1) for kind in kinds]
+            small = left & ~np.logical_or.reduce(serving)
+            largest = np.where(np.logical_or.reduce(kinds), size, 0).max(axis=1, initial=0)
+            for have in np.unique(largest[small]).tolist():
+                reason = UnmetConstraint(Code.NODE_GPU_SIZE, asked=ask.gpu_mib, have=have, lasting=True)
+                yield small & (largest == have), reason
     if ask.cpu_milli or ask.memory_mib:
         yield from _host(cluster, ask, left, rows)
     yield ~cluster.open[rows], UnmetConstraint(Code.NODE_CORDONED)
@@ -136,19 +142,6 @@ def _most(kinds: Sequence[BoolArray]) -> NDArray[np.int64]:
     """How many devices of a node one ask could get at most: int64 [n]."""
     counts = [kind.sum(axis=1) for kind in kinds]
     return np.asarray(counts[0] if len(counts) == 1 else np.max(counts, axis=0))
-
-
-def _too_small(
-    cluster: Cluster, ask: Ask, left: BoolArray, kinds: Sequence[BoolArray], rows: slice
-) -> Iterator[tuple[BoolArray, UnmetConstraint]]:
-    """Nodes that have devices enough, none of them large enough for the part of one GPU."""
-    size = cluster.size_mib[rows]
-    serving = [(kind.sum(axis=1) >= ask.devices) & (kind & (size >= ask.gpu_mib)).any(axis=1) for kind in kinds]
-    small = left & ~np.logical_or.reduce(serving)
-    largest = np.where(np.logical_or.reduce(kinds), size, 0).max(axis=1, initial=0)
-    for have in np.unique(largest[small]).tolist():
-        reason = UnmetConstraint(Code.NODE_GPU_SIZE, asked=ask.gpu_mib, have=have, lasting=True)
-        yield small & (largest == have), reason
 
 
 def _host(cluster: Cluster, ask: Ask, left: BoolArray, rows: slice) -> Iterator[tuple[BoolArray, UnmetConstraint]]:
@@ -249,29 +242,23 @@ class _Room:
 def _room(cluster: Cluster, ask: Ask, number: int, devices: Sequence[UnmetConstraint | None]) -> _Room:
     spec = cluster.spec(number)
     left = usable(devices)
-    kinds = [left, *_by_model(left, ask, spec)]
+    kinds = [left]
+    models = {device.model for device in spec.gpus}
+    if ask.devices > 1 and not ask.mixed and len(models) > 1:  # all that it gets must be of one model
+        kinds += [[g for g in left if spec.gpus[g].model == model] for model in sorted(models)]
     idle = [hold_whole(cluster, ask.shape, number, gpus) for gpus in kinds]
     rest = [hold_rest(cluster, ask.shape, number, gpus) for gpus in kinds]
-    enough = [_suffice(ask, *each) for each in zip(idle, rest, strict=True)]
+    enough = [
+        len(wholes) >= ask.whole
+        and (not ask.rest_milli or any(len({*wholes} - {g}) >= ask.whole for g in rests))  # one more for the rest
+        for wholes, rests in zip(idle, rest, strict=True)
+    ]
     room = [len({*a, *b}) for a, b in zip(idle, rest, strict=True)]
     have = max(room[1:], default=0) if enough[0] else room[0]
     free = cluster.open.item(number) and ask.cpu_milli <= cluster.cpu_free.item(number)
     free = free and ask.memory_mib <= cluster.memory_free.item(number)
     fits = bool(free) and any(enough[1:] or enough)
     return _Room(fits, len(kinds) > 1 and enough[0], max(0, min(have, ask.devices - 1)))
-
-
-def _suffice(ask: Ask, idle: Sequence[int], rest: Sequence[int]) -> bool:
-    """Whether so many idle devices, and one more for the rest where one is asked, are enough."""
-    return len(idle) >= ask.whole and (not ask.rest_milli or any(len({*idle} - {g}) >= ask.whole for g in rest))
-
-
-def _by_model(gpus: Sequence[int], ask: Ask, spec: NodeSpec) -> list[list[int]]:
-    """These devices by model, where all that the ask gets must be of one model and the node has several."""
-    models = {device.model for device in spec.gpus}
-    if ask.devices < 2 or ask.mixed or len(models) < 2:
-        return []
-    return [[g for g in gpus if spec.gpus[g].model == model] for model in sorted(models)]
 
 
 def _devices(
@@ -281,65 +268,44 @@ def _devices(
 
 
 def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, QuotaExcess]) -> UnmetConstraint | None:
-    spec = cluster.spec(number)
+    spec, cell, index = cluster.spec(number), (number, g), cluster.labels
     device = spec.gpus[g]
+    unmet = partial(UnmetConstraint, node=spec.name, gpu=device.index)
     if ask.gpu_uuid and device.uuid not in [uuid.strip() for uuid in ask.gpu_uuid.split(",")]:
-        return UnmetConstraint(Code.GPU_UUID, spec.name, device.index, lasting=True)
+        return unmet(Code.GPU_UUID, lasting=True)
     if ask.models and not any(model_matches(model, device.model) for model in ask.models):
-        return UnmetConstraint(Code.GPU_MODEL, spec.name, device.index, label=device.model, lasting=True)
+        return unmet(Code.GPU_MODEL, label=device.model, lasting=True)
+    free, free_mib = cluster.free_milli.item(cell), cluster.free_mib.item(cell)
     memory_mib = ask.slice_memory(device.memory_mib, whole=not ask.rest_milli)
     # Of several devices one that is too small for the rest can still be given whole.
-    if memory_mib > device.memory_mib and not (ask.devices > 1 and cluster.free_milli.item(number, g) == MILLI):
-        return UnmetConstraint(
-            Code.GPU_SIZE, spec.name, device.index, memory_mib, device.memory_mib, lasting=ask.devices == 1
-        )
-    if (number, g) in cluster.unhealthy:
-        return UnmetConstraint(Code.GPU_UNHEALTHY, spec.name, device.index)
+    givable = ask.devices > 1 and free == MILLI
+    if memory_mib > device.memory_mib and not givable:
+        return unmet(Code.GPU_SIZE, asked=memory_mib, have=device.memory_mib, lasting=ask.devices == 1)
+    if cell in cluster.unhealthy:
+        return unmet(Code.GPU_UNHEALTHY)
     if device.model in closed:
-        return UnmetConstraint(Code.QUOTA, spec.name, device.index, excess=closed[device.model])
-    return _labels(cluster, ask, number, g) or _wake(cluster, ask, number, g) or _short(cluster, ask, number, g)
-
-
-def _labels(cluster: Cluster, ask: Ask, number: int, g: int) -> UnmetConstraint | None:
-    spec, cell, index = cluster.spec(number), (number, g), cluster.labels
-    name, gpu = spec.name, spec.gpus[g].index
-    affinity = index.affinity.get(ask.labels.affinity)
+        return unmet(Code.QUOTA, excess=closed[device.model])
+    labels = ask.labels
+    affinity, named = index.affinity.get(labels.affinity), index.gpu_id.get(ask.gpu_id)
     if affinity and cell not in affinity:
-        return UnmetConstraint(Code.GPU_AFFINITY, name, gpu, label=ask.labels.affinity)
-    named = index.gpu_id.get(ask.gpu_id)
+        return unmet(Code.GPU_AFFINITY, label=labels.affinity)
     if named and cell not in named:
-        return UnmetConstraint(Code.GPU_NAMED_ELSEWHERE, name, gpu, label=ask.gpu_id)
-    conflict = index.conflict(cell, ask, cluster.residents(number, g))
-    if not conflict:
-        return None
-    code = {"exclusion": Code.GPU_EXCLUSION, "anti-affinity": Code.GPU_ANTI_AFFINITY, "name": Code.GPU_NAME}[conflict]
-    label = {"exclusion": ask.labels.exclusion, "anti-affinity": ask.labels.anti_affinity, "name": ask.gpu_id}[conflict]
-    return UnmetConstraint(code, name, gpu, label=label)
-
-
-def _wake(cluster: Cluster, ask: Ask, number: int, g: int) -> UnmetConstraint | None:
-    """Whether kernels of the tenants on it, or the turn policy, prevent a promise of waking."""
-    spec = cluster.spec(number)
-    found = obstacle(cluster, (number, g), ask.wake_us) if ask.wake_us else None
-    if found is None:
-        return None
-    if found.turns:
-        return UnmetConstraint(Code.GPU_TURNS, spec.name, spec.gpus[g].index, label=found.turns, lasting=True)
-    asked, have = max(0, found.allowed_us), found.kernel_us
-    return UnmetConstraint(Code.GPU_WAKE, spec.name, spec.gpus[g].index, asked, have, label=found.tenant)
-
-
-def _short(cluster: Cluster, ask: Ask, number: int, g: int) -> UnmetConstraint | None:
-    """Whether the device could take the smaller of what the ask brings: its rest, or a whole GPU."""
-    spec = cluster.spec(number)
-    name, gpu = spec.name, spec.gpus[g].index
-    free, free_mib = cluster.free_milli.item(number, g), cluster.free_mib.item(number, g)
+        return unmet(Code.GPU_NAMED_ELSEWHERE, label=ask.gpu_id)
+    match index.conflict(cell, ask, cluster.residents(number, g)):
+        case "exclusion":
+            return unmet(Code.GPU_EXCLUSION, label=labels.exclusion)
+        case "anti-affinity":
+            return unmet(Code.GPU_ANTI_AFFINITY, label=labels.anti_affinity)
+        case "name":
+            return unmet(Code.GPU_NAME, label=ask.gpu_id)
+    if ask.wake_us and (barrier := obstacle(cluster, cell, ask.wake_us)) is not None:
+        if barrier.turns:
+            return unmet(Code.GPU_TURNS, label=barrier.turns, lasting=True)
+        return unmet(Code.GPU_WAKE, asked=max(0, barrier.allowed_us), have=barrier.kernel_us, label=barrier.tenant)
+    # Whether it could take the smaller of what the ask brings: its rest, or a whole GPU.
     asked = ask.rest_milli or MILLI
     if asked > free:
-        return UnmetConstraint(Code.GPU_COMPUTE, name, gpu, asked, free)
-    memory_mib = ask.slice_memory(cluster.size_mib.item(number, g), whole=not ask.rest_milli)
-    if memory_mib > free_mib:
-        if ask.devices > 1 and free == MILLI:
-            return None  # too small for the rest, but it can be given whole
-        return UnmetConstraint(Code.GPU_MEMORY, name, gpu, memory_mib, free_mib)
+        return unmet(Code.GPU_COMPUTE, asked=asked, have=free)
+    if memory_mib > free_mib and not givable:
+        return unmet(Code.GPU_MEMORY, asked=memory_mib, have=free_mib)
     return None

@@ -28,7 +28,20 @@ class BadLedger(AliquotError):
 
 def dump(cluster: Cluster) -> dict[str, Any]:
     """The ledger as data; loading it gives an equal ledger."""
-    nodes = [_node(spec) | {"cordoned": not cluster.open[cluster.index[spec.name]]} for spec in cluster.nodes]
+    nodes = []
+    for spec in cluster.nodes:
+        gpus = [[g.uuid, g.index, g.model, g.memory_mib, {}] for g in spec.gpus]  # last: what no reader knows
+        wired = spec.topology
+        topology = wired and {
+            "links": [list(row) for row in wired.links],
+            "numa": list(wired.numa),
+            "cores": [list(cores) for cores in wired.cores],
+        }
+        nodes.append({
+            "name": spec.name, "gpus": gpus, "cpu_milli": spec.cpu_milli, "memory_mib": spec.memory_mib,
+            "topology": topology, "rank": spec.rank, "unhealthy": sorted(spec.unhealthy),
+            "cordoned": not cluster.open[cluster.index[spec.name]],
+        })  # fmt: skip
     tenants = {
         name: {
             "node": holding.placement.node,
@@ -52,7 +65,12 @@ def load(saved: Mapping[str, Any]) -> Cluster:
     cluster = Cluster()
     try:
         for node in saved["nodes"]:
-            cluster.add_node(_spec(node))
+            gpus = tuple(Device(index, GpuUuid(uuid), model, mib) for uuid, index, model, mib, _ in node["gpus"])
+            wired = node["topology"]
+            topology = None if wired is None else Topology.of(wired["links"], numa=wired["numa"], cores=wired["cores"])
+            size = (node["cpu_milli"], node["memory_mib"])
+            unhealthy = frozenset(node.get("unhealthy", ()))
+            cluster.add_node(NodeSpec(node["name"], gpus, *size, topology, node["rank"], unhealthy))
             if node["cordoned"]:
                 cluster.set_cordoned(node["name"])
         for name, held in saved["tenants"].items():
@@ -61,30 +79,6 @@ def load(saved: Mapping[str, Any]) -> Cluster:
     except (KeyError, TypeError, ValueError) as error:
         raise BadLedger(f"the ledger cannot be read: {type(error).__name__} {error}") from None
     return cluster
-
-
-def _node(spec: NodeSpec) -> dict[str, Any]:
-    gpus = [[g.uuid, g.index, g.model, g.memory_mib, {}] for g in spec.gpus]  # last: what no reader knows
-    topology = None
-    if spec.topology is not None:
-        wired = spec.topology
-        topology = {
-            "links": [list(row) for row in wired.links],
-            "numa": list(wired.numa),
-            "cores": [list(cores) for cores in wired.cores],
-        }
-    return {
-        "name": spec.name, "gpus": gpus, "cpu_milli": spec.cpu_milli, "memory_mib": spec.memory_mib,
-        "topology": topology, "rank": spec.rank, "unhealthy": sorted(spec.unhealthy),
-    }  # fmt: skip
-
-
-def _spec(saved: Mapping[str, Any]) -> NodeSpec:
-    gpus = tuple(Device(index, GpuUuid(uuid), model, mib) for uuid, index, model, mib, _ in saved["gpus"])
-    wired = saved["topology"]
-    topology = None if wired is None else Topology.of(wired["links"], numa=wired["numa"], cores=wired["cores"])
-    unhealthy = frozenset(saved.get("unhealthy", ()))
-    return NodeSpec(saved["name"], gpus, saved["cpu_milli"], saved["memory_mib"], topology, saved["rank"], unhealthy)
 
 
 def _ask(ask: Ask) -> dict[str, Any]:
@@ -100,15 +94,10 @@ def _ask(ask: Ask) -> dict[str, Any]:
 
 
 def _ask_of(saved: Mapping[str, Any]) -> Ask:
-    numbers = {name: saved[name] for name in ("cpu_milli", "memory_mib", "near_cores", "priority") if name in saved}
-    return Ask(_request_of(saved), **numbers)
-
-
-def _request_of(saved: Mapping[str, Any]) -> GpuRequest:
     memory = Memory(part=Fraction(saved["gpu_mem_ppm"], PPM)) if saved.get("gpu_mem_ppm") else None
     if saved.get("gpu_mib"):
         memory = Memory(mib=saved["gpu_mib"])
-    return GpuRequest(
+    request = GpuRequest(
         saved.get("whole", 0) * MILLI + saved.get("rest_milli", 0),
         saved.get("limit_milli") or None,  # other programs may write 0 where no limit is given
         memory,
@@ -119,3 +108,5 @@ def _request_of(saved: Mapping[str, Any]) -> GpuRequest:
         mixed=saved.get("mixed", False),
         wake_us=saved.get("wake_us", 0),
     )
+    numbers = {name: saved[name] for name in ("cpu_milli", "memory_mib", "near_cores", "priority") if name in saved}
+    return Ask(request, **numbers)

@@ -19,7 +19,6 @@ from aliquot.placement.codes import (
     UNHEALTHY,
     Alternatives,
     Code,
-    EndingTenant,
     Links,
     PlacedBecause,
     Preference,
@@ -142,10 +141,21 @@ def suggestion(change: Suggestion) -> str:
         case "less":
             return f"ask {' and '.join(_less(change))} less, and it fits on {where}"
         case "wait":
-            has = "have" if len(change.ends) > 1 else "has"
-            return f"after {_ending(change.ends)} {has} ended, it fits on {where}"
+            ends = [
+                f"{end.name} ({format_milli(end.milli)}, {format_mib(end.memory_mib)})" if end.milli else end.name
+                for end in change.ends
+            ]
+            more = f" and {len(ends) - _ENDING_SHOWN} more" if len(ends) > _ENDING_SHOWN else ""
+            has = "have" if len(ends) > 1 else "has"
+            return f"after {', '.join(ends[:_ENDING_SHOWN])}{more} {has} ended, it fits on {where}"
         case "drop":
-            return f"without {_dropped(change)} it fits on {where} now"
+            asked, ask = change.asked, change.ask
+            dropped = ", ".join(wish for wish in _named(asked) if wish not in _named(ask))
+            if asked.models != ask.models:
+                dropped = f"model {' or '.join(asked.models)}"
+            elif asked.wake_us != ask.wake_us:
+                dropped = f"wake {format_wake(asked.wake_us)}"
+            return f"without {dropped} it fits on {where} now"
 
 
 def _less(change: Suggestion) -> Iterator[str]:
@@ -161,25 +171,6 @@ def _less(change: Suggestion) -> Iterator[str]:
         yield f"{(asked.cpu_milli - ask.cpu_milli) / MILLI:g} CPU"
     if asked.memory_mib > ask.memory_mib:
         yield f"{format_mib(asked.memory_mib - ask.memory_mib)} of memory"
-
-
-def _ending(ends: Sequence[EndingTenant]) -> str:
-    """The tenants that have to end, with what they hold."""
-    named = [
-        f"{each.name} ({format_milli(each.milli)}, {format_mib(each.memory_mib)})" if each.milli else each.name
-        for each in ends[:_ENDING_SHOWN]
-    ]
-    more = f" and {len(ends) - _ENDING_SHOWN} more" if len(ends) > _ENDING_SHOWN else ""
-    return f"{', '.join(named)}{more}"
-
-
-def _dropped(change: Suggestion) -> str:
-    """The wish that is left out."""
-    if change.asked.models != change.ask.models:
-        return f"model {' or '.join(change.asked.models)}"
-    if change.asked.wake_us != change.ask.wake_us:
-        return f"wake {format_wake(change.asked.wake_us)}"
-    return ", ".join(wish for wish in _named(change.asked) if wish not in _named(change.ask))
 
 
 def because(reason: PlacedBecause, *, held: bool = False) -> str:
@@ -216,7 +207,11 @@ class PlaceReason:
 def place_reasons(verdicts: Sequence[Verdict]) -> list[PlaceReason]:
     """The devices of one node, or of several nodes those with the same obstacles in one line, the commonest first."""
     if len(verdicts) == 1:
-        return _on_node(verdicts[0])
+        (verdict,) = verdicts
+        reasons = [verdict.reason] if verdict.reason is not None and not _by_devices(verdict.reason) else []
+        devices = [r for r in verdict.devices if r is not None and r.code is not Code.QUOTA]  # said above them
+        on_node = [PlaceReason(verdict.node, text_of(reason), reason.lasting) for reason in reasons]
+        return on_node + [PlaceReason(f"GPU {r.gpu}", text_of(r), r.lasting) for r in devices]
     groups: dict[tuple[str, bool], list[str]] = {}
     for verdict in verdicts:
         if verdict.reason is not None:
@@ -253,14 +248,10 @@ def shortfall(ask: Ask, verdict: Verdict) -> str:
                 room.append("no GPU has any free" if len(short) == len(reasons) else f"{len(short)} without any free")
     others = Counter(text_of(r) for r in reasons if r.code not in (Code.GPU_COMPUTE, Code.GPU_MEMORY))
     room += [f"{count} GPU{'s' * (count > 1)} {text}" for text, count in others.most_common(_DEVICES_SHOWN)]
-    return f"needs {_needed(ask)}, {'; '.join(room)}"
-
-
-def _needed(ask: Ask) -> str:
-    """What is needed of GPUs, without the names and labels that are wished for."""
     parts = [f"{ask.whole} whole GPU{'s' * (ask.whole > 1)}"] if ask.whole else []
     parts += [f"{format_milli(ask.rest_milli)} of {'another' if ask.whole else 'a GPU'}"] if ask.rest_milli else []
-    return " and ".join(parts) + (f" with {format_mib(ask.gpu_mib)}" if ask.gpu_mib else "")
+    needed = " and ".join(parts) + (f" with {format_mib(ask.gpu_mib)}" if ask.gpu_mib else "")
+    return f"needs {needed}, {'; '.join(room)}"
 
 
 def refusal(verdict: Verdict, shown: int) -> str:
@@ -270,13 +261,6 @@ def refusal(verdict: Verdict, shown: int) -> str:
     if devices or verdict.reason is None:
         return f"{'; '.join(devices[:shown])}{more}"
     return sentence_of(verdict.reason)
-
-
-def _on_node(verdict: Verdict) -> list[PlaceReason]:
-    reasons = [verdict.reason] if verdict.reason is not None and not _by_devices(verdict.reason) else []
-    devices = [r for r in verdict.devices if r is not None and r.code is not Code.QUOTA]  # that is said above them
-    found = [PlaceReason(f"GPU {r.gpu}", text_of(r), r.lasting) for r in devices]
-    return [PlaceReason(verdict.node, text_of(reason), reason.lasting) for reason in reasons] + found
 
 
 def _by_devices(reason: UnmetConstraint) -> bool:
@@ -329,10 +313,6 @@ def _percent(ppm: int) -> str:
     return f"{ppm * 100 / PPM:g}%"
 
 
-def _exclusion(reason: UnmetConstraint) -> str:
-    return f'has residents without exclusion "{reason.label}"' if reason.label else "is exclusive to others"
-
-
 def _wake(reason: UnmetConstraint) -> str:
     if not reason.have:
         return f'has "{reason.label}" with a wake of its own, too many to keep one as short as this'
@@ -365,7 +345,9 @@ _TEXTS: Final[Mapping[Code, Callable[[UnmetConstraint], str]]] = {
     Code.GPU_AFFINITY: lambda r: f'is not where affinity "{r.label}" is',
     Code.GPU_NAMED_ELSEWHERE: lambda r: f'is not the one that is called "{r.label}"',
     Code.GPU_NAME: lambda r: "is called by another name",
-    Code.GPU_EXCLUSION: _exclusion,
+    Code.GPU_EXCLUSION: lambda r: (
+        f'has residents without exclusion "{r.label}"' if r.label else "is exclusive to others"
+    ),
     Code.GPU_ANTI_AFFINITY: lambda r: f'has a resident with anti-affinity "{r.label}" too',
     Code.GPU_WAKE: _wake,
     Code.GPU_TURNS: lambda r: f"takes turns by {r.label}, wake is kept by fluid alone",

@@ -195,12 +195,6 @@ class _Trial:
 
     def place(self, unit: PlacementUnit, *, last: bool) -> bool:
         """Whether a place exists for it; the last one need not be in the ledger, since no other has to fit with it."""
-        try:
-            return self._place(unit, last=last)
-        except LedgerError:
-            return False
-
-    def _place(self, unit: PlacementUnit, *, last: bool) -> bool:
         self._phased = self._phased or unit.init > 0
         apart: set[str] = set()
         if self._phased:
@@ -208,8 +202,8 @@ class _Trial:
             apart = _gpus(self._parts) - _gpus([part for phase in beside for part in phase])
             while self._names:
                 self._cluster.release(self._names.pop())
-            for part in bookings(beside):
-                self._reserve(part)
+            if not all(self._reserve(part) for part in bookings(beside)):
+                return False
         ask = unit.ask
         kept = _within(ask, apart) if apart else None
         placed = (self._place_on(kept) if kept is not None else None) or self._place_on(ask)
@@ -218,14 +212,16 @@ class _Trial:
         self.placements.append(placed)
         part = AllocationPart(unit.tenant, unit.init, placed.slices, ask.labels, ask.gpu_id, ask.wake_us)
         self._parts.append(part)
-        if not (self._phased or last):
-            self._reserve(part)
-        return True
+        return self._phased or last or self._reserve(part)
 
-    def _reserve(self, part: AllocationPart) -> None:
+    def _reserve(self, part: AllocationPart) -> bool:
         name = f"{self._namespace}/~trial/{len(self._names)}"
-        self._cluster.reserve(name, Placement(self._node, part.slices), part.ask)
+        try:
+            self._cluster.reserve(name, Placement(self._node, part.slices), part.ask)
+        except LedgerError:
+            return False
         self._names.append(name)
+        return True
 
 
 def _gpus(parts: Collection[AllocationPart]) -> set[str]:
@@ -251,12 +247,12 @@ def one_model_each(cluster: Cluster, units: Sequence[PlacementUnit], node: str) 
     kinds = [[spec.gpus[g].uuid for g in gpus] for gpus in models_apart(cluster, number, range(len(spec.gpus)))]
     for choice in islice(product(kinds, repeat=len(apart)), _CHOICES_MOST):
         on = dict(zip(apart, choice, strict=True))
-        yield [_among(unit, on[unit.container]) if unit.container in on else unit for unit in units]
-
-
-def _among(unit: PlacementUnit, uuids: Sequence[str]) -> PlacementUnit:
-    """The same request on some of the devices that it allows."""
-    return replace(unit, ask=_within(unit.ask, uuids) or unit.ask.but(gpu="none"))
+        yield [
+            replace(unit, ask=_within(unit.ask, on[unit.container]) or unit.ask.but(gpu="none"))
+            if unit.container in on
+            else unit
+            for unit in units
+        ]
 
 
 def phases(parts: Sequence[AllocationPart], init: int | None = None) -> list[list[AllocationPart]]:
@@ -291,11 +287,9 @@ def bookings(phases_: Iterable[Sequence[AllocationPart]]) -> list[AllocationPart
                     peak[piece.gpu] = (max_milli + more_milli, max_mib + more_mib)
                     cut = Slice(piece.gpu, more_milli, piece.limit_milli, more_mib)
                     added.setdefault(part.name, (part, []))[1].append(cut)
-    return [_cut(part, tuple(slices)) for part, slices in added.values()]
-
-
-def _cut(part: AllocationPart, slices: tuple[Slice, ...]) -> AllocationPart:
-    """A part with only some of what it has: its pod's other containers answer for its labels there."""
-    if slices == part.slices:
-        return part
-    return replace(part, slices=slices, labels=Labels(exclusion=part.labels.exclusion))
+    return [
+        part
+        if tuple(slices) == part.slices  # else its pod's other containers answer for its labels there
+        else replace(part, slices=tuple(slices), labels=Labels(exclusion=part.labels.exclusion))
+        for part, slices in added.values()
+    ]

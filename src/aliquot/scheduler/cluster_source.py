@@ -26,8 +26,7 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import NOWHERE, PlacementExplanation, explain_fitting, explain_waiting
-from aliquot.placement.ledger import ledger_gpus
-from aliquot.placement.trial import shown, trial
+from aliquot.placement.read_model import ledger_gpus, shown, trial
 from aliquot.scheduler.agents import NodeMeasure, tenant_key
 from aliquot.scheduler.allocations import keeps_closed
 from aliquot.status import (

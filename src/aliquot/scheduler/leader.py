@@ -26,8 +26,7 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import Meta, MetaOnly, Resource, Wire
 from aliquot.lib.log import Logger, Repeats
-from aliquot.placement.learned import BadMemory, pack, unpack
-from aliquot.placement.policy import Policy
+from aliquot.placement.policy import BadMemory, Policy, pack, unpack
 from aliquot.scheduler.settings import SchedulerSettings, address
 
 log = Logger("scheduler")

@@ -27,9 +27,9 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import Decider
 from aliquot.placement.entries import LedgerError, NodeSpec
-from aliquot.placement.ledger import ledger_gpu, ledger_gpus
 from aliquot.placement.policy import POLICIES, Policy
 from aliquot.placement.quota import QuotaExceeded
+from aliquot.placement.read_model import ledger_gpu, ledger_gpus
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.allocations import (
     CLOSED,

@@ -19,8 +19,8 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import LedgerError
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_with
-from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits
+from aliquot.placement.read_model import ledger_gpus
 from aliquot.placement.saved import BadLedger, load
 from aliquot.placement.sentences import never
 from aliquot.standalone.wire import ExplainCall, ExplanationFacts, Explanations, GpuFacts, GpuTenant

@@ -15,8 +15,7 @@ from typing import Final
 
 from aliquot.lib.files import read_plain, write_whole
 from aliquot.lib.log import Logger, Repeats
-from aliquot.placement.learned import MAX_BYTES, BadMemory, pack, unpack
-from aliquot.placement.policy import Policy
+from aliquot.placement.policy import MAX_BYTES, BadMemory, Policy, pack, unpack
 
 EVERY_S: Final = 60.0
 log = Logger("standalone")

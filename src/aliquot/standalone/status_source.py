@@ -23,7 +23,7 @@ from aliquot.driver.wiring import topology_of_gpus
 from aliquot.lib.log import Logger
 from aliquot.model.ids import TenantName, split_key
 from aliquot.model.requests import GpuRequest
-from aliquot.placement.trial import explain_request, explain_tenant, try_request
+from aliquot.placement.read_model import explain_request, explain_tenant, try_request
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.explaining import promised_gpus
 from aliquot.standalone.measured import measured_gpus, workloads_of

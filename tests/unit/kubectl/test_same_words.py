@@ -27,7 +27,7 @@ from aliquot.placement.codes import Code
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import explain_with
 from aliquot.placement.policy import policy
-from aliquot.placement.trial import shown
+from aliquot.placement.read_model import shown
 from aliquot.scheduler.cluster_source import ClusterSource
 from aliquot.scheduler.extender.groups import _only
 from aliquot.scheduler.status_source import waiting_pods

@@ -7,7 +7,7 @@ from asking import asking
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
-from aliquot.placement.ledger import ledger_facts, ledger_gpus
+from aliquot.placement.read_model import ledger_facts, ledger_gpus
 from aliquot.status.gpus import Share
 
 

@@ -10,8 +10,8 @@ from ledger import check
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import BadRequest, Device, GpuRequest, Labels, Plan, Slice
 from aliquot.placement.cluster import LedgerError
-from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
+from aliquot.placement.read_model import ledger_gpus
 
 
 class Machine:

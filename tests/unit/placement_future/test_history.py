@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aliquot.placement.asks import Shape
-from aliquot.placement.future.history import DECAY, ArrivalHistory
+from aliquot.placement.demand import DECAY, ArrivalHistory
 
 SMALL = Shape(rest_milli=200, cpu_milli=500)
 ONE = Shape(whole=1, cpu_milli=4000, models=("T4", "V100"))

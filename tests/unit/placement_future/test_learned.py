@@ -16,9 +16,9 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.kernels import Kernels
-from aliquot.placement.learned import MAX_BYTES, BadMemory, pack, unpack
 from aliquot.placement.policies.aliquot import Aliquot
 from aliquot.placement.policies.binpack import Binpack
+from aliquot.placement.policy import MAX_BYTES, BadMemory, pack, unpack
 
 KINDS = (*(asking(rest_milli=milli, cpu_milli=1000) for milli in (160, 370, 470, 810)), asking(whole=2))
 

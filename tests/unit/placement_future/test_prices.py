@@ -9,8 +9,7 @@ from conftest import cluster_of
 from aliquot.placement.asks import Shape
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.columns import Columns, shape_record
-from aliquot.placement.future.history import ArrivalHistory
-from aliquot.placement.future.prices import MODEL_PRICE, SLOT_PRICE, Prices, Pricing, ShapeDemand
+from aliquot.placement.demand import MODEL_PRICE, SLOT_PRICE, ArrivalHistory, Prices, Pricing, ShapeDemand
 from aliquot.placement.kernels import Kernels
 
 PAIR = Shape(whole=2, cpu_milli=8000)

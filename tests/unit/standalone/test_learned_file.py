@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
-from aliquot.placement.learned import MAX_BYTES, pack
 from aliquot.placement.policies.aliquot import Aliquot
+from aliquot.placement.policy import MAX_BYTES, pack
 from aliquot.standalone.learned import EVERY_S, LearnedFile
 from aliquot.standalone.paths import state_dir
 

@@ -9,8 +9,8 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, GpuRequest, Slice
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Placement
-from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.machine import MachineLedger
+from aliquot.placement.read_model import ledger_gpus
 from aliquot.standalone.measured import measured_gpus, workloads_of
 from aliquot.standalone.wire import PodFacts
 from aliquot.status import Gpu

@@ -7,9 +7,8 @@ import pytest
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.requests import Device, GpuRequest
-from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.machine import MachineLedger
-from aliquot.placement.trial import explain_request, explain_tenant, try_request
+from aliquot.placement.read_model import explain_request, explain_tenant, ledger_gpus, try_request
 from aliquot.web.pages.trying import request_of
 
 

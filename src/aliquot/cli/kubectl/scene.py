@@ -27,9 +27,9 @@ from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import Change
 from aliquot.model.ages import format_age
 from aliquot.model.errors import AliquotError
-from aliquot.placement.ledger import ledger_facts, ledger_gpus
 from aliquot.placement.policy import policy as named_policy
 from aliquot.placement.quota import Quotas
+from aliquot.placement.read_model import ledger_facts, ledger_gpus
 from aliquot.scheduler.ledger import Ledger
 
 T = TypeVar("T", bound=HasMeta)

@@ -27,14 +27,12 @@ from aliquot.model.requests import BadRequest
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.columns import VISIT, Columns, Records, ShapeRecord, shape_record
+from aliquot.placement.demand import WINDOW, ArrivalHistory, Pricing, ShapeDemand
 from aliquot.placement.fits import hold_rest
-from aliquot.placement.future.history import WINDOW, ArrivalHistory
-from aliquot.placement.future.oracle import Future
-from aliquot.placement.future.prices import Pricing, ShapeDemand
 from aliquot.placement.kernels import kernels
-from aliquot.placement.learned import BadMemory
+from aliquot.placement.plain import Future
 from aliquot.placement.policies.binpack import Binpack
-from aliquot.placement.policy import BasePolicy
+from aliquot.placement.policy import BadMemory, BasePolicy
 from aliquot.topology import singular
 
 QUANTUM_MILLI: Final = 20.0
@@ -88,7 +86,7 @@ class Constants:
 
 @dataclass
 class Preparation:
-    """What is learned between arrivals until it is ready, and the shapes that still need scores."""
+    """What is learned between arrivals until it is ready, and the shapes that still need scores, most frequent last."""
 
     future: Future
     shapes: list[Shape]
@@ -156,13 +154,22 @@ class Aliquot(BasePolicy):
                 self._refresh()
                 spent_us += REFRESH_US
             elif self._next is None:
-                self._next = self._prepared()
+                future = self._kernels.future(self._columns.nodes, self._columns.gpus)
+                future.learn(*self._sequences())
+                self._price(future)
+                frequent = sorted(self._history.counts(), key=lambda entry: (entry[2], entry[0]))
+                self._next = Preparation(future, [shape for _, shape, _ in frequent])
                 spent_us += LEARN_US
             else:
                 spent_us += self._prepare(self._next, budget_us - spent_us)
         left_us = (budget_us - spent_us) / TEND_PART
         while left_us > 0.0 and self._untended:
-            left_us -= self._tend(left_us)
+            shapes = self._turns = self._turns or list(self._records)  # rare ones too
+            tended_us, finished = self._score_ahead(self._future, shapes[-1], left_us)
+            if finished:
+                shapes.pop()
+                self._untended -= 1
+            left_us -= tended_us
         return self._due
 
     def scores(self, shape: Shape, nodes: IntArray) -> IntArray:
@@ -235,14 +242,6 @@ class Aliquot(BasePolicy):
         self._untended, self._turns = 0, []
         self._learn()
 
-    def _prepared(self) -> Preparation:
-        """New sequences and prices in a future of their own, with the shapes to make scores of, most frequent last."""
-        future = self._kernels.future(self._columns.nodes, self._columns.gpus)
-        future.learn(*self._sequences())
-        self._price(future)
-        frequent = sorted(self._history.counts(), key=lambda entry: (entry[2], entry[0]))
-        return Preparation(future, [shape for _, shape, _ in frequent])
-
     def _prepare(self, preparation: Preparation, budget_us: float) -> float:
         """Make scores of the next shape by the sequences to come, or take them into use; microseconds spent, about."""
         if not preparation.shapes:
@@ -252,15 +251,6 @@ class Aliquot(BasePolicy):
         spent_us, finished = self._score_ahead(preparation.future, preparation.shapes[-1], budget_us)
         if finished:
             preparation.shapes.pop()
-        return spent_us
-
-    def _tend(self, budget_us: float) -> float:
-        """Bring scores of the shape whose turn it is up to date, for rare ones too."""
-        shapes = self._turns = self._turns or list(self._records)
-        spent_us, finished = self._score_ahead(self._future, shapes[-1], budget_us)
-        if finished:
-            shapes.pop()
-            self._untended -= 1
         return spent_us
 
     def _score_ahead(self, future: Future, shape: Shape, budget_us: float) -> tuple[float, bool]:
@@ -302,14 +292,6 @@ class Aliquot(BasePolicy):
         self._moved = abs(idle - self._idle_then)
         return False
 
-    def _demands(self) -> list[ShapeDemand]:
-        found = []
-        if len(self._records) > 2 * self._history.shapes + 64:
-            self._records = {}
-        for _, shape, count in self._history.counts():
-            found.append(ShapeDemand(self._known(shape), shape.devices, shape.milli, count))
-        return found
-
     def _refresh(self) -> None:
         self._price(self._future)
         if self._next is not None:
@@ -318,7 +300,13 @@ class Aliquot(BasePolicy):
 
     def _price(self, future: Future) -> None:
         idle = self._kernels.idle(self._columns)
-        prices = self._pricing.prices(self._kernels, self._columns, self._history, self._demands(), idle, self._chi)
+        if len(self._records) > 2 * self._history.shapes + 64:
+            self._records = {}
+        demands = [
+            ShapeDemand(self._known(shape), shape.devices, shape.milli, count)
+            for _, shape, count in self._history.counts()
+        ]
+        prices = self._pricing.prices(self._kernels, self._columns, self._history, demands, idle, self._chi)
         future.price(prices.slots, prices.model_price, prices.chi)
         self._idle_then, self._moved = idle[0], 0
 
@@ -337,30 +325,24 @@ class Aliquot(BasePolicy):
         known = {number: shape for number, shape, _ in self._history.counts()}
         unique, where = np.unique(numbers, return_inverse=True)
         table = np.zeros(len(unique), dtype=VISIT)
+        sizes = self._columns.size_mib[self._columns.size_mib > 0]
+        size = int(sizes.max()) if len(sizes) else 0
         for row, number in zip(table, unique.tolist(), strict=True):
             shape = known[number]
             row["cpu_milli"] = min(shape.cpu_milli, 2**31 - 1)
             row["worth_milli"] = min(shape.milli, 2**31 - 1)
-            row["need_milli"] = self._need(shape)
+            if shape.rest_milli:  # what the shared part takes: of compute or memory, whichever is more
+                by_memory = (
+                    -(-shape.gpu_mib * MILLI // size) if size and shape.gpu_mib else -(-shape.gpu_mem_ppm // 1000)
+                )
+                row["need_milli"] = min(max(shape.rest_milli, by_memory), MILLI)
             row["whole"], row["models"] = min(shape.whole, 2**15 - 1), self._known(shape).models
-        return table[where].reshape(c.sequences, c.visits), self._weights(scarce, short)
-
-    def _need(self, shape: Shape) -> int:
-        """Milli of one device that the shared part takes: of its compute or its memory, whichever is more."""
-        if not shape.rest_milli:
-            return 0
-        sizes = self._columns.size_mib[self._columns.size_mib > 0]
-        size = int(sizes.max()) if len(sizes) and shape.gpu_mib else 0
-        by_memory = -(-shape.gpu_mib * MILLI // size) if size else -(-shape.gpu_mem_ppm // 1000)
-        return min(max(shape.rest_milli, by_memory), MILLI)
-
-    def _weights(self, scarce: float, short: float) -> FloatArray:
-        """Weights of the visits [visits]: a long run of all alike, and a near term that halves with each visit."""
-        c = self.constants
+        # A long run of all alike, and a near term that halves with each visit.
         f = c.long_run - (c.long_run - c.long_run_scarce_cpu) * scarce
         f -= max(f - c.long_run_no_cpu, 0.0) * short
         decayed = c.decay ** np.arange(1, c.visits + 1)
-        return f + (1.0 - f) * np.where(decayed < 0.01, 0.0, decayed)
+        weights = f + (1.0 - f) * np.where(decayed < 0.01, 0.0, decayed)
+        return table[where].reshape(c.sequences, c.visits), weights
 
     def _cpu_shortage(self) -> tuple[float, float]:
         """How far CPU is scarce, and how far there is not enough of it for all; 0 to 1 each.

@@ -13,8 +13,7 @@ import numpy as np
 
 from aliquot.lib.arrays import IntArray
 from aliquot.placement.asks import Shape
-from aliquot.placement.policies import MAX_CPU_MILLI, MAX_GPU_MILLI
-from aliquot.placement.policy import BasePolicy
+from aliquot.placement.policy import MAX_CPU_MILLI, MAX_GPU_MILLI, BasePolicy
 
 
 class BestFit(BasePolicy):

@@ -42,7 +42,8 @@ def typical_shapes(counts: Mapping[Shape, int]) -> list[tuple[Shape, int]]:
     for shape, count in counts.items():
         merged[Shape(shape.whole, shape.rest_milli, models=shape.models, cpu_milli=shape.cpu_milli)] += count
     wanted, covered, taken = COVERAGE * sum(merged.values()), 0, []
-    for shape, count in sorted(merged.items(), key=lambda entry: (entry[1], *_order(entry[0])), reverse=True):
+    keys = [(n, s.cpu_milli, milli_each(s), s.devices, "|".join(s.models), s) for s, n in merged.items()]
+    for count, *_, shape in sorted(keys, key=lambda key: key[:5], reverse=True):
         if covered >= wanted:
             break
         covered += count
@@ -57,10 +58,6 @@ def target_workload(counts: Mapping[Shape, int]) -> list[tuple[Shape, float]]:
     if covered == total:
         return [(shape, count / total) for shape, count in taken]
     return [(shape, count / total / (covered / total)) for shape, count in taken]
-
-
-def _order(shape: Shape) -> tuple[int, int, int, str]:
-    return shape.cpu_milli, milli_each(shape), shape.devices, "|".join(shape.models)
 
 
 def milli_each(shape: Shape) -> int:

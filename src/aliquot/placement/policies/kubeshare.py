@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from aliquot.lib.arrays import BoolArray, IntArray
+from aliquot.lib.arrays import IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.fits import Rules, rest_mask
@@ -71,13 +71,8 @@ class KubeShare(BasePolicy):
         idle = free == MILLI
         if first_of_label:
             return np.where(idle, _STEP, left)
-        labelled = self._labelled()[nodes]
+        labelled = np.zeros(cluster.free_milli.shape, dtype=np.bool_)
+        for cells in cluster.labels.affinity.values():
+            labelled[tuple(np.array([*cells]).T)] = True
+        labelled = labelled[nodes]
         return np.where(idle, -_STEP, np.where(labelled, left, 2 * _STEP - left))
-
-    def _labelled(self) -> BoolArray:
-        """Devices with an affinity label: bool [N, G]."""
-        found = np.zeros(self.cluster.free_milli.shape, dtype=np.bool_)
-        cells = [cell for cells in self.cluster.labels.affinity.values() for cell in cells]
-        if cells:
-            found[tuple(np.array(cells).T)] = True
-        return found

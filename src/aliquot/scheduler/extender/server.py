@@ -31,7 +31,7 @@ from aliquot.kube.reflector import Change, turn
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.lib.package import version
 from aliquot.placement.codes import Code, UnmetConstraint
-from aliquot.placement.ledger import ledger_facts, ledger_gpus
+from aliquot.placement.read_model import ledger_facts, ledger_gpus
 from aliquot.scheduler.allocations import keeps_closed, reservations
 from aliquot.scheduler.extender.bind import Binder, CanNotBind
 from aliquot.scheduler.extender.groups import Groups, PodGroups, group_of

@@ -1,23 +1,81 @@
-"""Requests that people try, and explanations, as the pages and the API have them."""
+"""The ledger, requests that people try, and explanations, as the read model has them.
+
+What every program shows of the ledger, and the pages and the API of a request, is drawn from these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
+from aliquot.placement.cluster import Cluster
 from aliquot.placement.explain import PlacementExplanation
 from aliquot.placement.machine import MachineLedger, NeverFits
 from aliquot.placement.sentences import FITS, FREE_NOW, never, not_counted, reported
 from aliquot.status import Explanation, Gpu, Reason, Trial
-from aliquot.status.gpus import grown
+from aliquot.status.gpus import gpu_state, grown, promised
 from aliquot.status.workloads import piece_of
 
 YOURS = TenantName("your-request")
 THIS: Final = "It"
 """The name of a request that has none."""
 REASONS: Final = 50
+Hidden = Callable[[str], bool]
+"""Whether a tenant is a program's own and not shown."""
+
+
+def ledger_gpu(cluster: Cluster, node: int, gpu: int, hidden: Hidden = lambda tenant: False) -> Gpu:
+    """A device by the index of its node and its place there, with its tenants in the order of arrival.
+
+    Nothing of it is measured; `vgpu` is the name by which its tenants requested it.
+    """
+    spec = cluster.spec(node)
+    device = spec.gpus[gpu]
+    residents = [resident for resident in cluster.residents(node, gpu) if not hidden(resident.tenant)]
+    return Gpu(
+        uuid=device.uuid,
+        index=device.index,
+        node=spec.name,
+        model=device.model,
+        memory_mib=device.memory_mib,
+        state=gpu_state([resident.piece.request_milli for resident in residents]),
+        free_milli=cluster.free_milli.item(node, gpu),
+        free_mib=cluster.free_mib.item(node, gpu),
+        busy_milli=0,
+        memory_used_mib=0,
+        shares=[promised(resident.tenant, resident.piece) for resident in residents],
+        vgpu=next((resident.gpu_id for resident in residents if resident.gpu_id), ""),
+        measured=False,
+    )
+
+
+def ledger_gpus(cluster: Cluster, node: str, hidden: Hidden = lambda tenant: False) -> list[Gpu]:
+    """The devices of a node, in the order of the ledger; it is a node of the cluster."""
+    number = cluster.node_index(node)
+    return [ledger_gpu(cluster, number, gpu, hidden) for gpu in range(len(cluster.spec(number).gpus))]
+
+
+def ledger_facts(gpu: Gpu) -> dict[str, Any]:
+    """What the ledger says of a GPU as plain values, for JSON; its node is the reader's to add."""
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "model": gpu.model,
+        "memory_mib": gpu.memory_mib,
+        "free_milli": gpu.free_milli,
+        "free_mib": gpu.free_mib,
+        "residents": [
+            {
+                "tenant": share.tenant,
+                "request_milli": share.request_milli,
+                "limit_milli": share.limit_milli,
+                "memory_mib": share.memory_mib,
+            }
+            for share in gpu.shares
+        ],
+    }
 
 
 def shown(name: str, found: PlacementExplanation, said: str = "") -> Explanation:
