@@ -1,8 +1,9 @@
 """Prints how the package is built, as a table of counts and below it what is counted.
 
 Nothing is imported or run: the figures come from parsing `src` without generated files. An import counts wherever it
-stands, also within a function or for types alone; cycles are counted with and without those. All figures but lines
-are of the product and the laboratory together.
+stands, also within a function or for types alone; cycles are counted with and without those. Lines of code, and what a
+reader has to jump between (files, functions, imports), are of the product alone; the rest is of product and laboratory
+together.
 
     tools/structure.py [--details]
 """
@@ -11,16 +12,21 @@ from __future__ import annotations
 
 import argparse
 import ast
+import io
 import re
 import sys
+import tokenize
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SHORT = 50
+PRODUCT = "aliquot"
+NO_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
+}  # fmt: skip
 GPU = re.compile(r"^_?(Gpu|Device|Whole|Card)(?!Plugin)")
 IDENTITY = {"uuid", "gpu", "gpu_uuid"}
 TEXT = re.compile(r"(Annotated\[)?(str|GpuUuid)\b")
@@ -41,8 +47,8 @@ class Module:
 
     name: str
     path: Path
+    text: str
     tree: ast.Module
-    lines: int
     always: set[str] = field(default_factory=set)
     sometimes: set[str] = field(default_factory=set)
     names: set[tuple[str, str]] = field(default_factory=set)
@@ -56,7 +62,7 @@ def modules(source: Path) -> dict[str, Module]:
             continue
         text = path.read_text()
         dotted = ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
-        found[dotted] = Module(dotted, path, ast.parse(text), len(text.splitlines()))
+        found[dotted] = Module(dotted, path, text, ast.parse(text))
     for module in found.values():
         _imports(module, module.tree, found, late=False)
     return found
@@ -145,17 +151,60 @@ def lack_words(found: Mapping[str, Module]) -> list[str]:
     return sorted(lines)
 
 
+def code_lines(module: Module) -> int:
+    """Lines that hold code: no docstrings, comments or blank lines."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
+        if token.type not in NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                lines -= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return len(lines)
+
+
+def functions(found: Mapping[str, Module]) -> list[str]:
+    """Every function and method."""
+    return [
+        f"{module.name}.{node.name}"
+        for module in found.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
+def single_callers(found: Mapping[str, Module]) -> list[str]:
+    """Private functions whose name stands once more in their file."""
+    lines = []
+    for module in found.values():
+        words = Counter(re.findall(r"[A-Za-z_]\w*", module.text))
+        lines += [
+            name
+            for name in functions({module.name: module})
+            if re.match(r"_[^_]", short := name.rpartition(".")[2]) and words[short] == 2
+        ]
+    return lines
+
+
 def fragments(found: Mapping[str, Module]) -> list[str]:
-    """Modules under 50 lines that exactly one other module imports."""
+    """Modules that exactly one other module imports."""
     importers = defaultdict(list)
     for module in found.values():
         for target in module.always | module.sometimes:
             importers[target].append(module.name)
-    return [
-        f"{name} ({found[name].lines} lines) <- {importers[name][0]}"
-        for name in sorted(found)
-        if len(importers[name]) == 1 and found[name].lines < SHORT and found[name].path.name != "__init__.py"
-    ]
+    return [f"{name} <- {importers[name][0]}" for name in sorted(found) if len(importers[name]) == 1]
+
+
+def widest(found: Mapping[str, Module]) -> list[str]:
+    """What the module imports that imports the most of our own."""
+    module = max(found.values(), key=lambda m: len(m.always | m.sometimes))
+    return [f"{module.name} -> {other}" for other in sorted(module.always | module.sometimes)]
 
 
 def shared_names(found: Mapping[str, Module]) -> list[str]:
@@ -224,11 +273,16 @@ def servers(found: Mapping[str, Module]) -> list[str]:
 
 def measures(found: Mapping[str, Module]) -> dict[str, list[str]]:
     """What is counted, by what it is."""
+    product = {name: module for name, module in found.items() if name.partition(".")[0] == PRODUCT}
     return {
+        "files of the product": [name for name, module in product.items() if code_lines(module)],
+        "functions of the product": functions(product),
+        "private functions with one caller": single_callers(product),
+        "modules with one importer": fragments(product),
+        "modules that one module imports, at most": widest(product),
         "records of a GPU": gpu_classes(found),
         "forms of a request": request_forms(found),
         "modules that word what a request lacks": lack_words(found),
-        f"modules under {SHORT} lines with one importer": fragments(found),
         "public class names with more than one class": shared_names(found),
         "import cycles when loaded": cycles(found, late=False),
         "import cycles with late and typing imports": cycles(found, late=True),
@@ -248,10 +302,9 @@ def main(arguments: list[str]) -> int:
     details = parser.parse_args(arguments).details
     found = modules(ROOT / "src")
     counted = measures(found)
-    for package, what in (("aliquot", "the wheel"), ("aliquot_lab", "the laboratory's wheel")):
-        lines = sum(m.lines for m in found.values() if m.name.partition(".")[0] == package)
-        print(f"{lines:7}  handwritten lines of Python in {what}")
-    print(f"{len(found):7}  modules")
+    for package, what in ((PRODUCT, "the product"), ("aliquot_lab", "the laboratory")):
+        lines = sum(code_lines(m) for m in found.values() if m.name.partition(".")[0] == package)
+        print(f"{lines:7}  lines of code of {what}")
     for what, listed in counted.items():
         print(f"{len(listed):7}  {what}")
     for what, listed in counted.items() if details else ():

@@ -9,6 +9,12 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+MAX_CODE = 36_000
+MAX_LAB_CODE = 8_500
+MAX_FILES = 330
+MAX_SINGLE_CALLERS = 0.17
+MAX_ONE_IMPORTER = 80
+MAX_IMPORTS = 24
 MAX_SHARED_NAMES = 10
 MAX_GPU_RECORDS = 8
 
@@ -29,12 +35,16 @@ def figures() -> dict[str, int]:
     return {what: int(count) for count, what in rows}
 
 
-def test_structure_is_counted():
-    """The tool counts lines and modules of both wheels; one module alone starts servers."""
+def test_the_house_stays_small():
+    """Code, files, helpers with one caller, files with one importer and imports of one file stay within bounds."""
     counted = figures()
 
-    assert 10_000 < counted["handwritten lines of Python in the wheel"]
-    assert 100 < counted["modules"] < counted["handwritten lines of Python in the wheel"]
+    assert 10_000 < counted["lines of code of the product"] <= MAX_CODE
+    assert 1_000 < counted["lines of code of the laboratory"] <= MAX_LAB_CODE
+    assert 100 < counted["files of the product"] <= MAX_FILES
+    assert 0 < counted["private functions with one caller"] <= MAX_SINGLE_CALLERS * counted["functions of the product"]
+    assert 0 < counted["modules with one importer"] <= MAX_ONE_IMPORTER
+    assert 0 < counted["modules that one module imports, at most"] <= MAX_IMPORTS
     assert 1 == counted["modules that start uvicorn"]
 
 
