@@ -1,23 +1,133 @@
-"""`python -m aliquot.arbiter`: the process that hands out GPU time and memory on this machine."""
+"""`python -m aliquot.arbiter`: the process that hands out GPU time and memory on this machine.
+
+Its loop is `Server`. Here are its options, and what is beside the loop: the local sockets, what is kept across restarts
+and the threads that measure and that show metrics.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 
 import click
+import msgspec
 
 from aliquot.driver.native import HANDOVER, NativePartMissing, native_part
+from aliquot.lib.files import read_plain, write_whole
 from aliquot.model.errors import in_words
 from aliquot.tokens import MS, Handover, TokenConfig, Turns
 
 from .abi import FailPolicy
-from .program import Program
-from .settings import Settings
+from .channels import Channels
+from .journal import Journal
+from .leases import Leases
+from .records import TenantRecord
+from .report import status_of
+from .server import Server, Settings
+
+
+class Program:
+    """One running arbiter. Only one at a time in a runtime directory."""
+
+    def __init__(self, settings: Settings, *, fresh: bool = False) -> None:
+        """Open the sockets and take over what an earlier arbiter left, unless `fresh` says to forget it.
+
+        Raises:
+            OSError: the directory is in use by another arbiter, or a socket or port cannot be opened.
+        """
+        directory = settings.runtime_dir
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = (directory / "arbiter.lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.close()
+            raise OSError(f"another arbiter serves {directory}; stop it first") from error
+        self._tenants_file = directory / "tenants.json"
+        for name in ("tenants.json", "journal", "leases") if fresh else ():
+            (directory / name).unlink(missing_ok=True)
+        self._journal = Journal(directory / "journal", settings.journal_bytes)
+        self._journal_fault = ""
+        self._leases = Leases(directory / "leases", settings.leases_bytes)
+        self.server = Server(settings, self._leases)
+        if self._leases.fault:
+            self.server.events.emit("leases-not-written", time.monotonic_ns(), why=self._leases.fault)
+        self._restore()
+        self._channels = Channels(self.server, self._save_tenants)
+        self.server.housekeepers.append(self._write_journal)
+        self._threads = contextlib.ExitStack()
+        if settings.metrics_port:
+            from .metrics import Metrics
+
+            metrics = Metrics(settings.metrics_port)
+            self._threads.callback(metrics.close)
+            self.server.housekeepers.append(lambda _now: metrics.publish(status_of(self.server)))
+        if settings.libnvml is not None:
+            from .measure import MemoryMeasure
+
+            measure = MemoryMeasure(settings.libnvml)
+            self._threads.callback(measure.close)
+            self.server.housekeepers.append(lambda now: measure.apply(self.server.engine, self.server.events, now))
+
+    def close(self) -> None:
+        """Write down what is owed, close pages by the fail policy, unlink sockets."""
+        self._threads.close()
+        self._write_journal(time.monotonic_ns())
+        self._journal.close()
+        self._leases.close()
+        self._channels.close()
+        self.server.close()
+        self._lock.close()
+
+    def _save_tenants(self) -> None:
+        records = [tenant.record for tenant in self.server.engine.tenants.values()]
+        write_whole(self._tenants_file, msgspec.json.encode(records), synced=False)
+
+    def _restore(self) -> None:
+        """Bring back every tenant whose folder is still there, with its charges and debts."""
+        if not self._tenants_file.exists():
+            return
+        emit, now = self.server.events.emit, time.monotonic_ns()
+        try:
+            records = msgspec.json.decode(read_plain(self._tenants_file), type=list[TenantRecord])
+        except (msgspec.DecodeError, RecursionError):
+            emit("tenants-file-unreadable", now)
+            return
+        for record in records:
+            try:
+                self.server.add_tenant(record)
+            except (OSError, ValueError) as error:
+                emit("tenant-lost", now, tenant=record.name, why=str(error))
+        self.server.restore_leases()
+        if not self._leases.whole and records:
+            # NVML's view is charged for what the file may not say of the processes of an earlier arbiter.
+            from .measure import hold_unreported
+
+            libnvml = self.server.settings.libnvml
+            try:
+                held_bytes = hold_unreported(self.server, libnvml) if libnvml is not None else 0
+            except Exception as error:  # a driver that fails to answer does not keep the arbiter from its tenants
+                emit("leases-lost", now, why=str(error))
+            else:
+                emit("leases-damaged", now, held_mib=held_bytes >> 20)
+        self._journal.restore(self.server.engine.policy, self.server.settings.tokens.window_ns, now)
+
+    def _write_journal(self, now_ns: int) -> None:
+        """With a full disk debts are lost at a restart; running tenants keep their grants."""
+        try:
+            self._journal.write(self.server.engine, now_ns)
+        except OSError as error:
+            if not self._journal_fault:
+                self.server.events.emit("journal-not-written", now_ns, why=str(error))
+            self._journal_fault = str(error)
+        else:
+            self._journal_fault = ""
 
 
 @click.command()
@@ -68,27 +178,18 @@ def main(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    libhandover = None
+    if native_handover:
+        with contextlib.suppress(NativePartMissing):  # it was not built: the arbiter does without
+            libhandover = native_part(HANDOVER)
     settings = Settings(
         runtime_dir,
         tokens=tokens,
         fail_policy=FailPolicy[fail_policy.upper()],
         libnvml=libnvml,
-        libhandover=_library() if native_handover else None,
+        libhandover=libhandover,
         metrics_port=metrics_port,
     )
-    _serve(settings, fresh=fresh)
-
-
-def _library() -> Path | None:
-    """The native loop for hand-overs; the arbiter does without where it was not built."""
-    try:
-        return native_part(HANDOVER)
-    except NativePartMissing:
-        return None
-
-
-def _serve(settings: Settings, *, fresh: bool) -> None:
-    """Run until SIGTERM or SIGINT; a fault at the start is one sentence and exit status 1."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -98,11 +199,11 @@ def _serve(settings: Settings, *, fresh: bool) -> None:
         program = Program(settings, fresh=fresh)
     except OSError as error:
         raise click.ClickException(in_words(error)) from error
-    signal.signal(signal.SIGTERM, lambda *_: program.stop())
-    signal.signal(signal.SIGINT, lambda *_: program.stop())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: program.server.stop())
     click.echo("ready")
     try:
-        program.run()
+        program.server.run()
     finally:
         program.close()
 

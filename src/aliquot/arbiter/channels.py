@@ -19,13 +19,14 @@ from aliquot.lib.package import version
 from aliquot.model.errors import in_words
 
 from .events import Event
-from .records import WIRE, Answer, Request, TenantRecord
+from .records import WIRE, Answer, Request
 from .report import status_of
 from .server import Server, listen
 
 _LINE_LIMIT: Final = 1 << 20
 _BUFFER_LIMIT: Final = 4 << 20
 _CLIENT_LIMIT: Final = 64
+_ADMIN: Final = "admin.sock"
 
 
 class Channel:
@@ -68,64 +69,56 @@ class Channel:
         while not self._closed and (end := self._in.find(b"\n")) >= 0:
             line = bytes(self._in[:end])
             del self._in[: end + 1]
-            self._line(line)
+            self._carry_out(line)
         if len(self._in) > _LINE_LIMIT:
             self.close()
         self._flush()
 
-    def _line(self, line: bytes) -> None:
+    def _carry_out(self, line: bytes) -> None:
+        server = self._owner.server
         try:
             request = msgspec.json.decode(line, type=Request)
         except (msgspec.DecodeError, RecursionError) as error:
             self._say(Answer(error=f"not a request: {error}"))
             return
         try:
-            self._serve(request)
+            if request.op == "status":
+                self._say(Answer(status=status_of(server)))
+            elif request.op == "turns":
+                self._say(Answer(turns=server.engine.turns.last_minute(request.name, time.monotonic_ns())))
+            elif request.op == "events":
+                for event in server.events.recent():
+                    self._follow(event)
+                if request.follow:
+                    server.events.followers.add(self._follow)
+                else:
+                    self._say(Answer(end=True))
+            elif not self._admin:
+                raise ValueError(f"{request.op!r} is not read-only; use admin.sock")
+            elif request.op == "add_tenant" and request.tenant is not None:
+                is_new = request.tenant.name not in server.engine.tenants
+                server.add_tenant(request.tenant)
+                try:
+                    if is_new:  # a known one is in the file already
+                        self._owner.changed()
+                except OSError:  # it is added and written, or neither
+                    server.remove_tenant(request.tenant.name)
+                    raise
+                self._say(Answer())
+            elif request.op == "remove_tenant":
+                server.remove_tenant(request.name, end=request.end)
+                self._owner.changed()
+                self._say(Answer())
+            else:
+                known = "status, turns, events, add_tenant, remove_tenant"
+                raise ValueError(f"unknown request {request.op!r}; known: {known}")
         except ValueError as error:
             self._say(Answer(error=str(error)))
         except OSError as error:
             self._say(Answer(error=in_words(error)))
         except Exception:  # as for a tenant's message: the connection ends, not the arbiter
-            self._owner.server.note_defect(f"{request.op} on a local socket", time.monotonic_ns())
+            server.note_defect(f"{request.op} on a local socket", time.monotonic_ns())
             self.close()
-
-    def _serve(self, request: Request) -> None:
-        server = self._owner.server
-        if request.op == "status":
-            self._say(Answer(status=status_of(server.engine, server.settings, server.boot_id)))
-        elif request.op == "turns":
-            self._say(Answer(turns=server.engine.turns.last_minute(request.name, time.monotonic_ns())))
-        elif request.op == "events":
-            for event in server.events.recent():
-                self._follow(event)
-            if request.follow:
-                server.events.followers.add(self._follow)
-            else:
-                self._say(Answer(end=True))
-        elif not self._admin:
-            raise ValueError(f"{request.op!r} is not read-only; use admin.sock")
-        elif request.op == "add_tenant" and request.tenant is not None:
-            self._add(request.tenant)
-            self._say(Answer())
-        elif request.op == "remove_tenant":
-            server.remove_tenant(request.name, end=request.end)
-            self._owner.changed()
-            self._say(Answer())
-        else:
-            raise ValueError(f"unknown request {request.op!r}; known: status, turns, events, add_tenant, remove_tenant")
-
-    def _add(self, record: TenantRecord) -> None:
-        """Add a tenant and write it to the journal, or neither; a known tenant is in the journal already."""
-        server = self._owner.server
-        is_new = record.name not in server.engine.tenants
-        server.add_tenant(record)
-        if not is_new:
-            return
-        try:
-            self._owner.changed()
-        except OSError:
-            server.remove_tenant(record.name)
-            raise
 
     def _follow(self, event: Event) -> None:
         self._say(Answer(event=event))
@@ -165,8 +158,8 @@ class Channels:
         self.changed = changed
         self.clients: set[Channel] = set()
         self._listeners: dict[Path, socket.socket] = {}
-        for path in (server.settings.admin_socket, server.settings.status_socket):
-            self._listen(path)
+        for name in (_ADMIN, "status.sock"):
+            self._listen(server.settings.runtime_dir / name)
         server.housekeepers.append(self._bind_again)
 
     def close(self) -> None:
@@ -179,7 +172,7 @@ class Channels:
             path.unlink(missing_ok=True)
 
     def _listen(self, path: Path) -> None:
-        admin = path == self.server.settings.admin_socket
+        admin = path.name == _ADMIN
         sock = listen(path, socket.SOCK_STREAM, 0o600 if admin else 0o660)
         self._listeners[path] = sock
         self.server.selector.register(sock, selectors.EVENT_READ, lambda: self._accept(sock, admin=admin))

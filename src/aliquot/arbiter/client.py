@@ -120,7 +120,8 @@ class ArbiterClient:
         if lines is None:
             lines = self._lines[name] = _Lines(self._dir / name, self._timeout_s)
         try:
-            answer = lines.ask(request)
+            lines.send(request)
+            answer = lines.receive()
         except Unanswered:
             self._lines.pop(name).close()  # its late answer must not be taken for that of a later request
             raise
@@ -147,11 +148,6 @@ class _Lines:
             self._sock.close()
             raise NoArbiter(f"no arbiter at {path}: {error.strerror or error}") from error
         self._file = self._sock.makefile("rb")
-
-    def ask(self, request: Request) -> Answer | None:
-        """One request, one answer; None when the other side is gone."""
-        self.send(request)
-        return self.receive()
 
     def send(self, request: Request) -> None:
         """Write one line; a side that is gone is noticed by `receive`."""

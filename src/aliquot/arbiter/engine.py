@@ -13,12 +13,11 @@ from typing import Final
 
 from aliquot.tokens import Grant, Renew, Revoke, Share, TokenPolicy
 
+from .events import TurnLog
 from .grants import GrantState, Process, Seen, Tenant
 from .leases import Leases
 from .linux import is_stopped
 from .records import TenantRecord
-from .turns import TurnLog
-from .wakes import shortest_wake_us
 
 STUCK_FACTOR: Final = 4
 MAX_REPORTED: Final = 1 << 62
@@ -55,7 +54,6 @@ class Dispatcher:
 
     def remove(self, tenant: Tenant, now_ns: int) -> None:
         """Remove a tenant; its gates close."""
-        self._close_gates(tenant)
         self._end_turns(tenant, now_ns)
         for grant in tenant.grants:
             if grant.ungated:
@@ -71,7 +69,10 @@ class Dispatcher:
         grant.launching.add(process)
         if grant.valid and not tenant.stopping:
             if process in grant.returned:
-                self._reopen(process, grant, now_ns)
+                # It gave its part back while others of the tenant go on: a new epoch lets it in again.
+                grant.returned.discard(process)
+                grant.readmitted[process] = grant.epoch = (grant.epoch + 1) & 0x3FFFFFFF
+                grant.page.grant(grant.epoch, now_ns, grant.deadline_ns)
             grant.users.add(process)
             return
         grant.wanting.add(process)
@@ -129,7 +130,13 @@ class Dispatcher:
             tenant.grants[slot].forget(process)
         self._show_company({tenant.grants[slot].gpu.uuid for slot in slots})
         if not any(grant.launching for grant in tenant.gated):
-            self._all_gone(tenant, now_ns)
+            self._end_turns(tenant, now_ns)
+            tenant.wanted_at_ns = 0
+            tenant.stopping = False
+            for grant in tenant.grants:
+                grant.draining = False
+                grant.behind.clear()
+            self.policy.dead(tenant.name, now_ns)
             return
         for slot in slots:
             self._maybe_drained(tenant, tenant.grants[slot], 0, now_ns)
@@ -158,7 +165,16 @@ class Dispatcher:
                     grant.deadline_ns = action.deadline_ns
                     grant.page.renew(action.deadline_ns)
             elif isinstance(action, Revoke):
-                self._revoke(tenant, now_ns)
+                tenant.stopping = False
+                self.closing += tenant.gated
+                for grant in tenant.gated:
+                    grant.valid, grant.draining, grant.revoked_at_ns = False, True, now_ns
+                    # What a process left running before it was stopped is known; it has launched nothing since.
+                    stopped = {process for process in grant.behind if is_stopped(process.pid)}
+                    grant.pending = grant.launching - grant.returned - stopped
+                    grant.users.clear()
+                for grant in tenant.gated:
+                    self._maybe_drained(tenant, grant, 0, now_ns)
 
     def close_revoked(self) -> None:
         """Close the gates of those that were revoked."""
@@ -178,26 +194,22 @@ class Dispatcher:
         grant.page.close_gate(epoch)
         self._emit("handover-taken-back", now_ns, gpu=grant.gpu.uuid)
 
-    def show_waiters(self) -> None:
-        """Show every holder how many other tenants wait for its GPU."""
-        waiting: dict[str, int] = {}
-        for tenant in self.tenants.values():
-            if tenant.wanted_at_ns:
-                for grant in tenant.gated:
-                    waiting[grant.gpu.uuid] = waiting.get(grant.gpu.uuid, 0) + 1
-        for tenant in self.tenants.values():
-            own = 1 if tenant.wanted_at_ns else 0
-            for grant in tenant.gated:
-                grant.page.set_waiters(waiting.get(grant.gpu.uuid, 0) - own)
+    def show_neighbours(self) -> None:
+        """Show each tenant how many others wait for its GPU and, while it has work there, how many may have some too.
 
-    def show_overlaps(self) -> None:
-        """Show every tenant with work on a GPU how many others may have some there: overlapped time is divided."""
+        The time in which work overlaps is divided among them.
+        """
+        waiting: dict[str, int] = {}
         running: dict[str, int] = {}
-        grants = [grant for tenant in self.tenants.values() for grant in tenant.gated]
-        for grant in grants:
-            running[grant.gpu.uuid] = running.get(grant.gpu.uuid, 0) + grant.may_have_work
-        for grant in grants:
-            grant.page.set_overlapping(running[grant.gpu.uuid] - 1 if grant.may_have_work else 0)
+        grants = [(grant, tenant.wanted_at_ns > 0) for tenant in self.tenants.values() for grant in tenant.gated]
+        for grant, waits in grants:
+            uuid = grant.gpu.uuid
+            waiting[uuid] = waiting.get(uuid, 0) + waits
+            running[uuid] = running.get(uuid, 0) + grant.may_have_work
+        for grant, waits in grants:
+            uuid = grant.gpu.uuid
+            grant.page.set_waiters(waiting[uuid] - waits)
+            grant.page.set_overlapping(running[uuid] - 1 if grant.may_have_work else 0)
 
     def show_life(self, now_ns: int) -> None:
         """Write a heartbeat to every page, by which the hook tells a hung arbiter from a slow one."""
@@ -215,10 +227,10 @@ class Dispatcher:
                     grant.pending.clear()
                     self._maybe_drained(tenant, grant, 0, now_ns)
 
-    def close_all(self) -> None:
+    def close_all(self, now_ns: int) -> None:
         """Close every gate."""
         for tenant in self.tenants.values():
-            self._close_gates(tenant)
+            self._end_turns(tenant, now_ns)
 
     def _grant(self, tenant: Tenant, action: Grant, now_ns: int) -> None:
         self.close_revoked()
@@ -270,25 +282,8 @@ class Dispatcher:
             taking = [grant for grant in grants if grant.launching and not grant.ungated]
             for grant in grants:
                 others = [other for other in taking if other is not grant and not grant.ungated]
-                grant.page.set_company(bool(others), shortest_wake_us(others))
-
-    def _reopen(self, process: Process, grant: GrantState, now_ns: int) -> None:
-        """The process gave its part back while others of the tenant go on: a new epoch lets it in again."""
-        grant.returned.discard(process)
-        grant.readmitted[process] = grant.epoch = (grant.epoch + 1) & 0x3FFFFFFF
-        grant.page.grant(grant.epoch, now_ns, grant.deadline_ns)
-
-    def _revoke(self, tenant: Tenant, now_ns: int) -> None:
-        tenant.stopping = False
-        self.closing += tenant.gated
-        for grant in tenant.gated:
-            grant.valid, grant.draining, grant.revoked_at_ns = False, True, now_ns
-            # What a process left running before it was stopped is known; it has launched nothing under this grant.
-            stopped = {process for process in grant.behind if is_stopped(process.pid)}
-            grant.pending = grant.launching - grant.returned - stopped
-            grant.users.clear()
-        for grant in tenant.gated:
-            self._maybe_drained(tenant, grant, 0, now_ns)
+                wakes_us = (other.gpu.wake_us for other in others if other.gpu.wake_us)
+                grant.page.set_company(bool(others), min(wakes_us, default=0))
 
     def _catch_up(self, process: Process, grant: GrantState, now_ns: int) -> None:
         """Work that a process took over from an earlier grant has ended."""
@@ -314,30 +309,18 @@ class Dispatcher:
             tenant.stopping = True
             self.policy.stop(tenant.name, now_ns)
             return
-        self._close_gates(tenant)
         self._end_turns(tenant, now_ns)
         self.policy.returned(tenant.name, now_ns, burst_ns)
 
-    def _all_gone(self, tenant: Tenant, now_ns: int) -> None:
-        self._close_gates(tenant)
-        self._end_turns(tenant, now_ns)
-        tenant.wanted_at_ns = 0
-        tenant.stopping = False
-        for grant in tenant.grants:
-            grant.draining = False
-            grant.behind.clear()
-        self.policy.dead(tenant.name, now_ns)
-
     def _end_turns(self, tenant: Tenant, now_ns: int) -> None:
-        for grant in tenant.gated:
-            self.turns.ended(grant.gpu.uuid, tenant.name, now_ns)
-
-    def _close_gates(self, tenant: Tenant) -> None:
+        """Close the tenant's gates: it holds no GPU from now on."""
         for grant in tenant.grants:
             if grant.valid:
                 grant.valid = False
                 grant.page.close_gate(grant.epoch)
                 grant.users.clear()
+        for grant in tenant.gated:
+            self.turns.ended(grant.gpu.uuid, tenant.name, now_ns)
 
 
 def shares_of(record: TenantRecord) -> dict[str, Share]:

@@ -138,32 +138,24 @@ def prepared(engine: Dispatcher, now_ns: int) -> Iterator[PreparedHandover]:
         upcoming = engine.policy.upcoming(gpu, now_ns)
         if upcoming is None:
             continue
-        holder, following = engine.tenants[upcoming.occupant].gated[0], engine.tenants[upcoming.tenant].gated[0]
-        process = _awaited(engine, upcoming.occupant, holder)
-        ready = not (following.valid or following.draining or following.behind)
-        if process is None or not ready or process.closed or process.paused:
+        occupant = engine.tenants[upcoming.occupant]
+        holder, following = occupant.gated[0], engine.tenants[upcoming.tenant].gated[0]
+        if following.valid or following.draining or following.behind:
+            continue
+        if holder.behind or holder.stopped or occupant.stopping:  # its answer means something else
+            continue
+        if holder.valid:
+            missing = holder.launching - holder.returned
+            if not holder.users <= missing:
+                continue
+        else:
+            missing = holder.pending if holder.draining else set()
+        if len(missing) != 1:
+            continue
+        (process,) = missing
+        if process.closed or process.paused:
             continue
         is_open = holder.valid or holder in engine.closing
-        found = PreparedHandover(process, holder, following, (following.epoch + 1) & 0x3FFFFFFF, upcoming, is_open)
-        if found.look_again_ns - now_ns >= LEAST_NS:
-            yield found
-
-
-def _awaited(engine: Dispatcher, tenant: str, grant: GrantState) -> Process | None:
-    """The only process whose answer is missing; None where there are several, or the answer means something else."""
-    if grant.behind or grant.stopped or engine.tenants[tenant].stopping:
-        return None
-    if grant.valid:
-        missing = grant.launching - grant.returned
-        return next(iter(missing)) if len(missing) == 1 and grant.users <= missing else None
-    return next(iter(grant.pending)) if grant.draining and len(grant.pending) == 1 else None
-
-
-def native_loop(library: Path | None, epoll: int) -> NativeLoop | None:
-    """The loop, or None where this machine has none: hand-overs are the arbiter's own then."""
-    if library is None:
-        return None
-    try:
-        return NativeLoop(library, epoll)
-    except OSError:
-        return None
+        ready = PreparedHandover(process, holder, following, (following.epoch + 1) & 0x3FFFFFFF, upcoming, is_open)
+        if ready.look_again_ns - now_ns >= LEAST_NS:
+            yield ready

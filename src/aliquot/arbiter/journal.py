@@ -46,10 +46,6 @@ class Journal:
         self._torn = False
         self._file = self._open()
 
-    def forget(self) -> None:
-        """Start empty."""
-        self._file.truncate(0)
-
     def close(self) -> None:
         """Close the file; the records stay."""
         self._file.close()
@@ -61,24 +57,33 @@ class Journal:
             OSError: it could not be written; the next time it is tried again.
         """
         full = self._file.tell() > self._limit_bytes
-        lines, seen = self._lines(engine, now_ns, everything=full)
+        lines, totals_ns = [], {}
+        for tenant in engine.tenants.values():
+            for grant in tenant.gated:
+                key = (tenant.name, grant.gpu.uuid)
+                account = engine.policy.account(*key)
+                window, debt_ns = account.window, account.debt_ns(now_ns)
+                totals_ns[key] = window.total_ns
+                if window.total_ns == self._last.get(key, 0) and not full:
+                    continue
+                entry = Entry(self._boot, now_ns, *key, window.used_ns(now_ns), debt_ns, window.total_ns)
+                body = msgspec.json.encode(entry)
+                lines.append(b"%08x %s\n" % (zlib.crc32(body), body))
+        text = b"".join(lines)
         if full:
-            write_whole(self._path, b"".join(lines), synced=False)
+            write_whole(self._path, text, synced=False)
             self._file.close()
             self._file = self._open()
-        elif lines:
-            self._append(b"".join(lines))
-        self._last = seen
+        elif text:
+            text = b"\n" + text if self._torn else text  # so that a torn line damages no other line
+            self._torn = True
+            if self._file.write(text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+            self._torn = False
+        self._last = totals_ns
 
     def _open(self) -> io.FileIO:
         return io.FileIO(open_plain(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
-
-    def _append(self, text: bytes) -> None:
-        text = b"\n" + text if self._torn else text  # so that a torn line damages no other line
-        self._torn = True
-        if self._file.write(text) != len(text):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        self._torn = False
 
     def restore(self, policy: TokenPolicy, window_ns: int, now_ns: int) -> int:
         """Give the policy what is known of its tenants; returns how many records were taken over.
@@ -120,21 +125,3 @@ class Journal:
                 entry = msgspec.json.decode(body, type=Entry)
                 entries[entry.tenant, entry.gpu] = entry
         return entries
-
-    def _lines(
-        self, engine: Dispatcher, now_ns: int, *, everything: bool
-    ) -> tuple[list[bytes], dict[tuple[str, str], int]]:
-        """The lines to write, and the sums of all charges that are known then."""
-        lines, seen = [], {}
-        for tenant in engine.tenants.values():
-            for grant in tenant.gated:
-                key = (tenant.name, grant.gpu.uuid)
-                account = engine.policy.account(*key)
-                window, debt_ns = account.window, account.debt_ns(now_ns)
-                seen[key] = window.total_ns
-                if window.total_ns == self._last.get(key, 0) and not everything:
-                    continue
-                entry = Entry(self._boot, now_ns, *key, window.used_ns(now_ns), debt_ns, window.total_ns)
-                body = msgspec.json.encode(entry)
-                lines.append(b"%08x %s\n" % (zlib.crc32(body), body))
-        return lines, seen

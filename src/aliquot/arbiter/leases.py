@@ -62,57 +62,43 @@ class Leases:
             self._map = _mapped(path, size_bytes) if path is not None else mmap.mmap(-1, size_bytes)
         except OSError as error:
             self.fault, self._map = str(error), mmap.mmap(-1, size_bytes)
-        self._words = memoryview(self._map).cast("Q")
-        self.whole = self._map[: len(_HEADER)] == _HEADER and not self._words[_MISSED]
+        self.words = memoryview(self._map).cast("Q")
+        self.whole = self._map[: len(_HEADER)] == _HEADER and not self.words[_MISSED]
         self.earlier: list[Earlier] = []
-        self._free: list[int] = []
+        self.free: list[int] = []
         for index in range(size_bytes // _RECORD_BYTES - 1, 0, -1):
-            self._read(index)
+            data = self._map[index * _RECORD_BYTES : (index + 1) * _RECORD_BYTES]
+            if data == _NOTHING:
+                self.free.append(index)
+            elif self.words[index * 8 + _CHECKSUM] == self._checksum(data[: _IDENTITY.size]):
+                tenant, gpu, pid, start = _IDENTITY.unpack_from(data)
+                held_bytes = self.words[index * 8 + _HELD]
+                self.earlier.append(Earlier(tenant, gpu, pid, start, held_bytes, LeaseRecord(self, index)))
+            else:
+                self.whole = False
+                LeaseRecord(self, index).clear()
         self._map[: len(_HEADER)] = _HEADER
-        self._words[_MISSED] = 0
+        self.words[_MISSED] = 0
 
     def take(self, tenant: str, gpu: bytes, pid: int) -> LeaseRecord | None:
         """A record for a process on a GPU; None: the process is not to be seen, or the file is full."""
         start = start_ticks(pid)
         if not start:
             return None
-        if not self._free:
-            self._words[_MISSED] = 1
+        if not self.free:
+            self.words[_MISSED] = 1
             return None
-        index = self._free.pop()
+        index = self.free.pop()
         identity = _IDENTITY.pack(digest(tenant), gpu, pid, start)
         at = index * _RECORD_BYTES
         self._map[at : at + len(identity)] = identity
-        self._words[index * 8 + _CHECKSUM] = self._checksum(identity)
+        self.words[index * 8 + _CHECKSUM] = self._checksum(identity)
         return LeaseRecord(self, index)
-
-    def store(self, index: int, held_bytes: int) -> None:
-        """Change what a record says."""
-        self._words[index * 8 + _HELD] = held_bytes
-
-    def clear(self, index: int) -> None:
-        """Remove a record."""
-        self._words[index * 8 + _HELD] = 0
-        self._map[index * _RECORD_BYTES : (index + 1) * _RECORD_BYTES] = _NOTHING
-        self._free.append(index)
 
     def close(self) -> None:
         """Unmap; the records stay."""
-        self._words.release()
+        self.words.release()
         self._map.close()
-
-    def _read(self, index: int) -> None:
-        data = self._map[index * _RECORD_BYTES : (index + 1) * _RECORD_BYTES]
-        if data == _NOTHING:
-            self._free.append(index)
-            return
-        if self._words[index * 8 + _CHECKSUM] == self._checksum(data[: _IDENTITY.size]):
-            tenant, gpu, pid, start = _IDENTITY.unpack_from(data)
-            held = self._words[index * 8 + _HELD]
-            self.earlier.append(Earlier(tenant, gpu, pid, start, held, LeaseRecord(self, index)))
-            return
-        self.whole = False
-        self.clear(index)
 
     def _checksum(self, identity: bytes) -> int:
         return int.from_bytes(blake2b(self._boot + identity, digest_size=8).digest(), "little")
@@ -127,11 +113,13 @@ class LeaseRecord:
 
     def store(self, held_bytes: int) -> None:
         """The process holds this much now."""
-        self.leases.store(self.index, held_bytes)
+        self.leases.words[self.index * 8 + _HELD] = held_bytes
 
     def clear(self) -> None:
         """The process holds nothing, or is gone."""
-        self.leases.clear(self.index)
+        self.store(0)
+        self.leases.words[self.index * 8 : (self.index + 1) * 8] = memoryview(_NOTHING).cast("Q")
+        self.leases.free.append(self.index)
 
 
 def _mapped(path: Path, size_bytes: int) -> mmap.mmap:

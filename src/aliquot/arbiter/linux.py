@@ -10,6 +10,7 @@ import ctypes
 import os
 import platform
 import select
+import struct
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ _KCMP_FILE: Final = 0
 _TFD_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME: Final = 1
 _CLOCK_MONOTONIC: Final = 1
+_ITIMERSPEC: Final = struct.Struct("@4l")  # interval and value, in seconds and nanoseconds
 _MACHINE_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _ALL_WAITERS: Final = 0x7FFFFFFF
 F_SEAL_FUTURE_WRITE: Final = 0x10
@@ -32,14 +34,6 @@ _syscall.argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_lon
 _kcmp = ctypes.PyDLL(None, use_errno=True).syscall
 _kcmp.restype = ctypes.c_long
 _kcmp.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong]
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("sec", ctypes.c_long), ("nsec", ctypes.c_long))
-
-
-class _Itimerspec(ctypes.Structure):
-    _fields_ = (("interval", _Timespec), ("value", _Timespec))
 
 
 def futex_wake(address: int) -> None:
@@ -93,7 +87,6 @@ class Timer:
         self._fd = _libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
-        self._spec = _Itimerspec()
         self._armed_ns = 0
 
     def fileno(self) -> int:
@@ -105,8 +98,8 @@ class Timer:
         if at_ns == self._armed_ns:
             return
         self._armed_ns = at_ns
-        self._spec.value.sec, self._spec.value.nsec = divmod(max(1, at_ns), 1_000_000_000)
-        _libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(self._spec), None)
+        spec = _ITIMERSPEC.pack(0, 0, *divmod(max(1, at_ns), 1_000_000_000))
+        _libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, spec, None)
 
     def clear(self) -> None:
         """Take note that it was due."""

@@ -16,7 +16,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from aliquot.driver.nvml import load_nvml
 
@@ -150,20 +150,18 @@ def hold_unreported(server: Server, libnvml: Path) -> int:
         name = memfd_name(tenant.name).encode()
         for grant in tenant.grants:
             for pid, size in ((pid, size) for (uuid, pid), size in used.items() if uuid == grant.gpu.uuid and size):
-                if pid not in grant.absent and name in _mappings(pid):
-                    uuid = grant.gpu.uuid_bytes()
-                    record = server.engine.leases.take(tenant.name, uuid, pid)
-                    if record and server.hold(tenant, grant, Earlier(b"", uuid, pid, start_ticks(pid), size, record)):
-                        held_bytes += size
+                if pid in grant.absent:
+                    continue
+                try:
+                    if name not in Path(f"/proc/{pid}/maps").read_bytes():
+                        continue
+                except OSError:  # it is not to be seen
+                    continue
+                uuid = grant.gpu.uuid_bytes()
+                record = server.engine.leases.take(tenant.name, uuid, pid)
+                if record and server.hold(tenant, grant, Earlier(b"", uuid, pid, start_ticks(pid), size, record)):
+                    held_bytes += size
     return held_bytes
-
-
-def _mappings(pid: int) -> bytes:
-    """/proc/PID/maps, empty for a process that is not to be seen."""
-    try:
-        return Path(f"/proc/{pid}/maps").read_bytes()
-    except OSError:
-        return b""
 
 
 def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:
@@ -187,19 +185,15 @@ def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:
         lost = False
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
-                _sample_gpu(pynvml, index, used, busy)
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+                for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                    memory = process.usedGpuMemory  # None where the driver does not report it, as on some vGPUs
+                    used[uuid, int(process.pid)] = None if memory is None else int(memory)
+                with contextlib.suppress(pynvml.NVMLError):  # not every GPU measures it, such as MIG devices
+                    busy[uuid] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
             except gone:  # a lost GPU does not affect the others; a driver that cannot report at all ends the sample
                 lost = True
         return used, busy
 
     return sample
-
-
-def _sample_gpu(nvml: Any, index: int, used: Used, busy: Busy) -> None:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    uuid = str(nvml.nvmlDeviceGetUUID(handle))
-    for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-        memory = process.usedGpuMemory  # None where the driver does not report it, as under WSL and on some vGPUs
-        used[uuid, int(process.pid)] = None if memory is None else int(memory)
-    with contextlib.suppress(nvml.NVMLError):  # not every GPU measures it, such as MIG devices
-        busy[uuid] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100

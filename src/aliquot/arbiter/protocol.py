@@ -107,7 +107,11 @@ class Protocol:
             if c and gpu in process.leases:
                 self._engine.note_kernel(process, process.tenant.grants[gpu], c)
         elif kind == _HELLO:
-            self._hello(process, seq, a)
+            if a != ABI_VERSION:
+                raise Misbehaved(Refusal.VERSION)
+            process.greeted = True
+            count = len(process.tenant.grants)
+            answer(process, MessageType.WELCOME, seq, a=self._boot_id, b=WelcomeFeature.SHARE, c=count)
         else:
             if kind != _BYE:
                 raise Misbehaved(Refusal.MALFORMED)
@@ -122,12 +126,6 @@ class Protocol:
         if grant.absent and not restores:
             grant.release(process.pid)
         return grant
-
-    def _hello(self, process: Process, seq: int, version: int) -> None:
-        if version != ABI_VERSION:
-            raise Misbehaved(Refusal.VERSION)
-        process.greeted = True
-        answer(process, MessageType.WELCOME, seq, a=self._boot_id, b=WelcomeFeature.SHARE, c=len(process.tenant.grants))
 
     def _attach(self, process: Process, seq: int, uuid: bytes, flags: int) -> None:
         """Give the process the page; from its first ATTACH without VIEW on it takes part in turns."""

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from statistics import median
 from typing import Final
 
-import msgspec
-
-from aliquot.status.tenants import PromiseStatus, TenantStatus, Unregistered
-from aliquot.tokens import Account
+from aliquot.model.wake import longest_kernel_us
+from aliquot.status.tenants import PromiseStatus, TenantStatus, Unregistered, WakeStatus
 
 from .engine import Dispatcher
 from .grants import GrantState, Tenant
 from .records import GpuStatus, Status
-from .settings import Settings
-from .wakes import wake_status
+from .server import Server
 
 SEEN_FOR_NS: Final = 5_000_000_000
 MAX_UNREGISTERED: Final = 64
+MIN_WAKES: Final = 100
+"""A p99 of fewer values means nothing."""
 
 
-def status_of(engine: Dispatcher, settings: Settings, boot_id: int) -> Status:
+def status_of(server: Server) -> Status:
     """A consistent picture; charges are brought up to now first."""
+    engine, settings, tokens = server.engine, server.settings, server.settings.tokens
+    window = tokens.window_ns
     now = time.monotonic_ns()
     engine.tick(now)
     gpus: dict[str, GpuStatus] = {}
@@ -33,18 +35,16 @@ def status_of(engine: Dispatcher, settings: Settings, boot_id: int) -> Status:
             if uuid not in gpus:
                 context_mib = engine.context_bytes.get(uuid, 0) >> 20
                 gpus[uuid] = GpuStatus(uuid, engine.policy.holder(uuid), 0.0, [], context_mib=context_mib)
-            gpus[uuid].tenants.append(_tenant_status(engine, tenant, grant, now, settings.tokens.window_ns))
-    window = settings.tokens.window_ns
+            gpus[uuid].tenants.append(_tenant_status(engine, tenant, grant, now))
     for gpu in gpus.values():
         gated = [t for t in gpu.tenants if t.enforce == "all"]
         used = sum(engine.policy.account(t.name, gpu.uuid).window.used_ns(now) for t in gated)
         measured = sum(t.usage for t in gpu.tenants if t.enforce != "all")
         gpu.busy = min(1.0, used / window + measured)
     compared = _compare(engine, gpus, now)
-    tokens = settings.tokens
     return Status(
         now_ns=now,
-        boot_id=boot_id,
+        boot_id=server.boot_id,
         pid=os.getpid(),
         window_ms=window // 1_000_000,
         turns=tokens.turns.value,
@@ -85,32 +85,8 @@ def _compare(engine: Dispatcher, gpus: dict[str, GpuStatus], now_ns: int) -> boo
     return True
 
 
-def _tenant_status(engine: Dispatcher, tenant: Tenant, grant: GrantState, now_ns: int, window_ns: int) -> TenantStatus:
-    status = _status(engine, tenant, grant)
-    if not grant.ungated:
-        account = engine.policy.account(tenant.name, grant.gpu.uuid)
-        return msgspec.structs.replace(
-            status,
-            usage=round(account.usage(now_ns), 4),
-            charged_ns=account.window.total_ns,
-            debt_ms=round(max(0, account.debt_ns(now_ns)) / 1e6, 3),
-            promise=_promise(account),
-            waiting=tenant.wanted_at_ns > 0,
-            waited_ns=grant.waited_ns + (now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0),
-        )
-    usage = round(grant.measured_usage(now_ns, window_ns), 4)
-    status = msgspec.structs.replace(status, usage=usage, charged_ns=grant.used_ns)
-    seen = engine.seen
-    if grant.gpu.enforce == "memory" or seen is None or now_ns - seen.at_ns > SEEN_FOR_NS:
-        return status
-    # No program of it is attached; the GPU is its own, so what NVML sees there is its.
-    held = [used or 0 for (uuid, _), used in seen.used.items() if uuid == grant.gpu.uuid]
-    return msgspec.structs.replace(status, memory_used_mib=sum(held) >> 20, processes=len(held))
-
-
-def _status(engine: Dispatcher, tenant: Tenant, grant: GrantState) -> TenantStatus:
-    """What is known of a tenant on one GPU that takes no turns, before NVML's figures."""
-    return TenantStatus(
+def _tenant_status(engine: Dispatcher, tenant: Tenant, grant: GrantState, now_ns: int) -> TenantStatus:
+    status = TenantStatus(
         name=tenant.name,
         request_milli=grant.gpu.request_milli,
         limit_milli=grant.gpu.limit_milli,
@@ -134,11 +110,23 @@ def _status(engine: Dispatcher, tenant: Tenant, grant: GrantState) -> TenantStat
         wake=wake_status(grant, engine.tenants.values()),
         first_grant_ns=grant.first_grant_ns,
     )
-
-
-def _promise(account: Account) -> PromiseStatus:
+    if grant.ungated:
+        status.usage = round(grant.measured_usage(now_ns, engine.policy.config.window_ns), 4)
+        status.charged_ns = grant.used_ns
+        seen = engine.seen
+        if grant.gpu.enforce == "never" and seen is not None and now_ns - seen.at_ns <= SEEN_FOR_NS:
+            # No program of it is attached; the GPU is its own, so what NVML sees there is its.
+            held = [used or 0 for (uuid, _), used in seen.used.items() if uuid == grant.gpu.uuid]
+            status.memory_used_mib, status.processes = sum(held) >> 20, len(held)
+        return status
+    account = engine.policy.account(tenant.name, grant.gpu.uuid)
     kept = account.kept
-    return PromiseStatus(
+    status.usage = round(account.usage(now_ns), 4)
+    status.charged_ns = account.window.total_ns
+    status.debt_ms = round(max(0, account.debt_ns(now_ns)) / 1e6, 3)
+    status.waiting = tenant.wanted_at_ns > 0
+    status.waited_ns = grant.waited_ns + (now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0)
+    status.promise = PromiseStatus(
         windows=kept.windows,
         kept=kept.kept,
         busy_windows=kept.busy_windows,
@@ -147,4 +135,33 @@ def _promise(account: Account) -> PromiseStatus:
         fluid_error=round(kept.error, 4),
         fluid_error_p95=round(kept.error_p95(), 4),
         fluid_error_worst=round(kept.error_worst, 4),
+    )
+    return status
+
+
+def wake_status(grant: GrantState, tenants: Iterable[Tenant]) -> WakeStatus | None:
+    """What was promised and measured, and the neighbour with the longest kernels if they are too long; None without a
+    promise."""
+    if not grant.gpu.wake_us:
+        return None
+    others = [(t.name, s) for t in tenants for s in t.grants if s is not grant and s.gpu.uuid == grant.gpu.uuid]
+    rivals = sum(other.gpu.wake_us > 0 for _, other in others)
+    allowed_us = longest_kernel_us(grant.gpu.wake_us, rivals)
+    longest_us, name = max(((other.kernel_us, name) for name, other in others), default=(0, ""))
+    too_long = longest_us > allowed_us
+    ordered = sorted(grant.wakes_ns)
+    p50, p99 = (
+        round(ordered[min(len(ordered) - 1, int(part * len(ordered)))] / 1e6, 3) if ordered else 0.0
+        for part in (0.50, 0.99)
+    )
+    late = len(ordered) >= MIN_WAKES and p99 > grant.gpu.wake_us / 1000
+    return WakeStatus(
+        promised_ms=grant.gpu.wake_us / 1000,
+        p50_ms=p50,
+        p99_ms=p99,
+        count=len(ordered),
+        kept=not (too_long or late),
+        allowed_ms=max(0, allowed_us) / 1000,
+        longest_ms=longest_us / 1000,
+        longest_by=name,
     )

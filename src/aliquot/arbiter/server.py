@@ -20,23 +20,23 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from aliquot.lib.log import Logger
-from aliquot.tokens import Turns, token_policy
+from aliquot.tokens import TokenConfig, Turns, token_policy
 
-from .abi import MESSAGE_SIZE_BYTES, MessageType, Refusal
+from .abi import MESSAGE_SIZE_BYTES, FailPolicy, MessageType, Refusal
 from .engine import Dispatcher, shares_of
 from .events import EventRing
 from .grants import GrantState, Process, Tenant
-from .handover import Done, native_loop, prepared
+from .handover import NativeLoop, prepared
 from .leases import Earlier, Leases, digest
 from .linux import Timer, has_ended, start_ticks
 from .pages import GrantPage
 from .protocol import TURN_TAKING, Misbehaved, Protocol, answer
 from .records import TenantRecord
-from .settings import Settings
 
 _CREDENTIALS: Final = struct.Struct("3i")
 SILENT_NS: Final = 3_000_000_000
@@ -52,8 +52,32 @@ _BACKLOG: Final = 1024
 _KEPT_DESCRIPTORS: Final = 80
 """Never given to tenants: the status and admin sockets' clients, the journal, what housekeeping opens."""
 
-
 _LOG: Final = Logger("arbiter")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one arbiter: its policy, and limits on the resources that tenants may cost it.
+
+    Every resource has a limit: nothing that a tenant sends grows without bound.
+    """
+
+    runtime_dir: Path
+    tokens: TokenConfig = field(default_factory=TokenConfig)
+    fail_policy: FailPolicy = FailPolicy.PACE
+    libnvml: Path | None = None
+    libhandover: Path | None = None  # None: every hand-over waits for the arbiter's own loop
+    metrics_port: int = 0
+    max_processes_per_tenant: int = 256  # that launch on a GPU, and as many apart that only query it
+    messages_per_second: int = 5000
+    message_burst: int = 5000
+    messages_per_turn: int = 32
+    burst_gap_us: int = 2000
+    max_in_flight_us: int = 2000
+    events_kept: int = 1000
+    journal_bytes: int = 1 << 20
+    leases_bytes: int = 1 << 20  # 64 for each process on each GPU
+    housekeeping_ns: int = 250_000_000
 
 
 class Server:
@@ -74,7 +98,10 @@ class Server:
         self._next_defect_ns = 0
         self._next_round_ns = self._latest_round_ns = 0
         self._ran_ns = time.monotonic_ns()
-        self._native = native_loop(settings.libhandover, self.selector.fileno())
+        self._native: NativeLoop | None = None
+        if settings.libhandover is not None:
+            with contextlib.suppress(OSError):  # this machine has none: hand-overs are the arbiter's own then
+                self._native = NativeLoop(settings.libhandover, self.selector.fileno())
         self._look_ns = 0  # when prepared hand-overs that are in force want a look
         self.selector.register(self._timer, selectors.EVENT_READ, self._timer.clear)
 
@@ -87,30 +114,25 @@ class Server:
         while not self._stopping:
             ready = self.selector.select()
             self._regain()
-            self._notice_stall()
+            now = time.monotonic_ns()
+            if now - self._ran_ns > SILENT_NS:  # charge no tenant for it: they went on by the fail policy meanwhile
+                self.engine.policy.skip(now)
+                self.events.emit("stalled", now, ms=(now - self._ran_ns) // 1_000_000)
+            self._ran_ns = now
             for key, _ in ready:
                 key.data()
             self.turn()
         self._regain()
 
-    def _notice_stall(self) -> None:
-        """After a pause of seconds charge no tenant for it: the tenants went on by the fail policy in the meantime."""
-        now = time.monotonic_ns()
-        if now - self._ran_ns > SILENT_NS:
-            self.engine.policy.skip(now)
-            self.events.emit("stalled", now, ms=(now - self._ran_ns) // 1_000_000)
-        self._ran_ns = now
-
     def stop(self) -> None:
-        """End `run` after this turn."""
+        """End `run` after this turn; safe to call from a signal handler, which also wakes the loop."""
         self._stopping = True
 
     def turn(self) -> None:
         """Let the policy decide, then do the less urgent work that is due, then arm the timer."""
         now = time.monotonic_ns()
         self._decide(now)
-        self.engine.show_waiters()
-        self.engine.show_overlaps()
+        self.engine.show_neighbours()
         if now >= self._next_round_ns and self.engine.is_awaited() and now < self._latest_round_ns:
             self._next_round_ns = now + PUT_OFF_NS
         elif now >= self._next_round_ns:
@@ -136,19 +158,18 @@ class Server:
             self.engine.policy.note_carried_out(time.monotonic_ns() - now_ns)
 
     def _regain(self) -> None:
-        """Take the prepared hand-overs back; nothing but this loop hands over until the next decision."""
-        if self._native is not None:
-            for done in self._native.take():
-                self._account(done)
+        """Take the prepared hand-overs back; nothing but this loop hands over until the next decision.
 
-    def _account(self, done: Done) -> None:
-        """Carry out the messages of a hand-over, and the decision, as of when it took place."""
-        ready, at_ns = done.handover, done.at_ns
-        ready.next.granted_epoch = ready.next_epoch
-        for _ in range(done.messages):
-            self._carry_out(ready.process, ready.process.sock.recv(MESSAGE_SIZE_BYTES + 1), at_ns)
-        self.engine.tick(at_ns)
-        self.engine.confirm(ready.next, ready.next_epoch, at_ns)
+        The messages of a hand-over that was carried out, and the decision, count as of when it took place.
+        """
+        if self._native is None:
+            return
+        for ready, at_ns, messages in self._native.take():
+            ready.next.granted_epoch = ready.next_epoch
+            for _ in range(messages):
+                self._carry_out(ready.process, ready.process.sock.recv(MESSAGE_SIZE_BYTES + 1), at_ns)
+            self.engine.tick(at_ns)
+            self.engine.confirm(ready.next, ready.next_epoch, at_ns)
 
     def _round(self, now_ns: int) -> None:
         for process, until in list(self._paused.items()):
@@ -161,7 +182,15 @@ class Server:
                 self._hear(tenant)
         self._unheard.clear()
         for tenant in self.engine.tenants.values():
-            self._bind_again(tenant, now_ns)
+            path = Path(tenant.record.socket)
+            missing, tenant.missing = tenant.missing, not path.is_socket()
+            if missing and tenant.missing:  # at the last round too: its folder may be ending
+                with contextlib.suppress(OSError):  # its folder is gone; tried again with the next round
+                    listener = listen(path, socket.SOCK_SEQPACKET, 0o666)
+                    self._stop_listening(tenant)
+                    tenant.listener = listener
+                    self._hear(tenant)
+                    self.events.emit("socket-bound-again", now_ns, tenant=tenant.name)
             for pid in [pid for pid in tenant.absent if not any(pid in grant.absent for grant in tenant.grants)]:
                 self._release(tenant, pid)
         self.engine.policy.judge(now_ns)
@@ -195,11 +224,21 @@ class Server:
         for gpu in record.gpus:
             gpu.uuid_bytes()
         listener = listen(Path(record.socket), socket.SOCK_SEQPACKET, 0o666)
-        grants = [GrantState(slot, gpu, self._page(record.name, gpu)) for slot, gpu in enumerate(record.gates())]
-        tenant = Tenant(record, listener, grants)
         now = time.monotonic_ns()
-        for grant in grants:
-            grant.page.beat(now)
+        grants = []
+        for slot, gpu in enumerate(record.gates()):
+            page = GrantPage(
+                gpu,
+                tenant=record.name,
+                boot_id=self.boot_id,
+                fail_policy=self.settings.fail_policy,
+                window_ms=self.settings.tokens.window_ns // 1_000_000,
+                gap_us=self.settings.burst_gap_us,
+                in_flight_us=self.settings.max_in_flight_us,
+            )
+            page.beat(now)
+            grants.append(GrantState(slot, gpu, page))
+        tenant = Tenant(record, listener, grants)
         self.engine.add(tenant, now)
         self._hear(tenant)
         self.events.emit("tenant-added", time.monotonic_ns(), tenant=record.name)
@@ -297,7 +336,7 @@ class Server:
         if self._native is not None:
             self._native.close()
         if self.settings.fail_policy.name == "CLOSED":
-            self.engine.close_all()
+            self.engine.close_all(time.monotonic_ns())
         for tenant in self.engine.tenants.values():
             for process in list(tenant.processes):
                 process.sock.close()
@@ -309,40 +348,16 @@ class Server:
         self._timer.close()
         self.selector.close()
 
-    def _page(self, tenant: str, gpu: Any) -> GrantPage:
-        settings = self.settings
-        return GrantPage(
-            gpu,
-            tenant=tenant,
-            boot_id=self.boot_id,
-            fail_policy=settings.fail_policy,
-            window_ms=settings.tokens.window_ns // 1_000_000,
-            gap_us=settings.burst_gap_us,
-            in_flight_us=settings.max_in_flight_us,
-        )
-
-    def _close_tenant(self, tenant: Tenant) -> None:
+    def _stop_listening(self, tenant: Tenant) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self.selector.unregister(tenant.listener)
         tenant.listener.close()
+
+    def _close_tenant(self, tenant: Tenant) -> None:
+        self._stop_listening(tenant)
         Path(tenant.record.socket).unlink(missing_ok=True)
         for grant in tenant.grants:
             grant.page.close()
-
-    def _bind_again(self, tenant: Tenant, now_ns: int) -> None:
-        """Bind a tenant's socket again whose name was missing at the last round too; its folder may be ending."""
-        path = Path(tenant.record.socket)
-        missing, tenant.missing = tenant.missing, not path.is_socket()
-        if not (missing and tenant.missing):
-            return
-        with contextlib.suppress(OSError):  # its folder is gone; tried again with the next round
-            listener = listen(path, socket.SOCK_SEQPACKET, 0o666)
-            with contextlib.suppress(KeyError, ValueError):
-                self.selector.unregister(tenant.listener)
-            tenant.listener.close()
-            tenant.listener = listener
-            self._hear(tenant)
-            self.events.emit("socket-bound-again", now_ns, tenant=tenant.name)
 
     def _hear(self, tenant: Tenant) -> None:
         self.selector.register(tenant.listener, selectors.EVENT_READ, lambda: self._accept(tenant))
@@ -401,11 +416,7 @@ class Server:
         tenant.processes.add(process)
         self.selector.register(sock, selectors.EVENT_READ, lambda: self._read(process))
         if process.pidfd >= 0:
-            self.selector.register(process.pidfd, selectors.EVENT_READ, lambda: self._died(process))
-
-    def _died(self, process: Process) -> None:
-        if not process.closed:
-            self.drop(process)
+            self.selector.register(process.pidfd, selectors.EVENT_READ, lambda: self.drop(process))
 
     def _read(self, process: Process) -> None:
         """Carry out a few of the waiting messages, so that a flood from one process costs the others little."""
@@ -428,7 +439,18 @@ class Server:
                 return
 
     def _carry_out(self, process: Process, data: bytes, now_ns: int) -> None:
-        self._count(process, now_ns)
+        """Carry out one message; a connection that sends too many is not read for a second.
+
+        None of them is lost: memory that was given back must not stay charged.
+        """
+        earned = (now_ns - process.allowance_at_ns) * self.settings.messages_per_second / 1e9
+        process.allowance = min(float(self.settings.message_burst), process.allowance + earned) - 1.0
+        process.allowance_at_ns = now_ns
+        if process.allowance < 0:
+            process.paused = True
+            self._paused[process] = now_ns + 1_000_000_000
+            self.selector.unregister(process.sock)
+            self.events.emit("throttled", now_ns, tenant=process.tenant.name, pid=process.pid)
         try:
             if not self._protocol.handle(process, data, now_ns):
                 self.drop(process)
@@ -451,22 +473,6 @@ class Server:
         if now_ns >= self._next_defect_ns:
             self._next_defect_ns = now_ns + DEFECT_NS
             _LOG.exception("a defect ended a connection", of=where)
-
-    def _count(self, process: Process, now_ns: int) -> None:
-        """Count one message; a connection that sends too many is not read for a second.
-
-        No message is lost: memory that was given back must not stay charged.
-        """
-        rate, burst = self.settings.messages_per_second, self.settings.message_burst
-        earned = (now_ns - process.allowance_at_ns) * rate / 1e9
-        process.allowance = min(float(burst), process.allowance + earned) - 1.0
-        process.allowance_at_ns = now_ns
-        if process.allowance >= 0:
-            return
-        process.paused = True
-        self._paused[process] = now_ns + 1_000_000_000
-        self.selector.unregister(process.sock)
-        self.events.emit("throttled", now_ns, tenant=process.tenant.name, pid=process.pid)
 
 
 def listen(path: Path, kind: int, mode: int) -> socket.socket:

@@ -7,7 +7,7 @@ from test_hook_programs import compile_c
 from test_hook_shares import SHARES
 
 from aliquot.arbiter.abi import MessageType
-from aliquot.arbiter.settings import Settings
+from aliquot.arbiter.server import Settings
 
 MEMORY = (MessageType.RESERVE, MessageType.RELEASE, MessageType.DENIED, MessageType.SHARE, MessageType.UNSHARE)
 LOOPS = {

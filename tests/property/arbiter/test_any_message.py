@@ -22,8 +22,7 @@ from aliquot.arbiter.engine import MAX_REPORTED
 from aliquot.arbiter.grants import GrantState
 from aliquot.arbiter.protocol import MAX_CLAIM_BYTES
 from aliquot.arbiter.records import TenantGpu, TenantRecord
-from aliquot.arbiter.server import Server
-from aliquot.arbiter.settings import Settings
+from aliquot.arbiter.server import Server, Settings
 
 GPU = uuid.UUID(int=7)
 TURN_NS = 20_000_000
@@ -143,7 +142,7 @@ def test_no_message_ends_the_arbiter_or_spoils_its_ledger(virtual_time, sent):
             scene.send(at, fields)
             assert ledger_is_valid(scene.grant_of("hostile"))
         assert scene.server.engine.tenants["hostile"].unrouted <= MAX_REPORTED
-        status = report_module.status_of(scene.server.engine, scene.server.settings, 1)
+        status = report_module.status_of(scene.server)
 
         assert msgspec.json.decode(msgspec.json.encode(status), type=report_module.Status) == status
         assert not [event for event in scene.server.events.recent() if event["kind"] == "defect"]

@@ -16,8 +16,7 @@ from aliquot.arbiter.leases import Leases
 from aliquot.arbiter.linux import start_ticks
 from aliquot.arbiter.measure import correct_absent
 from aliquot.arbiter.records import TenantGpu, TenantRecord
-from aliquot.arbiter.server import Server
-from aliquot.arbiter.settings import Settings
+from aliquot.arbiter.server import Server, Settings
 
 MIB = 1 << 20
 SIZE_BYTES = 4096

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aliquot.arbiter.turns import KEPT, TurnLog
+from aliquot.arbiter.events import MAX_TURN_MARKS, TurnLog
 
 S = 1_000_000_000
 
@@ -37,12 +37,12 @@ def test_only_the_last_minute_is_shown():
 def test_where_there_were_too_many_turns_the_answer_says_from_when_on_they_are_known():
     """The log is bounded, and never says that it knows more than it has."""
     log = TurnLog()
-    for n in range(2 * KEPT):
+    for n in range(2 * MAX_TURN_MARKS):
         log.began("GPU-0", f"t{n % 2}", n * S // 1000)
-    found = log.last_minute("GPU-0", 2 * KEPT * S // 1000)
+    found = log.last_minute("GPU-0", 2 * MAX_TURN_MARKS * S // 1000)
 
-    assert KEPT == len(found.turns)
-    assert KEPT * S // 1000 == found.known_ns == found.turns[0].began_ns
+    assert MAX_TURN_MARKS == len(found.turns)
+    assert MAX_TURN_MARKS * S // 1000 == found.known_ns == found.turns[0].began_ns
 
 
 def test_a_gpu_without_turns_has_none():
