@@ -27,6 +27,7 @@ from aliquot.driver.emulation import parse_spec
 from aliquot.driver.policies import maker
 from aliquot.kube import names
 from aliquot.kube.inventory import read_inventory
+from aliquot.kube.manifest import read_sharepods
 from aliquot.kube.plan import read_plan
 from aliquot.model.errors import SENTENCE, AliquotError
 from aliquot.model.quantities import parse_memory, parse_milli
@@ -36,7 +37,6 @@ from aliquot.placement.policy import BadMemory, unpack
 from aliquot.scheduler.agents import UnreadableReport, read_report
 from aliquot.scheduler.extender.wire import Args, BadMessage
 from aliquot.scheduler.extender.wire import read as read_body
-from aliquot.standalone.documents import read_documents
 from aliquot.topology.matrix import parse_topo
 from aliquot.web.app import dashboard, everyone
 from aliquot_lab.sim.clusters import read_cluster
@@ -95,7 +95,7 @@ TEXTS: dict[str, Callable[[str], Any]] = {
     "nodes of the simulator": read_cluster,
     "placement policies": _policies,
     "a printed topology": parse_topo,
-    "SharePods in YAML": read_documents,
+    "SharePods in YAML": read_sharepods,
     "what placement learned": _learned,
     "a plan in an annotation": lambda text: read_plan({names.PLAN: text}),
     "a node's GPUs in an annotation": lambda text: read_inventory({names.GPUS: text}),
@@ -115,7 +115,7 @@ def test_a_text_is_understood_or_refused_in_a_sentence(name: str, text: str):
 def test_a_sharepod_of_any_fields_is_understood_or_refused(fields: dict[str, Any]):
     """Any value in any field of a SharePod."""
     document = {"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": {"name": "a"}, "spec": fields}
-    outcome(lambda: read_documents(json.dumps(document)))
+    outcome(lambda: read_sharepods(json.dumps(document)))
 
 
 BODIES: dict[str, Callable[[bytes], Any]] = {

@@ -64,9 +64,9 @@ def explain(
     if wanted["gpu_request"] is not None:
         requests = [("the request", gpu_request(wanted))]
     elif file is not None:
-        from aliquot.standalone.documents import read_documents
+        from aliquot.kube.manifest import read_sharepods
 
-        requests = [(pod.full_name, pod.request) for pod in read_documents(read_text(file), file)]
+        requests = [(pod.full_name, pod.request) for pod in read_sharepods(read_text(file), file)]
     if emulate or ledger_file:
         explanations = _imagined(emulate, ledger_file, policy, requests)
     else:

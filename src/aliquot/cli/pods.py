@@ -42,14 +42,14 @@ def apply(paths: tuple[str, ...], files: tuple[str, ...], restart: bool) -> None
     New SharePods start, unchanged ones stay. A changed SharePod that runs has to be restarted: it is refused, with what
     would be lost, unless --restart is given. Its logs and events are kept.
     """
-    from aliquot.standalone.documents import read_documents
+    from aliquot.kube.manifest import read_sharepods
     from aliquot.standalone.wire import ApplyCall
 
     if not (given := [*files, *paths]):
         raise UserError("apply needs a file: aliquot apply -f FILE; - is stdin")
     texts = [(file, read_text(file)) for file in given]
     for file, text in texts:
-        read_documents(text, file)  # the user's mistakes need no engine to be found
+        read_sharepods(text, file)  # the user's mistakes need no engine to be found
     for _, text in texts:
         for line in ask_engine(ApplyCall(text, restart)).lines:
             click.echo(line)
@@ -123,9 +123,9 @@ def delete(
         words = [w for w in names if w not in ("sharepod", "sharepods", "pod", "pods", "sp", "po")] or list(names)
         ended = [full_name(name, namespace) for name in words]
     elif files:
-        from aliquot.standalone.documents import read_documents
+        from aliquot.kube.manifest import read_sharepods
 
-        ended = [pod.full_name for file in files for pod in read_documents(read_text(file), file)]
+        ended = [pod.full_name for file in files for pod in read_sharepods(read_text(file), file)]
     else:
         ended = selected(selector, "" if everywhere else namespace or "default")
     from aliquot.standalone.wire import DeleteCall

@@ -26,7 +26,7 @@ from aliquot.standalone.paths import HISTORY_FILES, RuntimeDir, runtime_dir, sta
 
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
-    from aliquot.standalone.lock import EngineLock
+    from aliquot.standalone.paths import EngineLock
     from aliquot.standalone.pods import Pods
     from aliquot.standalone.server import EngineServer
 
@@ -82,8 +82,8 @@ class NotStarted(AliquotError):
 def up(context: click.Context, /, detach: bool, **options: Any) -> None:
     """Serve this machine's GPUs to SharePods until stopped (Ctrl-C, SIGTERM, aliquot down), then end them all."""
     from aliquot.driver.policies import maker
+    from aliquot.kube.manifest import read_sharepods
     from aliquot.placement.machine import DEFAULT_POLICY
-    from aliquot.standalone.documents import read_documents
 
     if detach:
         _start_detached(context)
@@ -91,7 +91,7 @@ def up(context: click.Context, /, detach: bool, **options: Any) -> None:
     file = options["file"]
     text = "" if file is None else read_text(file)
     if file is not None:
-        read_documents(text, file)
+        read_sharepods(text, file)
     maker(options["policy"] or DEFAULT_POLICY)  # reject an unknown name before anything starts
     if (folder := options["state_dir"]) is not None:
         try:
@@ -116,7 +116,7 @@ def _serve(text: str, options: dict[str, Any]) -> None:
     """
     from aliquot.placement.machine import DEFAULT_POLICY
     from aliquot.standalone.engine import Engine
-    from aliquot.standalone.lock import EngineLock
+    from aliquot.standalone.paths import EngineLock
 
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -138,12 +138,12 @@ def _serve(text: str, options: dict[str, Any]) -> None:
 
 def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any], stopping: threading.Event) -> None:
     """Serve an engine that has started: its socket, its pages and its SharePods."""
-    from aliquot.standalone.documents import read_documents
+    from aliquot.kube.manifest import read_sharepods
     from aliquot.standalone.pods import Pods
     from aliquot.standalone.roster import Roster, told
     from aliquot.standalone.server import EngineServer
 
-    coming = {spec.full_name for spec in read_documents(text)} if text else set()
+    coming = {spec.full_name for spec in read_sharepods(text)} if text else set()
     pods = Pods(engine, Roster(engine.runtime.sharepods))
     history: Path | None = (options["state_dir"] or state_dir()) / HISTORY_FILES[engine.emulated]
     if options["history"]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from aliquot.model.errors import UserError
+from aliquot.model.sharepod import SharePodManifest, parse_sharepod
 
 MAX_DEPTH: Final = 100
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -62,6 +63,19 @@ def read_yaml_file(path: Path) -> Any:
     if len(documents) > 1:
         raise BadYaml(f"{path} holds {len(documents)} YAML documents; it takes one")
     return documents[0] if documents else None
+
+
+def read_sharepods(text: str, name: str = "") -> list[SharePodManifest]:
+    """The SharePods of a YAML text; `name` is its file, for messages.
+
+    Raises:
+        BadYaml: no YAML, with the line.
+        BadSharePod: one of them is invalid; then none is taken.
+    """
+    documents = read_yaml(text, name)
+    if not documents:
+        raise BadYaml(f"there is no SharePod in {name or 'this text'}")
+    return [parse_sharepod(document) for document in documents]
 
 
 def _check_nesting(text: str) -> None:

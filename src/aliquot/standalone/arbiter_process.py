@@ -139,17 +139,13 @@ class ArbiterProcess:
             timer.cancel()
         if line.strip() != "ready":
             process.kill()
-            raise ArbiterFailed(f"the arbiter did not start: {self._last_words(said_before, process.wait())}")
+            why = f"it ended with {status_in_words(process.wait())} and said nothing"
+            if lines := self._log.read_bytes()[said_before:].decode(errors="replace").strip().splitlines():
+                why = lines[-1].removeprefix("aliquot: ").removeprefix("Error: ")
+            elif shutil.disk_usage(self._runtime).free < PAGE_BYTES:  # a full disk takes no log
+                why = f"{self._runtime}: {os.strerror(errno.ENOSPC).lower()}"
+            raise ArbiterFailed(f"the arbiter did not start: {why}")
         return process
-
-    def _last_words(self, since: int, status: int) -> str:
-        """The end of its log; nothing on a full disk."""
-        lines = self._log.read_bytes()[since:].decode(errors="replace").strip().splitlines()
-        if lines:
-            return lines[-1].removeprefix("aliquot: ").removeprefix("Error: ")
-        if shutil.disk_usage(self._runtime).free < PAGE_BYTES:
-            return f"{self._runtime}: {os.strerror(errno.ENOSPC).lower()}"
-        return f"it ended with {status_in_words(status)} and said nothing"
 
     def _watch(self) -> None:
         try:

@@ -19,20 +19,8 @@ import msgspec
 
 from aliquot.lib.package import of_another_version
 from aliquot.model.errors import AliquotError, UserError
+from aliquot.standalone import wire
 from aliquot.standalone.paths import RuntimeDir, state_dir
-from aliquot.standalone.wire import (
-    COMMAND_ENDED,
-    WIRE,
-    Call,
-    EngineRefusal,
-    InfoCall,
-    LeaseCall,
-    LeaseWait,
-    LeftBehind,
-    RunLease,
-    decode_answer,
-    encode_call,
-)  # fmt: skip
 
 A = TypeVar("A")
 START_TIMEOUT_S: Final = 30.0
@@ -87,12 +75,12 @@ class EngineConnection:
         within `SILENCE_S`.
         """
         with contextlib.suppress(OSError):
-            self._socket.sendall(COMMAND_ENDED)
+            self._socket.sendall(wire.COMMAND_ENDED)
             self._socket.shutdown(socket.SHUT_WR)
             self._lost.wait(SILENCE_S)
         line, whole, _ = self._last.partition(b"\n")
-        answer = decode_answer(line) if whole else None
-        return answer.processes if isinstance(answer, LeftBehind) else 0
+        answer = wire.decode_answer(line) if whole else None
+        return answer.processes if isinstance(answer, wire.LeftBehind) else 0
 
     def wait_until_lost(self) -> None:
         """Return when the engine closes the connection."""
@@ -101,7 +89,7 @@ class EngineConnection:
                 self._last += data
         self._lost.set()
 
-    def ask(self, call: Call[A]) -> A:
+    def ask(self, call: wire.Call[A]) -> A:
         """One answer to one call.
 
         Raises:
@@ -109,14 +97,14 @@ class EngineConnection:
             NoEngine: it went away.
         """
         try:
-            self._socket.sendall(encode_call(call))
+            self._socket.sendall(wire.encode_call(call))
         except OSError:
             raise NoEngine("the engine went away") from None
         if not select.select([self._socket], [], [], SILENCE_S)[0]:
             sys.stderr.write(f"aliquot: the engine at {self._root} has not answered for {SILENCE_S:g} s; waiting\n")
         return self.next_answer(call)
 
-    def answers(self, call: Call[A]) -> Iterator[A]:
+    def answers(self, call: wire.Call[A]) -> Iterator[A]:
         """Every answer until the engine closes the connection."""
         yield self.ask(call)
         while True:
@@ -125,7 +113,7 @@ class EngineConnection:
             except NoEngine:
                 return
 
-    def next_answer(self, call: Call[A]) -> A:
+    def next_answer(self, call: wire.Call[A]) -> A:
         """The next answer to a call that has several.
 
         Raises:
@@ -139,28 +127,32 @@ class EngineConnection:
         if not line:
             raise NoEngine("the engine went away")
         pid = _PEER.unpack(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0]
-        if other := of_another_version(f"the engine at {self._root}", line, WIRE, pid):
+        if other := of_another_version(f"the engine at {self._root}", line, wire.WIRE, pid):
             raise EngineRefused(other, 1)
         try:
-            answer = decode_answer(line)
+            answer = wire.decode_answer(line)
         except msgspec.MsgspecError as error:
             raise EngineRefused(
                 f"the engine at {self._root} gave an answer that is not understood: {error}", 1
             ) from None
-        if isinstance(answer, EngineRefusal):
+        if isinstance(answer, wire.EngineRefusal):
             raise EngineRefused(answer.error, answer.code)
         return cast(A, answer)  # of this protocol, as its number says
 
 
-def ask(runtime: RuntimeDir, call: Call[A]) -> A:
+def ask(runtime: RuntimeDir, call: wire.Call[A]) -> A:
     """One call on a connection of its own."""
     with EngineConnection(runtime) as connection:
         return connection.ask(call)
 
 
 def lease(
-    runtime: RuntimeDir, call: LeaseCall, *, emulate: str | None, waits: Callable[[str], None] = lambda reason: None
-) -> tuple[EngineConnection, RunLease]:
+    runtime: RuntimeDir,
+    call: wire.LeaseCall,
+    *,
+    emulate: str | None,
+    waits: Callable[[str], None] = lambda reason: None,
+) -> tuple[EngineConnection, wire.RunLease]:
     """A place for a run: from the engine that is up, else from one started for it, which ends with its last run.
 
     `waits` gets the reasons why a call that asks to wait has no place yet.
@@ -176,7 +168,12 @@ def lease(
             start_engine(runtime, emulate)
             continue
         try:
-            _require_same_machine(runtime, emulate)
+            machine = ask(runtime, wire.InfoCall()).emulate
+            if emulate and machine != emulate:
+                up = f"emulates {machine}" if machine else "drives this machine's own GPUs"
+                raise UserError(
+                    f"the engine at {runtime.root} {up}, not {emulate}; leave --emulate out, or end that engine first"
+                )
             answer = connection.ask(call)
         except NoEngine:  # it was just ending with its last run: start a new one
             connection.close()
@@ -185,30 +182,15 @@ def lease(
         except BaseException:
             connection.close()
             raise
-        return connection, _granted(connection, call, answer, waits)
+        try:
+            while isinstance(answer, wire.LeaseWait):
+                waits(answer.reason)
+                answer = connection.next_answer(call)
+        except BaseException:
+            connection.close()
+            raise
+        return connection, answer
     raise NoEngine(f"the engine at {runtime.root} keeps going away; see {runtime.engine_log}")
-
-
-def _granted(
-    connection: EngineConnection, call: LeaseCall, answer: RunLease | LeaseWait, waits: Callable[[str], None]
-) -> RunLease:
-    """The place, once the engine has stopped answering with reasons to wait."""
-    try:
-        while isinstance(answer, LeaseWait):
-            waits(answer.reason)
-            answer = connection.next_answer(call)
-        return answer
-    except BaseException:
-        connection.close()
-        raise
-
-
-def _require_same_machine(runtime: RuntimeDir, emulate: str | None) -> None:
-    facts = ask(runtime, InfoCall())
-    if not emulate or facts.emulate == emulate:
-        return
-    up = f"emulates {facts.emulate}" if facts.emulate else "drives this machine's own GPUs"
-    raise UserError(f"the engine at {runtime.root} {up}, not {emulate}; leave --emulate out, or end that engine first")
 
 
 def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:
@@ -222,11 +204,13 @@ def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:
     argv += ["--state-dir", str(state_dir())]
     if emulate:
         argv += ["--emulate", emulate]
+    env = dict(os.environ)
+    if env.get("PYTHONPATH"):  # it has to hold in the engine's own working directory
+        env["PYTHONPATH"] = os.pathsep.join(str(Path(part).absolute()) for part in env["PYTHONPATH"].split(os.pathsep))
     with runtime.engine_log.open("ab") as log:
         # Its own session, so that Ctrl-C on the run ends the run and lets the engine clean up after it.
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, cwd="/",
-            env=_engine_environment(),
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, cwd="/", env=env
         )  # fmt: skip
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -234,15 +218,7 @@ def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:
     if not line:
         process.wait()
         raise EngineRefused(f"the engine did not start (status {process.returncode}); see {runtime.engine_log}", 1)
-    answer = decode_answer(line)
-    if isinstance(answer, EngineRefusal):
+    answer = wire.decode_answer(line)
+    if isinstance(answer, wire.EngineRefusal):
         process.wait()
         raise EngineRefused(answer.error, answer.code)
-
-
-def _engine_environment() -> dict[str, str]:
-    """This environment, with import paths that hold in the engine's own working directory."""
-    env = dict(os.environ)
-    if env.get("PYTHONPATH"):
-        env["PYTHONPATH"] = os.pathsep.join(str(Path(part).absolute()) for part in env["PYTHONPATH"].split(os.pathsep))
-    return env

@@ -8,19 +8,18 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from aliquot.driver.injection import Mode
 from aliquot.lib.backoff import doubled_s
 from aliquot.model.errors import AliquotError, in_words, status_in_words
-from aliquot.model.sharepod import ContainerTemplate, RestartPolicy
+from aliquot.model.sharepod import ContainerTemplate, TemplateSpec
 from aliquot.standalone.engine import EngineTenant
 from aliquot.standalone.logs import ContainerLog
 from aliquot.standalone.orphans import end_orphans
-from aliquot.standalone.tenant import start_program
-from aliquot.standalone.tools import with_tools
+from aliquot.standalone.program import start_program, with_tools
 from aliquot.standalone.wire import ContainerStage
 
 BACKOFF_FIRST_S: Final = 1.0
@@ -34,12 +33,10 @@ class ContainerRun:
     def __init__(
         self,
         spec: ContainerTemplate,
+        template: TemplateSpec,
         tenant: EngineTenant,
         log: ContainerLog,
         *,
-        policy: RestartPolicy,
-        grace_s: float,
-        base_env: Mapping[str, str],
         note: Callable[[str], None],
         on_ended: Callable[[], None],
         on_done: Callable[[], None],
@@ -51,10 +48,9 @@ class ContainerRun:
         self.exit_status: int | None = None
         self.done = False
         self._tenant = tenant
-        self._policy = policy
-        self._grace_s = grace_s
-        self._env = with_tools(dict(base_env) | {v.name: v.value for v in spec.env}, tenant.folder.conf.libcuda)
-        self._env |= tenant.variables
+        self._template = template
+        self.environment = with_tools(os.environ | {v.name: v.value for v in spec.env}, tenant.folder.conf.libcuda)
+        self.environment |= tenant.variables
         self._note = note
         self._on_ended = on_ended
         self._on_done = on_done
@@ -69,11 +65,6 @@ class ContainerRun:
         """Of the program, while it runs."""
         process = self._process
         return process.pid if process is not None else None
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables that its program is started with."""
-        return dict(self._env)
 
     @property
     def state(self) -> ContainerStage:
@@ -100,7 +91,7 @@ class ContainerRun:
         """Wait for the end; after the grace period the program is killed."""
         if self._thread is threading.current_thread():
             return
-        self._thread.join(self._grace_s)
+        self._thread.join(self._template.termination_grace_period_seconds)
         if self._thread.is_alive():
             self._signal(signal.SIGKILL)
             self._thread.join()
@@ -120,7 +111,9 @@ class ContainerRun:
             self.exit_status = self._run_once()
             self._on_ended()
             self._note(f"container {self.spec.name} ended with {status_in_words(self.exit_status)}")
-            if not self._again():
+            policy = self._template.restart_policy
+            again = policy == "Always" or (policy == "OnFailure" and self.exit_status != 0)
+            if self._ending.is_set() or not again:
                 break
             failures = 0 if time.monotonic() - began_s > RAN_WELL_S else failures
             self._backing_off = True
@@ -132,14 +125,26 @@ class ContainerRun:
         self.done, self._backing_off = True, False
         self._on_done()
 
-    def _again(self) -> bool:
-        if self._ending.is_set() or self._policy == "Never":
-            return False
-        return self._policy == "Always" or self.exit_status != 0
-
     def _run_once(self) -> int:
         try:
-            process, copying = self._start_program()
+            self.log.begin_run()
+            reader, writer = os.pipe()
+            copying = self.log.copy_from(reader)
+            try:
+                # SIGKILL comes from the kernel when the engine is gone: this thread lives as long as the program.
+                process = start_program(
+                    self._tenant.folder,
+                    [*self.spec.command, *self.spec.args],
+                    self.environment,
+                    mode=self._injection,
+                    cwd=None if not self.spec.working_dir else Path(self.spec.working_dir),
+                    death_signal=signal.SIGKILL,
+                    output=writer,
+                    new_session=True,
+                    container=self.spec.name,
+                )
+            finally:
+                os.close(writer)
         except (OSError, AliquotError) as error:
             reason = in_words(error) if isinstance(error, OSError) else str(error)
             self._note(f"container {self.spec.name} cannot be started: {reason}")
@@ -156,25 +161,3 @@ class ContainerRun:
                 os.killpg(process.pid, signal.SIGKILL)
             end_orphans([self._tenant.folder.directory], container=self.spec.name)
             copying.join(1.0)
-
-    def _start_program(self) -> tuple[subprocess.Popen[bytes], threading.Thread]:
-        """The program, and the thread that copies what it prints."""
-        self.log.begin_run()
-        reader, writer = os.pipe()
-        copying = self.log.copy_from(reader)
-        try:
-            # SIGKILL comes from the kernel when the engine is gone: this thread lives as long as the program.
-            process = start_program(
-                self._tenant.folder,
-                [*self.spec.command, *self.spec.args],
-                self._env,
-                mode=self._injection,
-                cwd=None if not self.spec.working_dir else Path(self.spec.working_dir),
-                death_signal=signal.SIGKILL,
-                output=writer,
-                new_session=True,
-                container=self.spec.name,
-            )
-        finally:
-            os.close(writer)
-        return process, copying

@@ -17,8 +17,7 @@ from typing import Final
 
 from aliquot.model.errors import AliquotError
 from aliquot.standalone.engine import Engine
-from aliquot.standalone.lock import EngineLock
-from aliquot.standalone.paths import RuntimeDir
+from aliquot.standalone.paths import EngineLock, RuntimeDir
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.server import EngineServer
 from aliquot.standalone.wire import AnyAnswer, EngineRefusal, Ready, encode_answer
@@ -57,29 +56,24 @@ def main() -> int:
                 _say(Ready())
                 return 0
             with Engine.start(options.emulate, runtime_dir=runtime.root, state_dir=options.state_dir) as engine:
-                _serve(engine, lock)
+                idle = threading.Event()
+                server = EngineServer(engine, Pods(engine), on_idle=idle.set)
+                try:
+                    first_s = time.monotonic() + FIRST_CALLER_S
+                    ended = not _say(Ready()) and server.close_if_idle()
+                    while not ended:
+                        ran_out = idle.wait(REST_EVERY_S)
+                        idle.clear()
+                        ended = (ran_out or time.monotonic() > first_s) and server.close_if_idle()
+                        if not ended:
+                            lock.watch_directory()
+                            engine.rest()
+                finally:
+                    server.close()
     except AliquotError as error:
         _say(EngineRefusal(str(error), error.exit_code))
         return error.exit_code
     return 0
-
-
-def _serve(engine: Engine, lock: EngineLock) -> None:
-    idle = threading.Event()
-    server = EngineServer(engine, Pods(engine), on_idle=idle.set)
-    try:
-        if not _say(Ready()) and server.close_if_idle():
-            return
-        first_s = time.monotonic() + FIRST_CALLER_S
-        while True:
-            told = idle.wait(REST_EVERY_S)
-            idle.clear()
-            if (told or time.monotonic() > first_s) and server.close_if_idle():
-                return
-            lock.watch_directory()
-            engine.rest()
-    finally:
-        server.close()
 
 
 if __name__ == "__main__":

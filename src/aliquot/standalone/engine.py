@@ -39,8 +39,7 @@ from aliquot.standalone.learned import LearnedFile
 from aliquot.standalone.machine import Machine, find_machine
 from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.paths import RuntimeDir
-from aliquot.standalone.tenant import TenantProgram, start_program
-from aliquot.standalone.tools import with_tools
+from aliquot.standalone.program import TenantProgram, start_program, with_tools
 from aliquot.standalone.wire import RunLease
 from aliquot.tenancy.lifecycle import Tenancy
 from aliquot.tenancy.records import kernel_lengths_us, no_context_fits, tenant_record

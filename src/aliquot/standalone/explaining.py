@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,7 +25,6 @@ from aliquot.placement.sentences import never
 from aliquot.standalone.wire import ExplainCall, ExplanationFacts, Explanations, GpuFacts, GpuTenant
 
 if TYPE_CHECKING:
-    from aliquot.arbiter.records import Status
     from aliquot.standalone.engine import Engine
     from aliquot.standalone.pods import Pods
 
@@ -72,7 +70,14 @@ def explanations(engine: Engine, pods: Pods, call: ExplainCall) -> Explanations:
         return Explanations([engine.look(lambda ledger: explained(ledger, call.name or "the request", request))])
     names = [call.name] if call.name else [pod.name for pod in pods.facts() if pod.phase == "Pending"]
     found = [_by_name(engine, pods, name) for name in names]
-    return Explanations([_with_wakes(each, status) if status is not None else each for each in found])
+    for explanation in found:
+        # How soon the tenant wakes and what endangers its promise, worded as in `aliquot top`.
+        gpus = status.gpus if status is not None else []
+        mine = [tenant for gpu in gpus for tenant in gpu.tenants if tenant.name == explanation.name]
+        if waking := [tenant for tenant in mine if tenant.wake is not None]:
+            explanation.lines += [f"  {tenant.wake_text}" for tenant in waking]
+            explanation.facts["wake"] = [msgspec.to_builtins(tenant.wake) for tenant in waking]
+    return Explanations(found)
 
 
 def explained(ledger: MachineLedger, name: str, request: GpuRequest) -> ExplanationFacts:
@@ -106,10 +111,16 @@ def explained_on(decider: Decider, name: str, request: GpuRequest) -> Explanatio
 def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:
     full = name if "/" in name or pods.request_of(name) else f"default/{name}"
     tenants = engine.tenants
-    for tenant in {TenantName(full): 0, TenantName(name): 0}:
-        found = engine.look(partial(_placed, tenant=tenant)) if tenant in tenants else None
-        if found is not None:
-            return found
+
+    def placed(ledger: MachineLedger) -> ExplanationFacts | None:
+        """Its place, and whether it would be placed there again; None where it has just left the ledger."""
+        for tenant in (TenantName(full), TenantName(name)):
+            if tenant in tenants and tenant in ledger.plans:
+                return _facts(tenant, ledger.explain_tenant(tenant))
+        return None
+
+    if (explanation := engine.look(placed)) is not None:
+        return explanation
     request = pods.request_of(full)
     if request is None:
         known_names = sorted({*tenants, *(pod.name for pod in pods.facts())})
@@ -118,22 +129,6 @@ def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:
     if phase in ("Succeeded", "Failed"):
         return ExplanationFacts(full, True, [f"{full} has ended ({phase}); it holds no GPU."], {"fits": True})
     return engine.look(lambda ledger: explained(ledger, full, request))
-
-
-def _placed(ledger: MachineLedger, tenant: TenantName) -> ExplanationFacts | None:
-    """A tenant in the ledger: its place, and whether it would be placed there again."""
-    return _facts(tenant, ledger.explain_tenant(tenant)) if tenant in ledger.plans else None
-
-
-def _with_wakes(found: ExplanationFacts, status: Status) -> ExplanationFacts:
-    """The explanation, with how soon the tenant wakes and what endangers its promise, worded as in `aliquot top`."""
-    mine = [each for gpu in status.gpus for each in gpu.tenants if each.name == found.name and each.wake is not None]
-    if not mine:
-        return found
-    lines = [*found.lines, *(f"  {each.wake_text}" for each in mine)]
-    return msgspec.structs.replace(
-        found, lines=lines, facts=found.facts | {"wake": [msgspec.to_builtins(each.wake) for each in mine]}
-    )
 
 
 def _facts(name: str, found: PlacementExplanation) -> ExplanationFacts:

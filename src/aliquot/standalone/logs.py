@@ -8,6 +8,7 @@ log says so as soon as it can: a full disk never stops a program.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import threading
 import time
@@ -54,12 +55,23 @@ class ContainerLog:
     def append(self, data: bytes) -> None:
         """Append; the oldest part is dropped when there is too much."""
         with self._lock:
-            self._mark()
-            lost = (
-                f"aliquot: {self._lost_bytes} bytes were not kept: {self._why}\n".encode() if self._lost_bytes else b""
-            )
+            now_s = time.time()
+            if not self._marks or now_s - self._marks[-1][0] >= MARK_EVERY_S:
+                self._marks.append((now_s, self._end()))
+            text = data
+            if self._lost_bytes:
+                text = f"aliquot: {self._lost_bytes} bytes were not kept: {self._why}\n".encode() + data
             try:
-                self._write(lost + data)
+                size = self.path.stat().st_size if self.path.exists() else 0
+                if size and size + len(text) > self._half_bytes:
+                    if self.older.exists():
+                        self._start += self.older.stat().st_size
+                    self.path.replace(self.older)
+                    size = 0
+                with self.path.open("ab", buffering=0) as log:
+                    if log.write(text) != len(text):  # all of it or nothing
+                        log.truncate(size)
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._lost_bytes = 0
             except OSError as error:
                 self._lost_bytes += len(data)
@@ -119,47 +131,29 @@ class ContainerLog:
             else:
                 yield b""
 
-    def _mark(self) -> None:
-        now_s = time.time()
-        if not self._marks or now_s - self._marks[-1][0] >= MARK_EVERY_S:
-            self._marks.append((now_s, self._end()))
-
     def _end(self) -> int:
         return self._start + sum(path.stat().st_size for path in (self.older, self.path) if path.exists())
-
-    def _range(self, cut: LogCut) -> tuple[int, int]:
-        """The positions between which a part lies, but for its number of lines."""
-        first, last = self._start, self._end()
-        if cut.previous:
-            began = self._runs[-1] if self._runs else first
-            if began <= first:
-                raise NoPreviousRun("the container has not run before, or nothing of it is kept; leave --previous out")
-            first, last = max(first, self._runs[0]) if len(self._runs) > 1 else first, began
-        if cut.since_s is not None:
-            oldest_s = time.time() - cut.since_s
-            first = max(first, next((position for when_s, position in self._marks if when_s >= oldest_s), last))
-        return first, max(first, last)
-
-    def _write(self, data: bytes) -> None:
-        """Write all of the data or nothing."""
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if size and size + len(data) > self._half_bytes:
-            if self.older.exists():
-                self._start += self.older.stat().st_size
-            self.path.replace(self.older)
-            size = 0
-        with self.path.open("ab", buffering=0) as log:
-            if log.write(data) != len(data):
-                log.truncate(size)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _text_and_position(self, cut: LogCut) -> tuple[bytes, tuple[int, int]]:
         """Both of one moment, so that new output is neither missed nor repeated."""
         with self._lock:
             text = b"".join(path.read_bytes() for path in (self.older, self.path) if path.exists())
-            first, last = self._range(cut)
+            first, last = self._start, self._end()
+            if cut.previous:
+                began = self._runs[-1] if self._runs else first
+                if began <= first:
+                    raise NoPreviousRun(
+                        "the container has not run before, or nothing of it is kept; leave --previous out"
+                    )
+                first, last = max(first, self._runs[0]) if len(self._runs) > 1 else first, began
+            if cut.since_s is not None:
+                oldest_s = time.time() - cut.since_s
+                first = max(first, next((position for when_s, position in self._marks if when_s >= oldest_s), last))
+            last = max(first, last)
             part = text[first - self._start : last - self._start]
-            return part if cut.tail is None else _last_lines(part, cut.tail), self._position()
+            if cut.tail is not None:
+                part = b"".join(deque(io.BytesIO(part), maxlen=cut.tail))  # the last lines
+            return part, self._position()
 
     def _position(self) -> tuple[int, int]:
         try:
@@ -174,9 +168,3 @@ class ContainerLog:
         with path.open("rb") as log:
             log.seek(at)
             return log.read()
-
-
-def _last_lines(text: bytes, lines: int) -> bytes:
-    pieces = [line + b"\n" for line in text.split(b"\n")]
-    pieces[-1] = pieces[-1][:-1]  # what stands behind the last line's end, often nothing
-    return b"".join(pieces[-lines - (not pieces[-1]) :]) if lines else b""

@@ -16,7 +16,7 @@ from aliquot.driver.policies import maker, use_kernels
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger
-from aliquot.standalone.tools import install_tools
+from aliquot.standalone.program import install_tools
 from aliquot.tenancy.machine import SharedMachine, answering_gpus
 
 WAY_OUT: Final = "Try an emulated one: aliquot run --emulate h100 -- ..."
@@ -68,26 +68,22 @@ def find_machine(spec: str | None, directory: Path, *, only: str = "", excluded:
         NoGpuLeft: no GPU is left.
     """
     if spec:
-        found = _emulated(spec, directory)
+        shutil.rmtree(directory, ignore_errors=True)
+        emulated = emulation.prepare(directory, spec)
+        install_tools(directory)
+        profile = emulated.profile
+        wired = emulation.profile_topology(profile, len(emulated.uuids))
+        gpus = tuple(
+            Gpu(index, GpuUuid(uuid), profile.model, profile.memory_mib, profile.driver, list(near), list(links), numa)
+            for index, (uuid, near, links, numa) in enumerate(
+                zip(emulated.uuids, wired.cores, wired.links, wired.numa, strict=True)
+            )
+        )
+        machine = Machine(gpus, emulated.libcuda, emulated.libnvml, spec, seen=gpus)
     else:
         driver = find_driver()
         answering = answering_gpus(driver.libnvml, WAY_OUT)
-        found = Machine(tuple(answering.gpus), driver.libcuda, driver.libnvml, seen=answering.all_seen)
-    check_named(found.gpus, only, "--only-gpus")
-    check_named(found.gpus, excluded, "--not-gpus")
-    return replace(found, gpus=choose(found.gpus, only=only, excluded=excluded).gpus)
-
-
-def _emulated(spec: str, directory: Path) -> Machine:
-    shutil.rmtree(directory, ignore_errors=True)
-    emulated = emulation.prepare(directory, spec)
-    install_tools(directory)
-    profile = emulated.profile
-    wired = emulation.profile_topology(profile, len(emulated.uuids))
-    gpus = tuple(
-        Gpu(index, GpuUuid(uuid), profile.model, profile.memory_mib, profile.driver, list(near), list(links), numa)
-        for index, (uuid, near, links, numa) in enumerate(
-            zip(emulated.uuids, wired.cores, wired.links, wired.numa, strict=True)
-        )
-    )
-    return Machine(gpus, emulated.libcuda, emulated.libnvml, spec, seen=gpus)
+        machine = Machine(tuple(answering.gpus), driver.libcuda, driver.libnvml, seen=answering.all_seen)
+    check_named(machine.gpus, only, "--only-gpus")
+    check_named(machine.gpus, excluded, "--not-gpus")
+    return replace(machine, gpus=choose(machine.gpus, only=only, excluded=excluded).gpus)

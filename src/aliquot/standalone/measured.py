@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
-from aliquot.arbiter.records import GpuStatus, Status
+from aliquot.arbiter.records import Status
 from aliquot.model.quantities import MILLI
 from aliquot.standalone.wire import PodFacts
 from aliquot.status import PENDING, Gpu, Share, Standing, Workload
@@ -19,20 +20,20 @@ Kept = Callable[[str, str], tuple[float | None, int]]
 
 def measured_gpus(gpus: Sequence[Gpu], status: Status | None, kept: Kept) -> list[Gpu]:
     """The ledger's GPUs with what the arbiter measures; without a status (it is being restarted) use is not known."""
-    now = {gpu.uuid: gpu for gpu in status.gpus} if status else {}
-    return [_measured(gpu, now.get(gpu.uuid), kept, known=status is not None) for gpu in gpus]
-
-
-def _measured(gpu: Gpu, now: GpuStatus | None, kept: Kept, *, known: bool) -> Gpu:
-    tenants = {tenant.name: tenant for tenant in now.tenants} if now else {}
-    found = with_measures(
-        gpu,
-        busy_milli=round(now.busy * MILLI) if now else 0,
-        holder=(now.holder or "") if now else "",
-        now=tenants.get,
-        kept=lambda tenant: kept(gpu.uuid, tenant),
-    )
-    return msgspec.structs.replace(found, measured=known)
+    measures = {gpu.uuid: gpu for gpu in status.gpus} if status else {}
+    measured = []
+    for gpu in gpus:
+        now = measures.get(gpu.uuid)
+        tenants = {tenant.name: tenant for tenant in now.tenants} if now else {}
+        laid_over = with_measures(
+            gpu,
+            busy_milli=round(now.busy * MILLI) if now else 0,
+            holder=(now.holder or "") if now else "",
+            now=tenants.get,
+            kept=partial(kept, gpu.uuid),
+        )
+        measured.append(msgspec.structs.replace(laid_over, measured=status is not None))
+    return measured
 
 
 def workloads_of(gpus: Sequence[Gpu], pods: Sequence[PodFacts], ages_s: Mapping[str, float]) -> list[Workload]:
@@ -42,21 +43,22 @@ def workloads_of(gpus: Sequence[Gpu], pods: Sequence[PodFacts], ages_s: Mapping[
         for share in gpu.shares:
             owns.setdefault(share.tenant, []).append((gpu, share))
     names = {pod.name for pod in pods}
-    workloads = [_pod(pod, owns.get(pod.name, [])) for pod in pods]
+    workloads = []
+    for pod in pods:
+        standing = Standing("SharePod", pod.state, pod.age_s, pod.restarts, pod.message)
+        workload = placed(pod.name, owns.get(pod.name, []), standing)
+        workloads.append(
+            msgspec.structs.replace(
+                workload,
+                request_milli=pod.request_milli,
+                limit_milli=pod.limit_milli,
+                memory_mib=pod.memory_mib,
+                events=pod.events,
+            )
+        )
     workloads += [
         placed(name, own, Standing("Run", age_s=ages_s.get(name, 0.0)))
         for name, own in owns.items()
         if name not in names
     ]
     return sorted(workloads, key=lambda workload: (workload.state != PENDING, workload.name))
-
-
-def _pod(pod: PodFacts, own: Sequence[tuple[Gpu, Share]]) -> Workload:
-    made = placed(pod.name, own, Standing("SharePod", pod.state, pod.age_s, pod.restarts, pod.message))
-    return msgspec.structs.replace(
-        made,
-        request_milli=pod.request_milli,
-        limit_milli=pod.limit_milli,
-        memory_mib=pod.memory_mib,
-        events=pod.events,
-    )

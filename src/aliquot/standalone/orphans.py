@@ -35,12 +35,15 @@ def end_orphans(
     With `on_gpu` only those that have a GPU open. They have `grace_s` to end by SIGTERM, then SIGKILL comes. A process
     that the kernel does not let go, as one that waits for a disk, is given up after `END_TIMEOUT_S`.
     """
-    belongs = _membership(list(folders), container)
-    if on_gpu:
-        belongs = _on_gpu(belongs)
+    is_theirs = _membership(list(folders), container)
+    majors = driver_majors() if on_gpu else frozenset()
+
+    def belongs(pid: int) -> bool:
+        return is_theirs(pid) and (not on_gpu or has_driver_open(PROC / str(pid), majors) is True)
+
     began_s = time.monotonic()
     asked: set[int] = set()
-    while left := _processes(belongs):
+    while left := [pid for pid in _pids() if pid != os.getpid() and belongs(pid)]:
         passed_s = time.monotonic() - began_s
         if passed_s > grace_s + END_TIMEOUT_S:
             break
@@ -56,27 +59,22 @@ def end_orphans(
 
 def named_processes(folders: Mapping[TenantName, Path]) -> dict[str, list[RunProcess]]:
     """The processes of each tenant, by its folder, in the order of their ids, with their command lines."""
-    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208 (as below)
+    pids = sorted(_pids())
     caches_seen = {pid: _cache_of(pid) for pid in pids}
-    found: dict[str, list[RunProcess]] = {}
+    processes: dict[str, list[RunProcess]] = {}
     for tenant, folder in folders.items():
-        belongs = _membership([folder], None, caches_seen.get)
-        found[tenant] = [RunProcess(pid, _command_of(pid)) for pid in pids if belongs(pid)]
-    return found
+        processes[tenant] = []
+        for pid in filter(_membership([folder], None, caches_seen.get), pids):
+            words: list[bytes] = []
+            with contextlib.suppress(OSError):  # it is gone
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+            command = shlex.join(word.decode(errors="replace") for word in words)
+            processes[tenant].append(RunProcess(pid, command))
+    return processes
 
 
-def _command_of(pid: int) -> str:
-    """The command line, each argument as it would be typed; empty for a process that is gone."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-    except OSError:
-        return ""
-    return shlex.join(word.decode(errors="replace") for word in words)
-
-
-def _processes(belongs: Callable[[int], bool]) -> list[int]:
-    pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208 (for each process there is)
-    return [pid for pid in pids if pid != os.getpid() and belongs(pid)]
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 (for each process there is)
 
 
 def _membership(
@@ -92,20 +90,24 @@ def _membership(
         with contextlib.suppress(OSError):
             status = file.stat()
             marks.add((status.st_dev, status.st_ino))
-    bare = [folder for folder in folders if _without_namespace(folder)] if container is None else []
-    words = [os.fsencode(folder / "lib") + end for folder in bare for end in (b":", b"\0", b"/")]
-    return lambda pid: (bool(marks) and cache(pid) in marks) or (bool(words) and _was_given(pid, words))
+    words: list[bytes] = []  # of the environment that a program without a namespace was given
+    for folder in folders if container is None else ():
+        with contextlib.suppress(OSError):
+            if (folder / "injection").read_text().startswith(("library-path", "preload")):
+                words += [os.fsencode(folder / "lib") + end for end in (b":", b"\0", b"/")]
 
+    def belongs(pid: int) -> bool:
+        if marks and cache(pid) in marks:
+            return True
+        if not words:
+            return False
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+        return any(word in environment for word in words)
 
-def _on_gpu(belongs: Callable[[int], bool]) -> Callable[[int], bool]:
-    majors = driver_majors()
-    return lambda pid: belongs(pid) and has_driver_open(PROC / str(pid), majors) is True
-
-
-def _without_namespace(folder: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return (folder / "injection").read_text().startswith(("library-path", "preload"))
-    return False
+    return belongs
 
 
 def _cache_of(pid: int) -> tuple[int, int]:
@@ -115,14 +117,6 @@ def _cache_of(pid: int) -> tuple[int, int]:
     except OSError:
         return (0, 0)
     return (status.st_dev, status.st_ino)
-
-
-def _was_given(pid: int, words: list[bytes]) -> bool:
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return any(word in environment for word in words)
 
 
 def _signal(pid: int, number: int, belongs: Callable[[int], bool]) -> None:

@@ -1,13 +1,20 @@
-"""The directories of an engine: one for run time, one for state that lasts longer."""
+"""The directories of an engine: one for run time, with the lock of the engine that uses it, one for lasting state."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import socket
+import time
 from pathlib import Path
 from typing import Final
 
+from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 
+_POLL_S: Final = 0.05
+log = Logger("standalone")
 SOCKET_PATH_BYTES: Final = 107  # sun_path, less its NUL
 _LONGEST_NAME: Final = "tenants/99999/socket"
 HISTORY_FILES: Final = ("history.db", "history-emulated.db")
@@ -57,6 +64,12 @@ class RuntimeDir:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.engine_socket = root / "engine.sock"
+        self.emulated = root / "emulated"  # the emulated machine
+        self.tenants = root / "tenants"  # a folder each
+        self.sharepods = root / "sharepods.json"  # names of those that have not ended; outlives a killed engine
+        self.logs = root / "logs"  # the output of pods; survives the engine, but not a reboot
+        self.engine_log = root / "engine.log"  # of an engine without a terminal
 
     def create(self) -> None:
         """Make the directory, for this user alone.
@@ -83,32 +96,54 @@ class RuntimeDir:
             if folder.exists() and not folder.is_dir():
                 raise RuntimeDirError(f"{folder} is not a folder; remove it, or set ALIQUOT_RUNTIME_DIR")
 
-    @property
-    def engine_socket(self) -> Path:
-        """Where the engine answers."""
-        return self.root / "engine.sock"
 
-    @property
-    def emulated(self) -> Path:
-        """The emulated machine."""
-        return self.root / "emulated"
+class EngineLock:
+    """At most one engine per runtime directory, by a lock that the kernel drops when the engine dies.
 
-    @property
-    def tenants(self) -> Path:
-        """One folder per tenant."""
-        return self.root / "tenants"
+    A context manager that yields itself, or None when another engine is up and answers. The lock is on the directory
+    itself, which systemd-tmpfiles does not clean while it is locked: an engine in /tmp may run for longer than files
+    there are kept.
+    """
 
-    @property
-    def sharepods(self) -> Path:
-        """The names of SharePods that have not ended; outlives an engine that is killed."""
-        return self.root / "sharepods.json"
+    def __init__(self, runtime: RuntimeDir, *, wait_s: float) -> None:
+        self._runtime = runtime
+        self._wait_s = wait_s
+        self._descriptor = -1
+        self._lost = False
 
-    @property
-    def logs(self) -> Path:
-        """The output of pods; survives the engine, but not a reboot."""
-        return self.root / "logs"
+    def __enter__(self) -> EngineLock | None:
+        self._runtime.create()
+        self._descriptor = os.open(self._runtime.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        until_s = time.monotonic() + self._wait_s
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return self
+            except BlockingIOError:
+                # Held and answering: up. Held and silent: starting or ending, so wait for which it is.
+                with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                    probe.connect(str(self._runtime.engine_socket))
+                    return None
+                if time.monotonic() > until_s:
+                    return None
+                time.sleep(_POLL_S)
 
-    @property
-    def engine_log(self) -> Path:
-        """The log of an engine without a terminal."""
-        return self.root / "engine.log"
+    def watch_directory(self) -> bool:
+        """Whether the directory is still there; the first time that it is not, the log says so.
+
+        Without it no caller reaches the engine, which goes on for the programs that run, and ends with the last.
+        """
+        try:
+            there = os.path.samestat(self._runtime.root.stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            there = False
+        if not there and not self._lost:
+            self._lost = True
+            log.warning(
+                "%s was removed: no command reaches this engine (pid %d), which ends with its last program; end it "
+                "with them: kill %d", self._runtime.root, os.getpid(), os.getpid(),
+            )  # fmt: skip
+        return there
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)

@@ -5,7 +5,6 @@ One SharePod is one tenant: its containers share one grant, as the processes of 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ import msgspec
 
 from aliquot.arbiter.records import Status
 from aliquot.driver.gpu import Gpu
+from aliquot.kube.manifest import read_sharepods
 from aliquot.lib.log import Logger
 from aliquot.lib.misspelt import hint
 from aliquot.model.ages import format_age
@@ -24,7 +24,6 @@ from aliquot.model.quantities import format_mib
 from aliquot.model.requests import GpuRequest
 from aliquot.model.sharepod import SharePodManifest
 from aliquot.standalone.container import ContainerRun
-from aliquot.standalone.documents import read_documents
 from aliquot.standalone.engine import Engine, EngineTenant
 from aliquot.standalone.logs import ALL, ContainerLog
 from aliquot.standalone.roster import Roster
@@ -132,12 +131,24 @@ class Pods:
             UserError: A document is wrong, asks for what this machine never has, or changes a SharePod that runs
                 without `restart`; nothing was changed then.
         """
-        specs = read_documents(text)
+        specs = read_sharepods(text)
         with self._applying:
             for spec in specs:
-                self._check_possible(spec)
-            if not restart:
-                self._check_nothing_lost(specs)
+                try:
+                    self._engine.check_possible(spec.request)
+                except AliquotError as error:
+                    raise UserError(f'sharepod "{spec.metadata.name}": {error}') from None
+            lost = []
+            with self._lock:
+                for spec in specs if not restart else ():
+                    pod = self._pods.get(spec.full_name)
+                    if pod is not None and pod.spec != spec and pod.phase == "Running":
+                        lost.append(pod.at_stake(spec))
+            if lost:
+                raise UserError(
+                    f"{'; '.join(lost)}. Nothing was changed; to end what runs and start it anew: "
+                    "aliquot apply --restart"
+                )
             return [self._apply_one(spec) for spec in specs]
 
     def delete(self, name: str) -> str:
@@ -165,7 +176,39 @@ class Pods:
             pods = [self._find(name)] if name else list(self._pods.values())
             if name:
                 pods[0].note_refusals(self._engine.measure(), self._engine.gpus)
-            return [self._describe(pod) for pod in pods]
+            facts = []
+            for pod in pods:
+                request = pod.spec.request
+                slices = pod.tenant.plan.slices if pod.tenant else ()
+                containers = [
+                    ContainerFacts(
+                        run.spec.name, run.state, run.reason, run.pid, run.exit_status, run.restarts,
+                        [*run.spec.command, *run.spec.args],
+                    )
+                    for run in pod.containers
+                ]  # fmt: skip
+                described = PodFacts(
+                    name=pod.spec.full_name,
+                    phase=pod.phase,
+                    reason=pod.reason,
+                    gpus=self._indices(pod.tenant) if pod.tenant else [],
+                    gpu_uuids=[piece.gpu for piece in slices],
+                    request_milli=request.request_milli,
+                    limit_milli=request.ceiling_milli,
+                    memory_mib=sum(piece.memory_mib for piece in slices),
+                    requested_memory=str(request.memory or ""),
+                    enforce=request.enforced(),
+                    wake_us=request.wake_us,
+                    restarts=sum(container.restarts for container in pod.containers),
+                    age_s=round(time.monotonic() - pod.created_s, 1),
+                    message=pod.message,
+                    containers=containers,
+                    events=pod.events,
+                    labels=pod.spec.metadata.labels,
+                    manifest=pod.spec,
+                )
+                facts.append(described)
+            return facts
 
     @property
     def lost(self) -> dict[str, str]:
@@ -259,23 +302,6 @@ class Pods:
         ignored = f" (no effect on one machine: {', '.join(spec.ignored)})" if spec.ignored else ""
         return f"sharepod/{name} {'created' if old is None else 'configured'}{waits}{ignored}"
 
-    def _check_nothing_lost(self, specs: list[SharePodManifest]) -> None:
-        """Refuse to end running programs without an explicit request."""
-        with self._lock:
-            known = ((spec, self._pods.get(spec.full_name)) for spec in specs)
-            lost = [pod.at_stake(spec) for spec, pod in known if pod and pod.spec != spec and pod.phase == "Running"]
-        if lost:
-            raise UserError(
-                f"{'; '.join(lost)}. Nothing was changed; to end what runs and start it anew: aliquot apply --restart"
-            )
-
-    def _check_possible(self, spec: SharePodManifest) -> None:
-        """Refuse what could not even run on this machine if it were empty."""
-        try:
-            self._engine.check_possible(spec.request)
-        except AliquotError as error:
-            raise UserError(f'sharepod "{spec.metadata.name}": {error}') from None
-
     def _place(self, pod: SharePodRun) -> None:
         name = TenantName(pod.spec.full_name)
         try:
@@ -287,8 +313,22 @@ class Pods:
             log.exception("sharepod %s cannot be placed", name)
             self._waits(pod, f"internal error, {type(error).__name__}: {error}")
             return
+        template = pod.spec.spec.template.spec
+        folder = self._engine.runtime.logs / pod.spec.metadata.namespace / pod.spec.metadata.name
         try:
-            pod.containers = self._containers(pod, pod.tenant)
+            pod.containers = [
+                ContainerRun(
+                    container,
+                    template,
+                    pod.tenant,
+                    ContainerLog(folder / f"{container.name}.log"),
+                    note=pod.note,
+                    on_ended=lambda: pod.note_refusals(self._engine.measure(), self._engine.gpus),
+                    on_done=lambda: self._container_done(pod),
+                    injection=self._engine.injection,
+                )
+                for container in template.containers
+            ]
         except OSError as error:
             self._engine.release(pod.tenant)
             pod.tenant = None
@@ -298,24 +338,6 @@ class Pods:
         pod.note(f"placed on GPU {', '.join(map(str, self._indices(pod.tenant)))}")
         for run in pod.containers:
             run.start()
-
-    def _containers(self, pod: SharePodRun, tenant: EngineTenant) -> list[ContainerRun]:
-        folder = self._engine.runtime.logs / pod.spec.metadata.namespace / pod.spec.metadata.name
-        return [
-            ContainerRun(
-                container,
-                tenant,
-                ContainerLog(folder / f"{container.name}.log"),
-                policy=pod.spec.spec.template.spec.restart_policy,
-                grace_s=pod.spec.spec.template.spec.termination_grace_period_seconds,
-                base_env=dict(os.environ),
-                note=pod.note,
-                on_ended=lambda: pod.note_refusals(self._engine.measure(), self._engine.gpus),
-                on_done=lambda: self._container_done(pod),
-                injection=self._engine.injection,
-            )
-            for container in pod.spec.spec.template.spec.containers
-        ]
 
     @staticmethod
     def _waits(pod: SharePodRun, reason: str) -> None:
@@ -365,32 +387,3 @@ class Pods:
     def _indices(self, tenant: EngineTenant) -> list[int]:
         index = {gpu.uuid: gpu.index for gpu in self._engine.gpus}
         return [index[piece.gpu] for piece in tenant.plan.slices]
-
-    def _describe(self, pod: SharePodRun) -> PodFacts:
-        request = pod.spec.request
-        slices = pod.tenant.plan.slices if pod.tenant else ()
-        return PodFacts(
-            name=pod.spec.full_name,
-            phase=pod.phase,
-            reason=pod.reason,
-            gpus=self._indices(pod.tenant) if pod.tenant else [],
-            gpu_uuids=[piece.gpu for piece in slices],
-            request_milli=request.request_milli,
-            limit_milli=request.ceiling_milli,
-            memory_mib=sum(piece.memory_mib for piece in slices),
-            requested_memory=str(request.memory or ""),
-            enforce=request.enforced(),
-            wake_us=request.wake_us,
-            restarts=sum(container.restarts for container in pod.containers),
-            age_s=round(time.monotonic() - pod.created_s, 1),
-            message=pod.message,
-            containers=[self._describe_container(run) for run in pod.containers],
-            events=pod.events,
-            labels=pod.spec.metadata.labels,
-            manifest=pod.spec,
-        )
-
-    @staticmethod
-    def _describe_container(run: ContainerRun) -> ContainerFacts:
-        command = [*run.spec.command, *run.spec.args]
-        return ContainerFacts(run.spec.name, run.state, run.reason, run.pid, run.exit_status, run.restarts, command)

@@ -1,17 +1,46 @@
-"""One started program of a tenant."""
+"""One started program of a tenant, and the driver's tools that it finds.
+
+On emulated GPUs these come last on its PATH, where the machine has none of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import shlex
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from aliquot import driver
 from aliquot.driver.injection import Mode, TenantFolder, launch
 from aliquot.model.ids import TenantName
 
 END_TIMEOUT_S: Final = 5.0
+NVIDIA_SMI: Final = "nvidia-smi"
+
+
+def install_tools(machine: Path) -> None:
+    """Put the tools into the folder of an emulated machine."""
+    folder = machine / "bin"
+    folder.mkdir(mode=0o755, exist_ok=True)
+    command = folder / NVIDIA_SMI
+    program = Path(driver.__file__).with_name("nvidia_smi.py")
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I {shlex.quote(str(program))} "$@"\n')
+    command.chmod(0o755)
+
+
+def with_tools(env: Mapping[str, str], libcuda: Path) -> dict[str, str]:
+    """The environment of a program on the machine of this driver: an emulated one's tools come last on its PATH.
+
+    A real nvidia-smi is never hidden: where PATH has one, nothing is added.
+    """
+    tools, path = libcuda.parent / "bin", env.get("PATH", "")
+    if not (tools / NVIDIA_SMI).exists() or not path or shutil.which(NVIDIA_SMI, path=path):
+        return dict(env)
+    return dict(env) | {"PATH": f"{path}:{tools}"}
 
 
 def start_program(

@@ -28,7 +28,15 @@ class Roster:
     def __init__(self, path: Path | None = None, *, now_s: Callable[[], float] = time.time) -> None:
         self._path = path
         self._repeats = Repeats()
-        self._written = self._read()
+        self._written: dict[str, str] = {}
+        if path is not None:
+            try:
+                self._written = msgspec.json.decode(read_plain(path), type=dict[str, str])
+            except FileNotFoundError:
+                pass
+            except (OSError, msgspec.MsgspecError, RecursionError) as error:
+                why = in_words(error) if isinstance(error, OSError) else str(error)
+                log.warning("%s cannot be read (%s); what a killed engine had is not known", path, why)
         begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(now_s()))
         self.lost = {
             name: f"{phase}, killed before {begun}" if phase in NOT_ENDED else phase
@@ -52,18 +60,6 @@ class Roster:
         """Forget all: an orderly end follows, in which nothing is lost."""
         self.lost = {}
         self._write({})
-
-    def _read(self) -> dict[str, str]:
-        if self._path is None:
-            return {}
-        try:
-            return msgspec.json.decode(read_plain(self._path), type=dict[str, str])
-        except FileNotFoundError:
-            return {}
-        except (OSError, msgspec.MsgspecError, RecursionError) as error:
-            why = in_words(error) if isinstance(error, OSError) else str(error)
-            log.warning("%s cannot be read (%s); what a killed engine had is not known", self._path, why)
-            return {}
 
     def _write(self, phases: dict[str, str]) -> None:
         if self._path is None or phases == self._written:

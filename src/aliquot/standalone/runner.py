@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, launch
-from aliquot.standalone.broadcast import Broadcasts
-from aliquot.standalone.tools import with_tools
+from aliquot.standalone.program import with_tools
 from aliquot.standalone.wire import RunLease
 
 # Signals by which a terminal or a supervisor ends, reloads or queries a program.
@@ -36,6 +36,65 @@ FORWARDED: Final = tuple(
 TIMED_OUT: Final = 124
 TIMEOUT_GRACE_S: Final = 10.0
 ENGINE_GONE_GRACE_S: Final = 2.0
+REACHES_ALL_S: Final = 0.02
+"""The longest that a service manager takes to send a signal to all processes, one after another."""
+ANSWERS_S: Final = 0.2
+
+
+class Broadcasts:
+    """Finds out whether a signal was sent to a whole process group or service, or to this process alone.
+
+    A program that forwards signals to a command in its own group must know: Jupyter interrupts the group, systemd ends
+    each process of a service, and a command that receives the forwarded signal too is interrupted twice. The kernel
+    does not report it. So a helper process runs beside the command and leaves its signals pending: a signal that
+    reached the helper has reached the command as well.
+
+    It watches signals that the calling thread has blocked. Create it before starting any thread.
+    """
+
+    def __init__(self, signals: Collection[signal.Signals]) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: no further process can be started.
+        """
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.settimeout(ANSWERS_S)
+        self._came: set[int] = set()
+        self._pid = os.fork()
+        if self._pid == 0:
+            # The helper: answer with the numbers of the signals that have come, until the other end is closed.
+            self._ours.close()
+            try:
+                while theirs.recv(1):
+                    came = [0]
+                    while (info := signal.sigtimedwait(signals, 0)) is not None:
+                        came.append(info.si_signo)
+                    theirs.send(bytes(came))
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def __enter__(self) -> Self:
+        """Return the watcher itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self._ours.close()
+        os.waitpid(self._pid, 0)
+
+    def reached_all(self, number: int) -> bool:
+        """Whether the helper process was sent this signal too; False if it does not answer."""
+        time.sleep(REACHES_ALL_S)
+        try:
+            self._ours.send(b"?")
+            self._came.update(self._ours.recv(signal.NSIG))
+        except OSError:
+            return False
+        reached = number in self._came
+        self._came.discard(number)
+        return reached
 
 
 def original_environment() -> dict[str, str]:
@@ -86,9 +145,31 @@ def run_command(
             # Descriptors that were passed to us on purpose are meant for the command.
             process = subprocess.Popen(ready.argv, env=ready.env, close_fds=False)
             threading.Thread(target=_end_with_engine, args=(process, engine_gone), daemon=True).start()
-            status = _attend(process, broadcasts, timeout_s)
+            ending: signal.Signals | None = None
+            until_s = None if timeout_s is None else time.monotonic() + timeout_s
+            while (status := process.poll()) is None:
+                awaited = [*FORWARDED, signal.SIGCHLD]
+                came: signal.struct_siginfo | None
+                if until_s is None:
+                    came = signal.sigwaitinfo(awaited)
+                else:
+                    came = signal.sigtimedwait(awaited, max(0.0, until_s - time.monotonic()))
+                if came is None:
+                    ending = signal.SIGKILL if ending else signal.SIGTERM
+                    until_s = time.monotonic() + TIMEOUT_GRACE_S
+                    sys.stderr.write(f"aliquot: the command has run for its --timeout and was sent {ending.name}\n")
+                    sys.stderr.flush()
+                    process.send_signal(ending)
+                # A terminal's Ctrl-C reaches the whole group, so the command has it; one sent to us alone has not.
+                elif (
+                    came.si_signo != signal.SIGCHLD and not broadcasts.reached_all(came.si_signo) and came.si_code <= 0
+                ):
+                    with contextlib.suppress(ProcessLookupError):
+                        process.send_signal(came.si_signo)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if ending:
+        return TIMED_OUT
     return 128 - status if status < 0 else status
 
 
@@ -103,34 +184,3 @@ def _end_with_engine(process: subprocess.Popen[bytes], engine_gone: Callable[[],
             process.wait(ENGINE_GONE_GRACE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-def _attend(process: subprocess.Popen[bytes], broadcasts: Broadcasts, timeout_s: float | None) -> int:
-    """Pass signals on until the command ends; negative: the signal that ended it."""
-    waited = [*FORWARDED, signal.SIGCHLD]
-    until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    ending: signal.Signals | None = None
-    while True:
-        status = process.poll()
-        if status is not None:
-            return TIMED_OUT if ending else status
-        came = _next_signal(waited, until_s)
-        if came is None:
-            ending = signal.SIGKILL if ending else signal.SIGTERM
-            until_s = time.monotonic() + TIMEOUT_GRACE_S
-            sys.stderr.write(f"aliquot: the command has run for its --timeout and was sent {ending.name}\n")
-            sys.stderr.flush()
-            process.send_signal(ending)
-        elif came.si_signo == signal.SIGCHLD:
-            continue
-        # A terminal's Ctrl-C reaches the whole group, so the command has it already; one sent to us alone has not.
-        elif not broadcasts.reached_all(came.si_signo) and came.si_code <= 0:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(came.si_signo)
-
-
-def _next_signal(waited: Sequence[int], until_s: float | None) -> signal.struct_siginfo | None:
-    """The next of these signals; None when it is later than that."""
-    if until_s is None:
-        return signal.sigwaitinfo(waited)
-    return signal.sigtimedwait(waited, max(0.0, until_s - time.monotonic()))

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -17,53 +18,117 @@ import msgspec
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import GpuUuid, TenantName, tenant_name
+from aliquot.model.requests import GpuRequest
+from aliquot.placement.machine import NoRoom
+from aliquot.standalone import wire
 from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, EngineTenant
 from aliquot.standalone.explaining import explanations, gpu_facts, promised_gpus
 from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
-from aliquot.standalone.queueing import RunQueue
-from aliquot.standalone.wire import (
-    COMMAND_ENDED,
-    AnyAnswer,
-    AnyCall,
-    ApplyCall,
-    DeleteCall,
-    EndCall,
-    EngineFacts,
-    EngineRefusal,
-    ExecCall,
-    ExplainCall,
-    GpuList,
-    GpusCall,
-    HoursCall,
-    HourSums,
-    InfoCall,
-    LeaseCall,
-    LeaseWait,
-    LeftBehind,
-    Lines,
-    LogsCall,
-    PodList,
-    PodsCall,
-    PromisedCall,
-    PromisedGpus,
-    RunLease,
-    RunningCall,
-    RunningFacts,
-    TenantFacts,
-    TenantList,
-    TenantsCall,
-    TenantSlice,
-    decode_call,
-    encode_answer,
-)  # fmt: skip
 from aliquot.status import Hours
 
 LINE_BYTES: Final = 4 << 20
 OUT_OF_DESCRIPTORS_S: Final = 0.1
-
-
+TRY_EVERY_S: Final = 0.2
 _LOG: Final = Logger("engine")
+
+
+@dataclass
+class _Waiting:
+    """A run in the queue: why it waits, its tenant once there is room, or the error for which there never is."""
+
+    name: TenantName
+    request: GpuRequest
+    cpu_bind: int
+    reason: str = ""
+    tenant: EngineTenant | None = None
+    error: Exception | None = None
+    came_s: float = field(default_factory=time.monotonic)
+
+
+class RunQueue:
+    """Runs that wait for room instead of being refused: placed in the order in which they came, SharePods before them.
+
+    Each has a thread of its own; the thread that checks first serves all of them.
+    """
+
+    def __init__(self, engine: Engine, pods: Pods) -> None:
+        self._engine = engine
+        self._pods = pods
+        self._lock = threading.Lock()
+        self._queue: list[_Waiting] = []
+        self._next_s = 0.0
+
+    def admit(
+        self,
+        name: TenantName,
+        request: GpuRequest,
+        *,
+        cpu_bind: int,
+        gone: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> EngineTenant | None:
+        """Make a run a tenant as soon as there is room; None if its caller has `gone` before.
+
+        `say` gets the reason whenever another one keeps it waiting.
+
+        Raises:
+            AliquotError: as `Engine.admit`, but for NoRoom.
+        """
+        waiting = _Waiting(name, request, cpu_bind)
+        with self._lock:
+            self._queue.append(waiting)
+            self._next_s = 0.0
+        said, taken = "", False
+        try:
+            while not gone():
+                with self._lock:
+                    self._serve()
+                if waiting.error is not None:
+                    raise waiting.error
+                if waiting.tenant is not None:
+                    taken = True
+                    return waiting.tenant
+                if said != waiting.reason:
+                    said = waiting.reason
+                    say(said)
+                time.sleep(TRY_EVERY_S)
+            return None
+        finally:
+            with self._lock:
+                if waiting in self._queue:
+                    self._queue.remove(waiting)
+            if waiting.tenant is not None and not taken:
+                self._engine.release(waiting.tenant)
+
+    def waiting(self) -> list[wire.QueuedRun]:
+        """The runs that wait, in order."""
+        now_s = time.monotonic()
+        with self._lock:
+            return [
+                wire.QueuedRun(
+                    each.name, each.request.request_milli, each.request.ceiling_milli, each.reason,
+                    round(now_s - each.came_s, 1),
+                )
+                for each in self._queue
+            ]  # fmt: skip
+
+    def _serve(self) -> None:
+        if time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + TRY_EVERY_S
+        self._pods.place_waiting()
+        for each in list(self._queue):
+            try:
+                each.tenant = self._engine.admit(
+                    each.name, each.request, cpu_bind=each.cpu_bind, again=bool(each.reason)
+                )
+            except NoRoom as error:
+                each.reason = str(error)
+                continue
+            except Exception as error:
+                each.error = error
+            self._queue.remove(each)
 
 
 class EngineServer:
@@ -131,78 +196,99 @@ class EngineServer:
             if not line:
                 return
             try:
-                call = decode_call(line)
-                if isinstance(call, LeaseCall):
+                call = wire.decode_call(line)
+                if isinstance(call, wire.LeaseCall):
                     self._hold(connection, call)
                     return
-                if isinstance(call, ExecCall):
-                    _send(connection, self._place(call))
+                if isinstance(call, wire.ExecCall):
+                    tenant = self._engine.tenants.get(TenantName(call.run))
+                    if tenant is not None and self._pods.request_of(call.name) is None:
+                        _send(connection, tenant.lease())
+                    else:
+                        _send(connection, self._pods.place_of(call.name, call.container))
                     _wait_for_end(connection)  # the caller hangs up, or finds that the engine has
                     return
                 for answer in self._answers(call, connection):
                     _send(connection, answer)
             except (msgspec.MsgspecError, RecursionError) as error:
-                _send(connection, EngineRefusal(f"the call is not understood: {error}"))
+                _send(connection, wire.EngineRefusal(f"the call is not understood: {error}"))
             except AliquotError as error:
-                _send(connection, EngineRefusal(str(error), error.exit_code))
+                _send(connection, wire.EngineRefusal(str(error), error.exit_code))
             except OSError as error:  # a file that cannot be written; a caller who hung up does not read this either
-                _send(connection, EngineRefusal(in_words(error)))
+                _send(connection, wire.EngineRefusal(in_words(error)))
             except Exception as error:
                 _LOG.exception("a defect ended a call", of=line[:200].decode(errors="replace"))
-                _send(connection, EngineRefusal(f"a defect of the engine, see its log: {error!r}"))
+                _send(connection, wire.EngineRefusal(f"a defect of the engine, see its log: {error!r}"))
 
-    def _answers(self, call: AnyCall, connection: socket.socket) -> Iterator[AnyAnswer]:
+    def _answers(self, call: wire.AnyCall, connection: socket.socket) -> Iterator[wire.AnyAnswer]:
+        engine = self._engine
         match call:
-            case InfoCall():
-                yield self._facts()
-            case ApplyCall():
-                yield Lines(self._pods.apply(call.text, restart=call.restart))
-            case PodsCall():
-                yield PodList(self._pods.facts(call.name), self._pods.lost)
-            case GpusCall():
-                yield GpuList(self._engine.look(lambda ledger: gpu_facts(ledger, self._engine.gpus)))
-            case PromisedCall():
-                yield PromisedGpus(promised_gpus(self._engine))
-            case ExplainCall():
-                yield explanations(self._engine, self._pods, call)
-            case TenantsCall():
-                index = {gpu.uuid: gpu.index for gpu in self._engine.gpus}
-                yield TenantList([tenant_facts(tenant, index) for tenant in self._engine.tenants.values()])
-            case RunningCall():
-                folders = {name: tenant.folder.directory for name, tenant in self._engine.tenants.items()}
-                yield RunningFacts(named_processes(folders), self._queue.waiting())
-            case HoursCall():
-                yield HourSums(self._hours(call.since))
-            case EndCall():
-                yield Lines([self._end(call.name)])
-            case DeleteCall():
-                yield Lines([self._pods.delete(call.name)])
-            case LogsCall():
+            case wire.InfoCall():
+                yield wire.EngineFacts(
+                    os.getpid(), str(engine.runtime.root), engine.machine.spec, engine.arbiter_pid, engine.gpus,
+                    len(engine.tenants), engine.ledger.policy, str(self._history or ""),
+                )  # fmt: skip
+            case wire.ApplyCall():
+                yield wire.Lines(self._pods.apply(call.text, restart=call.restart))
+            case wire.PodsCall():
+                yield wire.PodList(self._pods.facts(call.name), self._pods.lost)
+            case wire.GpusCall():
+                yield wire.GpuList(engine.look(lambda ledger: gpu_facts(ledger, engine.gpus)))
+            case wire.PromisedCall():
+                yield wire.PromisedGpus(promised_gpus(engine))
+            case wire.ExplainCall():
+                yield explanations(engine, self._pods, call)
+            case wire.TenantsCall():
+                index = {gpu.uuid: gpu.index for gpu in engine.gpus}
+                yield wire.TenantList([tenant_facts(tenant, index) for tenant in engine.tenants.values()])
+            case wire.RunningCall():
+                folders = {name: tenant.folder.directory for name, tenant in engine.tenants.items()}
+                yield wire.RunningFacts(named_processes(folders), self._queue.waiting())
+            case wire.HoursCall():
+                if self.hours is None:
+                    raise AliquotError(
+                        "this engine records no GPU-hours, as it serves no dashboard; start one with: aliquot up"
+                    )
+                yield wire.HourSums(self.hours(call.since))
+            case wire.EndCall():
+                tenant = engine.tenants.get(TenantName(call.name))
+                if tenant is None or self._pods.request_of(call.name) is not None:
+                    yield wire.Lines([self._pods.delete(call.name)])
+                else:
+                    end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S)
+                    yield wire.Lines([f"run/{call.name} ended"])
+            case wire.DeleteCall():
+                yield wire.Lines([self._pods.delete(call.name)])
+            case wire.LogsCall():
                 for lines in self._pods.logs(call.name, call.container, follow=call.follow, cut=call.cut):
                     if not lines and _hung_up(connection):
                         return
-                    yield Lines(lines)
-            case LeaseCall() | ExecCall():
+                    yield wire.Lines(lines)
+            case wire.LeaseCall() | wire.ExecCall():
                 raise AssertionError("these keep their connection")
 
-    def _facts(self) -> EngineFacts:
-        engine = self._engine
-        return EngineFacts(
-            os.getpid(), str(engine.runtime.root), engine.machine.spec, engine.arbiter_pid, engine.gpus,
-            len(engine.tenants), engine.ledger.policy, str(self._history or ""),
-        )  # fmt: skip
-
-    def _hold(self, connection: socket.socket, call: LeaseCall) -> None:
+    def _hold(self, connection: socket.socket, call: wire.LeaseCall) -> None:
         """Make the caller a tenant until it closes its connection."""
         with self._lock:
             if self._closed:
                 return  # closing without a reply makes the caller look for another engine
             self._leases += 1
         try:
-            name = tenant_name(call.name)
-            tenant = self._admit(name, connection, call)
-            if tenant is None:
-                return
+            name, request = tenant_name(call.name), call.request
+            if request.memory is not None:
+                self._engine.check_possible(request)
+            if call.wait:
+                tenant = self._queue.admit(
+                    name,
+                    request,
+                    cpu_bind=call.cpu_bind,
+                    gone=lambda: self._closed or _hung_up(connection),
+                    say=lambda reason: _send(connection, wire.LeaseWait(reason)),
+                )
+                if tenant is None:  # the caller has hung up
+                    return
+            else:
+                tenant = self._engine.admit(name, request, cpu_bind=call.cpu_bind)
             ended, found = False, list[int]()
             try:
                 _send(connection, tenant.lease())
@@ -214,7 +300,7 @@ class EngineServer:
                     found = end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S, on_gpu=True)
                 self._engine.release(tenant, grace_s=ORPHAN_GRACE_S, keep=ended)
             if ended:
-                _send(connection, LeftBehind(len(found)))
+                _send(connection, wire.LeftBehind(len(found)))
         finally:
             with self._lock:
                 self._leases -= 1
@@ -222,55 +308,18 @@ class EngineServer:
             if idle:
                 self._on_idle()
 
-    def _admit(self, name: TenantName, connection: socket.socket, call: LeaseCall) -> EngineTenant | None:
-        """The caller as a tenant; None if it closed its connection while it waited for room."""
-        request = call.request
-        if request.memory is not None:
-            self._engine.check_possible(request)
-        if not call.wait:
-            return self._engine.admit(name, request, cpu_bind=call.cpu_bind)
-        return self._queue.admit(
-            name,
-            request,
-            cpu_bind=call.cpu_bind,
-            gone=lambda: self._closed or _hung_up(connection),
-            say=lambda reason: _send(connection, LeaseWait(reason)),
-        )
 
-    def _hours(self, since: str) -> Hours:
-        if self.hours is None:
-            raise AliquotError(
-                "this engine records no GPU-hours, as it serves no dashboard; start one with: aliquot up"
-            )
-        return self.hours(since)
-
-    def _end(self, name: str) -> str:
-        """End a SharePod or a run by the name that `top` shows."""
-        tenant = self._engine.tenants.get(TenantName(name))
-        if tenant is None or self._pods.request_of(name) is not None:
-            return self._pods.delete(name)
-        end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S)
-        return f"run/{name} ended"
-
-    def _place(self, call: ExecCall) -> RunLease:
-        """The place of a SharePod's container, or of a run."""
-        tenant = self._engine.tenants.get(TenantName(call.run))
-        if tenant is not None and self._pods.request_of(call.name) is None:
-            return tenant.lease()
-        return self._pods.place_of(call.name, call.container)
-
-
-def tenant_facts(tenant: EngineTenant, index: Mapping[GpuUuid, int]) -> TenantFacts:
+def tenant_facts(tenant: EngineTenant, index: Mapping[GpuUuid, int]) -> wire.TenantFacts:
     """A tenant as `get tenants` shows it; `index` has the number of each GPU by its UUID."""
     slices = tenant.plan.slices
-    return TenantFacts(
+    return wire.TenantFacts(
         tenant.name, tenant.folder.injection(), tenant.enforce, [index[piece.gpu] for piece in slices],
-        [TenantSlice(piece.gpu, piece.request_milli, piece.limit_milli, piece.memory_mib) for piece in slices],
+        [wire.TenantSlice(piece.gpu, piece.request_milli, piece.limit_milli, piece.memory_mib) for piece in slices],
     )  # fmt: skip
 
 
-def _send(connection: socket.socket, answer: AnyAnswer) -> None:
-    connection.sendall(encode_answer(answer))
+def _send(connection: socket.socket, answer: wire.AnyAnswer) -> None:
+    connection.sendall(wire.encode_answer(answer))
 
 
 def _wait_for_end(connection: socket.socket) -> bool:
@@ -279,7 +328,7 @@ def _wait_for_end(connection: socket.socket) -> bool:
     with contextlib.suppress(OSError):
         while data := connection.recv(4096):
             said = data
-    return said.endswith(COMMAND_ENDED)
+    return said.endswith(wire.COMMAND_ENDED)
 
 
 def _hung_up(connection: socket.socket) -> bool:

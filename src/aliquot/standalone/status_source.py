@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
-from aliquot.arbiter.records import Status, turns_of
+from aliquot.arbiter.records import turns_of
 from aliquot.driver.discovery import gpu_topology
 from aliquot.driver.sensors import SensorReader
 from aliquot.driver.wiring import topology_of_gpus
@@ -129,12 +129,22 @@ class EngineSource(SnapshotSource):
     def look(self) -> None:
         """Gather everything now."""
         self._looked_s = time.monotonic()
-        status = self._status()
+        status = None
+        with contextlib.suppress(ArbiterError, OSError):  # between two arbiters
+            status = self._arbiter.status()
         promised = promised_gpus(self._engine)
         pods = self._pods.facts()
         with self._lock:
             if status is not None:
-                self._take_status(status)
+                if status.window_ms != round(self._promises.window_s * 1000):
+                    self.window_s = status.window_ms / 1000
+                    self._promises = PromiseHistory(self.window_s)
+                present = set()
+                for gpu in status.gpus:
+                    for tenant in gpu.tenants:
+                        self._promises.add(gpu.uuid, tenant, status.now_ns)
+                        present.add((gpu.uuid, tenant.name))
+                self._promises.forget_all_but(present)
             gpus = measured_gpus(promised, status, self._promises.kept_percent)
             if sensed := self._sensors.now:
                 gpus = [msgspec.structs.replace(gpu, sensors=sensed.get(gpu.uuid)) for gpu in gpus]
@@ -190,23 +200,6 @@ class EngineSource(SnapshotSource):
                     with self._lock:
                         self._events.take_arbiter(boot_id, [event], time.time() - time.monotonic())
             self._stopping.wait(RECONNECT_S)
-
-    def _status(self) -> Status | None:
-        try:
-            return self._arbiter.status()
-        except (ArbiterError, OSError):
-            return None  # between two arbiters
-
-    def _take_status(self, status: Status) -> None:
-        if status.window_ms != round(self._promises.window_s * 1000):
-            self.window_s = status.window_ms / 1000
-            self._promises = PromiseHistory(self.window_s)
-        present = set()
-        for gpu in status.gpus:
-            for tenant in gpu.tenants:
-                self._promises.add(gpu.uuid, tenant, status.now_ns)
-                present.add((gpu.uuid, tenant.name))
-        self._promises.forget_all_but(present)
 
 
 KEPT: Final = 500

@@ -13,7 +13,7 @@ import pytest
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
 from aliquot.standalone.engine import Engine
-from aliquot.standalone.tenant import start_program
+from aliquot.standalone.program import start_program
 from aliquot.status.tenants import TenantStatus
 from aliquot_lab.bench.progress import read_totals
 from aliquot_lab.bench.scene import SPIN_PTX, native_client

@@ -32,7 +32,7 @@ def loaded(imports: str) -> set[str]:
     [
         (f"{ENTRY.format('run')}, aliquot.standalone.runner, {CALL}", {"yaml", "rich"} | PLACEMENT | SERVING),
         (f"{ENTRY.format('get')}, {CALL}", {"yaml", "rich"} | PLACEMENT | SERVING),
-        (f"{ENTRY.format('pods')}, aliquot.standalone.documents, {CALL}", {"rich"} | PLACEMENT | SERVING),
+        (f"{ENTRY.format('pods')}, aliquot.kube.manifest, {CALL}", {"rich"} | PLACEMENT | SERVING),
         ("import aliquot.arbiter.__main__", {"yaml", "rich", "pynvml", "prometheus_client"} | PLACEMENT | SERVING),
         ("import aliquot.standalone.daemon", {"rich", "click", "starlette", "uvicorn", "aliquot.web"}),
     ],
