@@ -12,12 +12,12 @@ import tempfile
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from kit.engine import GPU_MIB, UUIDS, engines_over, start_engine
 from tenants import AT_ARBITER, ON_DISK, Crash, FakeArbiter, fake_hook, faulty, whole_folders
 
 from aliquot.arbiter.records import TenantRecord
@@ -33,14 +33,8 @@ from aliquot.node.cdi import Edits
 from aliquot.node.machine import Machine as NodeMachine
 from aliquot.node.machine import NodeOffer
 from aliquot.placement.machine import NoRoom
-from aliquot.standalone import engine as standalone
-from aliquot.standalone.arbiter_process import ArbiterOptions
-from aliquot.standalone.machine import Machine
-from aliquot.standalone.paths import RuntimeDir
 
 NODE = "node-1"
-UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{g}" for g in range(2)]
-GPU_MIB = 16_000
 NAMES = st.sampled_from("abc")
 SHARES = st.sampled_from([(0, 300, 1000), (0, 700, 9000), (1, 500, 9000), (1, 1000, 1000)])
 """A GPU, milli-GPU and MiB: few, so that a name comes back with the share that it had."""
@@ -197,31 +191,12 @@ class Faults(RuleBasedStateMachine):
         assert set(self.oracle.here) == self.reserved() == set(self.records())
 
 
-class Child:
-    """In place of the arbiter's process."""
-
-    pid = 1
-    trouble = ""
-
-    def __init__(self, *_: object) -> None:
-        """Nothing is started."""
-
-    def stop(self) -> None:
-        """Nothing is stopped."""
-
-
 class EngineFaults(Faults):
     """The engine: all of its tenants end with it."""
 
     def __init__(self) -> None:
         super().__init__()
-        for name, stand_in in {
-            "ArbiterClient": lambda *_: self.arbiter.connect(),
-            "ArbiterProcess": Child,
-            "native_part": lambda _: self.hook,
-            "ARBITER_BACK_S": 0.0,
-        }.items():
-            self.stack.enter_context(mock.patch.object(standalone, name, stand_in))
+        self.stack.enter_context(engines_over(self.arbiter, self.hook))
         self.restart()
 
     def restart(self) -> None:
@@ -229,20 +204,8 @@ class EngineFaults(Faults):
         self.arbiter.crashed = False
         self.arbiter.faults.clear()
         self.disk.faults.clear()
-        shutil.rmtree(self.tenants)
-        self.tenants.mkdir()
-        self.arbiter.restart(forget=True)
         self.oracle.here.clear()
-        gpus = tuple(Gpu(g, uuid, "Tesla V100", GPU_MIB) for g, uuid in enumerate(UUIDS))
-        machine = Machine(gpus, self.folder / "libcuda.so.1", self.folder / "libnvidia-ml.so.1")
-        self.engine = standalone.Engine(
-            RuntimeDir(self.folder),
-            machine,
-            SimpleNamespace(close=lambda: None),
-            ArbiterOptions(),
-            injection="auto",
-            policy="binpack",
-        )
+        self.engine = start_engine(self.folder, self.arbiter)
 
     def admit_now(self, name: str, gpu: int, milli: int, mib: int) -> bool:
         """On a GPU of the oracle's choice."""
