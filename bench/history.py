@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aliquot.status.gpus import Gpu
 from aliquot.web.history.file import HistoryFile, Limits
-from aliquot.web.history.recorder import GpuMinute, Minute
+from aliquot.web.history.points import GpuMinute, Minute
 
 START = 1_800_000_000 // 900 * 900
 

@@ -41,8 +41,7 @@ from aliquot.status.sums import node_sums, vgpu_of
 from aliquot.status.workloads import piece_of, placed
 from aliquot.topology import Topology
 from aliquot.web.history.file import Limits
-from aliquot.web.history.keeping import LongHistory
-from aliquot.web.history.ring import HistoryRing
+from aliquot.web.history.keeping import HistoryRing, LongHistory
 
 MODELS: Final = (("Tesla V100-SXM2-16GB", 16384), ("NVIDIA A100-SXM4-80GB", 81920), ("NVIDIA H100 80GB HBM3", 81559))
 _REQUESTS: Final = (100, 200, 250, 300, 500)

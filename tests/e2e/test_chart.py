@@ -24,7 +24,7 @@ from aliquot.kube.api import MERGE, Api
 from aliquot.kube.errors import KubeError
 from aliquot.node.settings import node_settings
 from aliquot.scheduler.config import PROFILE, configurations, kube_scheduler_config
-from aliquot.web.sharing import SECRET
+from aliquot.web.sessions import SECRET
 
 HOME = "aliquot-chart"
 POD_IP = "10.124.0.7"

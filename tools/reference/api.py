@@ -6,7 +6,7 @@ import inspect
 import json
 from typing import Any
 
-from aliquot.web.openapi import document
+from aliquot.web.rest import document
 from reference.markdown import code, page, table
 
 

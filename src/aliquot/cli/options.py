@@ -111,20 +111,20 @@ class Amount(click.ParamType):  # type: ignore[type-arg]
 SECONDS = Amount(100_000, above_zero=True)
 
 
-def _folder(_context: click.Context, _option: click.Parameter, folder: Path | None) -> Path | None:
-    """Refuse a folder that cannot be, before anything runs for it."""
-    for path in () if folder is None else (folder, *folder.parents):
-        if path.exists():
-            if not path.is_dir():
-                raise UserError(f"--out {folder}: {path} is a file; name a folder")
-            break
-    return folder
-
-
 def out_option(help_text: str, *, required: bool = False) -> Callable[[Command], Command]:
     """`--out FOLDER`."""
+
+    def checked_folder(_context: click.Context, _option: click.Parameter, folder: Path | None) -> Path | None:
+        """Refuse a folder that cannot be, before anything runs for it."""
+        for path in () if folder is None else (folder, *folder.parents):
+            if path.exists():
+                if not path.is_dir():
+                    raise UserError(f"--out {folder}: {path} is a file; name a folder")
+                break
+        return folder
+
     kind = click.Path(path_type=Path)
-    return click.option("--out", type=kind, required=required, callback=_folder, help=help_text)
+    return click.option("--out", type=kind, required=required, callback=checked_folder, help=help_text)
 
 
 output_option = click.option(

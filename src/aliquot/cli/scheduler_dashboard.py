@@ -22,8 +22,7 @@ from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.prometheus import PrometheusPast
 from aliquot.web.rest import Door
 from aliquot.web.serve import WebServer
-from aliquot.web.sessions import Sessions
-from aliquot.web.sharing import keep_shared
+from aliquot.web.sessions import Sessions, keep_shared
 from aliquot.web.signin import SignIn
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -51,7 +51,15 @@ def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
         elif once or not on_screen():
             click.echo(render(facts, arbiter.status(), _waiting(), columns()))
         elif plain or not takes_keys():
-            _refresh(lambda: render(facts, arbiter.status(), _waiting(), columns()), interval_s)
+            from rich.console import Console
+            from rich.live import Live
+            from rich.text import Text
+
+            with Live(console=Console(), auto_refresh=False, screen=True) as screen:
+                while True:
+                    text = render(facts, arbiter.status(), _waiting(), columns())
+                    screen.update(Text(text, no_wrap=True), refresh=True)
+                    time.sleep(interval_s)
         else:
             from aliquot.cli.top_app import TopApp
             from aliquot.cli.top_source import EnginePoller
@@ -70,18 +78,6 @@ def takes_keys() -> bool:
     from importlib.util import find_spec
 
     return sys.stdin is not None and sys.stdin.isatty() and find_spec("textual") is not None
-
-
-def _refresh(draw: Callable[[], str], interval_s: float) -> None:
-    """Draw a plain table again and again, until Ctrl-C."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(console=Console(), auto_refresh=False, screen=True) as screen:
-        while True:
-            screen.update(Text(draw(), no_wrap=True), refresh=True)
-            time.sleep(interval_s)
 
 
 def _waiting() -> dict[str, str]:

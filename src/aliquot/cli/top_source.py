@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
@@ -60,8 +61,17 @@ class EnginePoller:
                 self._sensors.start()
             except NoDriver:
                 self._sensors = SensorReader(emulated)  # it has nothing to say
+        status: Status | None = None
+        with contextlib.suppress(ArbiterError, OSError):  # between two arbiters
+            status = self._arbiter.status()
+        if status is not None:
+            if status.window_ms != round(self._promises.window_s * 1000):
+                self._promises = PromiseHistory(status.window_ms / 1000)
+            for gpu in status.gpus:
+                for tenant in gpu.tenants:
+                    self._promises.add(gpu.uuid, tenant, status.now_ns)
         node = socket.gethostname()
-        gpus = measured_gpus(promised, self._status(), self._promises.kept_percent)
+        gpus = measured_gpus(promised, status, self._promises.kept_percent)
         title = f"{node} (emulates {facts.emulate})" if facts.emulate else node
         queued = [
             Workload(run.name, "Run", "Pending", run.request_milli, run.limit_milli, [], run.age_s, message=run.reason)
@@ -71,16 +81,3 @@ class EnginePoller:
             title, self._promises.window_s, gpus, [*queued, *workloads_of(gpus, pods, {})],
             processes=running.processes, sensors=in_words(self._sensors.now),
         )  # fmt: skip
-
-    def _status(self) -> Status | None:
-        """What the arbiter measures; None between two arbiters."""
-        try:
-            status = self._arbiter.status()
-        except (ArbiterError, OSError):
-            return None
-        if status.window_ms != round(self._promises.window_s * 1000):
-            self._promises = PromiseHistory(status.window_ms / 1000)
-        for gpu in status.gpus:
-            for tenant in gpu.tenants:
-                self._promises.add(gpu.uuid, tenant, status.now_ns)
-        return status

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
@@ -86,10 +86,27 @@ class TokenDoor:
 
     def view(self, token: str) -> StatusSource:
         """The facts for a token's owner. Raises as a call does."""
-        known = self._entry(token)
+        key = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        with self._lock:
+            known = self._known[key] = self._known.get(key) or _Known()
         with known.lock:
             try:
-                self._find_out(token, known)
+                # Query what is not cached: everything after a while, new namespaces when they appear.
+                now_s = self._clock()
+                if now_s >= known.until_s:
+                    known.refused, known.namespaces = "", {}
+                    known.everything = self._asks.may_list(token, ANY_POD)
+                    known.room = known.everything or any(self._asks.may_list(token, what) for what in OF_ROOM)
+                    known.until_s = now_s + BELIEVED_S
+                if not (known.everything or known.refused):
+                    names = {workload.namespace for workload in self._facts.workloads()}
+                    names |= {line.namespace for line in self._facts.quota()}
+                    new = sorted(names - {""} - known.namespaces.keys())[: MAX_NAMESPACES - len(known.namespaces)]
+                    questions = [ListQuestion("pods", namespace=name) for name in new]
+                    answers = self._pool.map(
+                        lambda what: self._asks.may_list(token, what), questions, timeout=ANSWERS_S
+                    )
+                    known.namespaces |= dict(zip(new, answers, strict=True))
             except TokenRefused as error:
                 known.refused, known.until_s = str(error), self._clock() + REFUSED_S
             except (KubeError, TimeoutError):
@@ -101,36 +118,6 @@ class TokenDoor:
             mine = frozenset(name for name, allowed in known.namespaces.items() if allowed)
             if not (mine or known.room):
                 raise AccessDenied(NOTHING, 403)
-            return self._view(mine)
-
-    def _entry(self, token: str) -> _Known:
-        key = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        with self._lock:
-            known = self._known[key] = self._known.get(key) or _Known()
-            return known
-
-    def _find_out(self, token: str, known: _Known) -> None:
-        """Query what is not cached: everything after a while, new namespaces when they appear."""
-        now_s = self._clock()
-        if now_s >= known.until_s:
-            known.refused, known.namespaces = "", {}
-            known.everything = self._asks.may_list(token, ANY_POD)
-            known.room = known.everything or any(self._asks.may_list(token, what) for what in OF_ROOM)
-            known.until_s = now_s + BELIEVED_S
-        if known.everything or known.refused:
-            return
-        new = sorted(_namespaces(self._facts) - known.namespaces.keys())[: MAX_NAMESPACES - len(known.namespaces)]
-        questions = [ListQuestion("pods", namespace=name) for name in new]
-        answers = self._pool.map(lambda what: self._asks.may_list(token, what), questions, timeout=ANSWERS_S)
-        known.namespaces |= dict(zip(new, answers, strict=True))
-
-    def _view(self, namespaces: frozenset[str]) -> NamespacedView:
-        """Viewers with equal rights get the same object, since live pages are shared by it."""
-        with self._lock:
-            view = self._views[namespaces] = self._views.get(namespaces) or NamespacedView(self._facts, namespaces)
-            return view
-
-
-def _namespaces(facts: StatusSource) -> set[str]:
-    names: Iterable[str] = [workload.namespace for workload in facts.workloads()]
-    return {name for name in (*names, *(line.namespace for line in facts.quota())) if name}
+            with self._lock:  # viewers with equal rights get the same object, since live pages are shared by it
+                view = self._views[mine] = self._views.get(mine) or NamespacedView(self._facts, mine)
+                return view

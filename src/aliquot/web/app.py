@@ -28,20 +28,19 @@ from aliquot.web.guard import LOOPBACK, Guard
 from aliquot.web.log import defect
 from aliquot.web.pages import (
     Draw,
-    Drawn,
     NotHere,
-    gpu,
     gpus,
     hours,
+    news,
     overview,
     pool,
+    stale_since,
     timeline,
     topology,
     trying,
     workloads,
 )  # fmt: skip
-from aliquot.web.pages.news import news, stale_since
-from aliquot.web.render import address, clock_time, render
+from aliquot.web.render import Block, address, block, clock_time, render
 from aliquot.web.rest import Door
 
 NAVIGATION: Final[Sequence[tuple[str, str]]] = (
@@ -58,7 +57,7 @@ NAVIGATION: Final[Sequence[tuple[str, str]]] = (
 PAGES: Final[Mapping[str, tuple[Draw, str, str]]] = {
     "/": (overview.draw, "overview.html", ""),
     "/gpus": (gpus.draw, "gpus.html", ""),
-    "/gpus/{uuid}": (gpu.draw, "gpu.html", "uuid"),
+    "/gpus/{uuid}": (gpus.draw_one, "gpu.html", "uuid"),
     "/workloads": (workloads.draw, "workloads.html", ""),
     "/workloads/{name:path}": (workloads.draw_one, "workload.html", "name"),
     "/topology": (topology.draw, "topology.html", ""),
@@ -104,7 +103,7 @@ def dashboard(
     routes += signing_in.routes() if signing_in else []
     routes += rest.routes(door)
     for path, (draw, template, word) in PAGES.items():
-        routes.append(Route(f"/live{path}", _live(door, draw, word, live)))
+        routes.append(Route(f"/live{path}", _Live(door, draw, word, live)))
         routes.append(Route(path, _page(door, draw, template, word)))
     handlers: dict[Any, Callable[[Request, Exception], Response | Awaitable[Response]]] = {
         404: _not_found,
@@ -133,25 +132,22 @@ def _page(door: Door, draw: Draw, template: str, word: str) -> Callable[[Request
         facts = door(request.headers)
         query = _query(request, word)
         drawn = draw(facts, query)
-        return HTMLResponse(_whole(request, facts, drawn, template, query))
+        html = render(
+            template,
+            title=drawn.title,
+            where=facts.title,
+            navigation=[page for page in NAVIGATION if page[0] != "/pool" or pool.has_content(facts)],
+            path=request.url.path,
+            live=address(f"/live{request.url.path}", **request.query_params),
+            blocks=[news(facts), *drawn.blocks],
+            as_of=clock_time(facts.as_of_s),
+            query=query,
+            frame=drawn.frame,
+            signed_in=_signed_in(request),
+        )
+        return HTMLResponse(html)
 
     return page
-
-
-def _whole(request: Request, facts: StatusSource, drawn: Drawn, template: str, query: Mapping[str, str]) -> str:
-    return render(
-        template,
-        title=drawn.title,
-        where=facts.title,
-        navigation=[page for page in NAVIGATION if page[0] != "/pool" or pool.has_content(facts)],
-        path=request.url.path,
-        live=address(f"/live{request.url.path}", **request.query_params),
-        blocks=[news(facts), *drawn.blocks],
-        as_of=clock_time(facts.as_of_s),
-        query=query,
-        frame=drawn.frame,
-        signed_in=_signed_in(request),
-    )
 
 
 def _signed_in(request: Request) -> bool:
@@ -159,56 +155,46 @@ def _signed_in(request: Request) -> bool:
     return signing_in is not None and signing_in.signed_in(request)
 
 
-def _live(door: Door, draw: Draw, word: str, feeds: Feeds) -> type:
-    class Live:
-        """An endpoint in plain ASGI: it sends for as long as its reader listens."""
+class _Live:
+    """An endpoint in plain ASGI: it sends for as long as its reader listens."""
 
-        def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            self._request = Request(scope, receive)
-            self._send = send
+    def __init__(self, door: Door, draw: Draw, word: str, feeds: Feeds) -> None:
+        self._door = door
+        self._draw = draw
+        self._word = word
+        self._feeds = feeds
 
-        def __await__(self) -> Any:
-            return self._serve().__await__()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One stream."""
+        request = Request(scope, receive)
+        facts = await run_in_threadpool(self._door, request.headers)
+        query = _query(request, self._word)
+        pace = PACES.get(request.url.path.removeprefix("/live"))
+        step_s = pace(query) if pace else 0.0
 
-        async def _serve(self) -> None:
-            request = self._request
-            facts = await run_in_threadpool(door, request.headers)
-            query = _query(request, word)
+        def revision() -> Hashable:
+            """What changes whenever the page must be redrawn."""
+            return (time.monotonic() // step_s if step_s else facts.revision, stale_since(facts))
 
-            async def still() -> bool:
-                try:
-                    return await run_in_threadpool(door, request.headers) is facts
-                except AccessDenied:
-                    return False
-
-            key = (id(facts), request.url.path, tuple(sorted(query.items())))
+        def blocks() -> list[Block]:
             try:
-                blocks, revision = (lambda: _blocks(draw, facts, query)), _revision(facts, request.url.path, query)
-                reader = (id(facts), request.client.host if request.client else "")
-                await feeds.serve(key, blocks, revision, request.receive, self._send, still=still, reader=reader)
-            except TooMany as error:
-                answer = PlainTextResponse(f"{error}\n", 503, {"retry-after": "30"})
-                await answer(request.scope, request.receive, self._send)
+                return [news(facts), *self._draw(facts, query).blocks]
+            except NotHere as error:
+                return [block("none", "blocks/none.html", text=str(error))]
 
-    return Live
+        async def still() -> bool:
+            try:
+                return await run_in_threadpool(self._door, request.headers) is facts
+            except AccessDenied:
+                return False
 
-
-def _revision(facts: StatusSource, live_path: str, query: Mapping[str, str]) -> Callable[[], Hashable]:
-    """A number that changes whenever the page must be redrawn."""
-    pace = PACES.get(live_path.removeprefix("/live"))
-    if pace is None:
-        return lambda: (facts.revision, stale_since(facts))
-    step_s = pace(query)
-    return lambda: (time.monotonic() // step_s, stale_since(facts))
-
-
-def _blocks(draw: Draw, facts: StatusSource, query: Mapping[str, str]) -> Any:
-    try:
-        return [news(facts), *draw(facts, query).blocks]
-    except NotHere as error:
-        from aliquot.web.render import block
-
-        return [block("none", "blocks/none.html", text=str(error))]
+        key = (id(facts), request.url.path, tuple(sorted(query.items())))
+        reader = (id(facts), request.client.host if request.client else "")
+        try:
+            await self._feeds.serve(key, blocks, revision, receive, send, still=still, reader=reader)
+        except TooMany as error:
+            answer = PlainTextResponse(f"{error}\n", 503, {"retry-after": "30"})
+            await answer(scope, receive, send)
 
 
 def _query(request: Request, word: str) -> dict[str, str]:

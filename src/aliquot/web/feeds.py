@@ -34,10 +34,6 @@ Revision = Callable[[], Hashable]
 Still = Callable[[], Awaitable[bool]]
 
 
-async def _always() -> bool:
-    return True
-
-
 class TooMany(Exception):
     """The limit of streams is reached; the page works, but is not live."""
 
@@ -67,11 +63,7 @@ class Feed:
         if revision == self._drawn_of:
             return
         drawn = await asyncio.to_thread(self._draw)
-        self._drawn_of = revision
-        self._take(drawn)
-        self.failed = False
-
-    def _take(self, drawn: Sequence[Block]) -> None:
+        self._drawn_of, self.failed = revision, False
         blocks = {block.id: block for block in drawn}
         number, order = self.version + 1, tuple(blocks)
         new: dict[str, tuple[Block, int]] = {}
@@ -89,24 +81,19 @@ class Feed:
 
     def message(self, since: int) -> bytes:
         """One event that takes a page from the state of `since` to now; 0 is a page of unknown state."""
-        if since not in self._messages:
-            self._messages[since] = self._make(since)
-        return self._messages[since]
-
-    def _make(self, since: int) -> bytes:
+        if since in self._messages:
+            return self._messages[since]
         if since < self._ordered_at:
             inner = "".join(block.html for block, _ in self._blocks.values())
             html = f'<div id="{CONTAINER}" hx-swap-oob="innerMorph">{inner}</div>'
         else:
-            html = "".join(_swapped(block) for block, number in self._blocks.values() if number > since)
+            html = ""
+            for block in (block for block, number in self._blocks.values() if number > since):
+                mark = f'id="{block.id}"'  # on the block's one element, where htmx has its word
+                html += str(block.html).replace(mark, f'{mark} hx-swap-oob="outerMorph"', 1)
         lines = "".join(f"data: {line}\n" for line in html.splitlines())
-        return f"id: {self.version}\n{lines}\n".encode()
-
-
-def _swapped(block: Block) -> str:
-    """The block with the word for htmx on its one element."""
-    mark = f'id="{block.id}"'
-    return str(block.html).replace(mark, f'{mark} hx-swap-oob="outerMorph"', 1)
+        message = self._messages[since] = f"id: {self.version}\n{lines}\n".encode()
+        return message
 
 
 class Feeds:
@@ -142,7 +129,7 @@ class Feeds:
         receive: Receive,
         send: Send,
         *,
-        still: Still = _always,
+        still: Still | None = None,
         reader: Hashable = None,
     ) -> None:
         """One stream until its reader goes away, gets stuck, may not see it any more, or the server closes.
@@ -160,23 +147,33 @@ class Feeds:
             return  # stuck: all that can be done is to close it
         finally:
             gone.cancel()
-            self._leave(key, feed)
+            self.streams -= 1
+            feed.streams -= 1
+            if feed.streams == 0:
+                del self._feeds[key]
+                if feed.task is not None:
+                    feed.task.cancel()
 
-    async def _stream(self, feed: Feed, gone: asyncio.Future[None], send: Send, still: Still) -> None:
+    async def _stream(self, feed: Feed, gone: asyncio.Future[None], send: Send, still: Still | None) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         sent, clock = 0, asyncio.get_running_loop().time
         ask_s = clock() + self._ask_again_s
         while not gone.done() and not self._closing:
             if clock() >= ask_s:
-                if not await still():
+                if still is not None and not await still():
                     break
                 ask_s = clock() + self._ask_again_s
             changed = feed.changed
             if feed.version > sent:
                 body, sent = feed.message(sent), feed.version
             else:
-                if await _first(changed, gone, min(QUIET_S, self._ask_again_s)):
+                woken = asyncio.ensure_future(changed.wait())
+                either: set[asyncio.Future[Any]] = {woken, gone}
+                quiet_s = min(QUIET_S, self._ask_again_s)
+                done, _ = await asyncio.wait(either, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
+                if done:
                     continue
                 body = HERE
             async with asyncio.timeout(self._stuck_s):
@@ -200,14 +197,6 @@ class Feeds:
         self.streams += 1
         return feed
 
-    def _leave(self, key: Hashable, feed: Feed) -> None:
-        self.streams -= 1
-        feed.streams -= 1
-        if feed.streams == 0:
-            del self._feeds[key]
-            if feed.task is not None:
-                feed.task.cancel()
-
     async def _keep_fresh(self, feed: Feed) -> None:
         while True:
             try:
@@ -217,15 +206,6 @@ class Feeds:
                     defect("live page failed", error)
                 feed.failed = True
             await asyncio.sleep(self._tick_s)
-
-
-async def _first(changed: asyncio.Event, gone: asyncio.Future[None], max_s: float) -> bool:
-    """Wait for either for a while; whether one came."""
-    woken = asyncio.ensure_future(changed.wait())
-    waited: set[asyncio.Future[Any]] = {woken, gone}
-    done, _ = await asyncio.wait(waited, timeout=max_s, return_when=asyncio.FIRST_COMPLETED)
-    woken.cancel()
-    return bool(done)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -74,7 +74,9 @@ class Guard:
         if scope["method"] not in allowed:
             words = "This address takes GET, HEAD and POST.\n" if "POST" in allowed else _READ_ONLY
             return PlainTextResponse(words, 405, {"allow": ", ".join(allowed)})
-        if scope["method"] != "POST" and _foreign(headers):
+        # A request by another site's page that is not a link to here, as the browser's Sec-Fetch headers show.
+        site, mode = headers.get("sec-fetch-site", ""), headers.get("sec-fetch-mode", "")
+        if scope["method"] != "POST" and site not in ("", "same-origin", "none") and mode != "navigate":
             return PlainTextResponse("Another site's page asked for this; open it by itself.\n", 403)
         return None
 
@@ -88,12 +90,6 @@ def _address(scope: Scope) -> str | None:
     if isinstance(address, IPv4Address):
         return str(address)
     return str(address.ipv4_mapped or f"[{address}]")
-
-
-def _foreign(headers: Headers) -> bool:
-    """Whether the browser's Sec-Fetch headers show a request by another site's page that is not a link to here."""
-    site, mode = headers.get("sec-fetch-site", ""), headers.get("sec-fetch-mode", "")
-    return site not in ("", "same-origin", "none") and mode != "navigate"
 
 
 def host_name(header: str) -> str:

@@ -81,23 +81,22 @@ class WebServer:
         self._thread.join(_STOP_S)
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=self._config_loop) as runner:
-            runner.run(self._serve())
+        def loop() -> asyncio.AbstractEventLoop:
+            factory = self._server.config.get_loop_factory()
+            self._loop = factory() if factory is not None else asyncio.new_event_loop()
+            return self._loop
 
-    def _config_loop(self) -> asyncio.AbstractEventLoop:
-        factory = self._server.config.get_loop_factory()
-        self._loop = factory() if factory is not None else asyncio.new_event_loop()
-        return self._loop
+        def renewed(fault: BadCertificate | None) -> None:
+            if fault is None:
+                notice("the dashboard has a new certificate")
+            else:
+                defect("the dashboard's new certificate is not used", fault)
 
-    async def _serve(self) -> None:
-        following = asyncio.create_task(self._certificate.follow(_renewed)) if self._certificate else None
-        await self._server.serve()
-        if following is not None:
-            following.cancel()
+        async def serve() -> None:
+            following = asyncio.create_task(self._certificate.follow(renewed)) if self._certificate else None
+            await self._server.serve()
+            if following is not None:
+                following.cancel()
 
-
-def _renewed(fault: BadCertificate | None) -> None:
-    if fault is None:
-        notice("the dashboard has a new certificate")
-    else:
-        defect("the dashboard's new certificate is not used", fault)
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(serve())

@@ -5,10 +5,16 @@ no session. A session ends after `LIFE_S`, when its owner signs out, and when th
 that was made before signing out is refused by the replica that signed it out, for as long as it runs.
 
 Programs need no session: they send their token with each request.
+
+Replicas of a scheduler share the key in a Secret, which the first of them creates. It is checked periodically: a
+deleted one is created again, and all viewers have to sign in again. Without the right to it each replica seals with
+its own key, and logs that.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import hashlib
 import threading
 import time
@@ -18,8 +24,12 @@ from typing import Final
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from starlette.requests import cookie_parser
 
+from aliquot.kube.api import Api
+from aliquot.kube.errors import AlreadyExists, KubeError
+from aliquot.kube.objects import SECRETS
 from aliquot.lib.bounded import Bounded
 from aliquot.web.guard import LOOPBACK, host_name
+from aliquot.web.log import notice
 
 LIFE_S: Final = 8 * 3600
 MAX_ENDED: Final = 10_000
@@ -33,6 +43,10 @@ SECURE_COOKIE: Final = "__Host-aliquot"
 
 LOCAL_COOKIE: Final = "aliquot"
 """For the loopback's names, which are served without https. Elsewhere others could set a cookie of this name."""
+SECRET: Final = "aliquot-dashboard"
+FIELD: Final = "key"
+LOOK_S: Final = 60.0
+SOON_S: Final = 5.0
 
 
 class Sessions:
@@ -108,3 +122,41 @@ def _sealed(headers: Mapping[str, str]) -> list[str]:
 
 def _mark(sealed: str) -> bytes:
     return hashlib.sha256(sealed.encode("utf-8", "surrogatepass")).digest()
+
+
+async def keep_shared(api: Api, namespace: str, sessions: Sessions, tried: asyncio.Event) -> None:
+    """Make these sessions use the shared key, until cancelled; `tried` is set after the first attempt."""
+    shared, said = b"", ""
+    while True:
+        why = ""
+        try:
+            key = await shared_key(api, namespace)
+            if key != shared:
+                sessions.share(key)
+                shared = key
+        except KubeError as error:
+            why = str(error)
+        except ValueError:
+            why = f'the Secret "{SECRET}" holds no key; delete it, and it is created again'
+        if why and why != said:
+            notice(f"sessions are valid at this replica only: {why}")
+        said = why
+        tried.set()
+        await asyncio.sleep(SOON_S if why else LOOK_S)
+
+
+async def shared_key(api: Api, namespace: str) -> bytes:
+    """The key of the Secret, which is created if it does not exist.
+
+    Raises:
+        KubeError: it can be neither read nor created. ValueError: its content is not base64.
+    """
+    held = await api.find(SECRETS, SECRET, namespace=namespace)
+    if held is None:
+        key = base64.b64encode(Fernet.generate_key()).decode()
+        body = {"metadata": {"name": SECRET, "namespace": namespace}, "type": "Opaque", "data": {FIELD: key}}
+        try:
+            held = await api.create(SECRETS, body, namespace=namespace)
+        except AlreadyExists:  # another replica was faster
+            held = await api.get(SECRETS, SECRET, namespace=namespace)
+    return base64.b64decode(held.data.get(FIELD, ""), validate=True)

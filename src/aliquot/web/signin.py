@@ -65,7 +65,8 @@ class SignIn:
             return HTMLResponse(sign_in_page(request, str(error)), error.status)
         self._sessions.close(request.headers)
         answer = Response(status_code=303, headers={"location": "/"})
-        name, secure = (LOCAL_COOKIE, False) if _local(request) else (SECURE_COOKIE, True)
+        local = host_name(request.headers.get("host", "")) in LOOPBACK and request.url.scheme == "http"
+        name, secure = (LOCAL_COOKIE, False) if local else (SECURE_COOKIE, True)
         pieces = self._sessions.open(token)
         for cookie, piece in zip(names(name), pieces, strict=False):
             answer.set_cookie(cookie, piece, max_age=LIFE_S, secure=secure, httponly=True, samesite="strict")
@@ -93,10 +94,6 @@ def _own(request: Request) -> bool:
         return site in ("same-origin", "none")
     origin = request.headers.get("origin", "")
     return not origin or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
-
-
-def _local(request: Request) -> bool:
-    return host_name(request.headers.get("host", "")) in LOOPBACK and request.url.scheme == "http"
 
 
 def _may_bring_token(request: Request) -> bool:

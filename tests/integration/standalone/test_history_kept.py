@@ -15,11 +15,9 @@ from rights import rooms
 
 from aliquot.status.gpus import Gpu
 from aliquot.status.history import RANGES, Counts, Reading, TenantReading
-from aliquot.web.history.file import HistoryFile
+from aliquot.web.history.file import HistoryFile, hours_of
 from aliquot.web.history.keeping import WAITING, LongHistory
-from aliquot.web.history.points import FIELDS
-from aliquot.web.history.reading import hours_of
-from aliquot.web.history.recorder import GpuMinute, Minute
+from aliquot.web.history.points import FIELDS, GpuMinute, Minute
 
 from .conftest import Aliquot, eventually
 from .test_full_disk import mounted
@@ -38,7 +36,7 @@ for n in range(100000):
 """
 MINUTE = f"""
 from aliquot.web.history.points import FIELDS
-from aliquot.web.history.recorder import GpuMinute, Minute
+from aliquot.web.history.points import GpuMinute, Minute
 from aliquot.status.gpus import Gpu
 
 def minute(n):

@@ -1,4 +1,4 @@
-"""`aliquot top` as an application, driven by its pilot on made-up clusters."""
+"""`aliquot top` as an application, driven by its pilot on made-up clusters, at the sizes that terminals have."""
 
 from __future__ import annotations
 
@@ -10,42 +10,77 @@ import pytest
 
 pytest.importorskip("textual", reason="textual is not installed: no application to drive")
 
+import msgspec
 from made_up_facts import MadeUpFacts
+from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from aliquot.cli.top_app import TopApp
-from aliquot.cli.top_views import Look
+from aliquot.cli.top_app import Help, Sure, TopApp
+from aliquot.cli.top_views import WAITS, DetailBox, Look, UsageHistory, overview, tenant_key
 from aliquot.model.errors import AliquotError
+from aliquot.standalone.wire import RunProcess
 from aliquot.status import Share
 
 Scene = Callable[[TopApp, Pilot[int]], Awaitable[None]]
+SIZES = ((80, 24), (200, 50))
 
 
-def look_of(facts: MadeUpFacts) -> Look:
-    """What the application sees of a made-up cluster."""
-    return Look("made up", facts.window_s, facts.gpus(), facts.workloads())
+class Source:
+    """A made-up cluster whose workloads can be ended; with a `fault` it cannot be read."""
+
+    def __init__(self, facts: MadeUpFacts | None = None) -> None:
+        self.facts = facts or MadeUpFacts(nodes=6, gpus=4)
+        self.ended: list[str] = []
+        self.fault = ""
+
+    def __call__(self) -> Look:
+        """Everything now, each tenant with two processes and each GPU with its temperature."""
+        if self.fault:
+            raise AliquotError(self.fault)
+        gpus = self.facts.gpus()
+        commands = ("python3 -m train --config configs/a-rather-long-name.yaml --resume", "python3 -c worker")
+        tenants = [share.tenant for gpu in gpus for share in gpu.shares]
+        processes = {name: [RunProcess(4000 + n, text) for n, text in enumerate(commands)] for name in tenants}
+        sensors = {gpu.uuid: "43 C  120 W" for gpu in gpus}
+        silent = {node.name: node.silent for node in self.facts.nodes() if node.silent}
+        return Look("made up", 10.0, gpus, self.facts.workloads(), silent, processes, sensors)
+
+    def end(self, name: str) -> str:
+        """End a workload."""
+        self.ended.append(name)
+        return f"{name} ended"
 
 
-def play(facts: MadeUpFacts, scene: Scene, *, size: tuple[int, int] = (140, 40)) -> TopApp:
-    """Run a scene in the application; it looks again every 200 ms."""
-    app = TopApp(lambda: look_of(facts), interval_s=0.2)
+def play(scene: Scene, *, size: tuple[int, int] = (80, 24), source: Source | None = None, view: str = "") -> TopApp:
+    """Run a scene in the application, which reads again every 200 ms; it begins with a key for another view."""
+    app = TopApp(source or Source(), interval_s=0.2)
 
     async def main() -> None:
         async with app.run_test(size=size) as pilot:
             await until(pilot, lambda: bool(app.shown))
-            await pilot.press("g")
+            await pilot.press(*view)
             await scene(app, pilot)
 
     asyncio.run(main())
     return app
 
 
+def play_gpus(facts: MadeUpFacts, scene: Scene, *, size: tuple[int, int] = (140, 40)) -> TopApp:
+    """Run a scene on the list of a cluster's GPUs."""
+    return play(scene, size=size, source=Source(facts), view="g")
+
+
 async def until(pilot: Pilot[int], true: Callable[[], bool]) -> None:
-    """Wait for something for five seconds at most."""
-    async with asyncio.timeout(5):
+    """Wait for something for ten seconds at most."""
+    async with asyncio.timeout(10):
         while not true():
             await pilot.pause(0.02)
+
+
+def screen(app: TopApp) -> list[str]:
+    """The lines of the screen as they are seen."""
+    return [strip.text for strip in app.screen._compositor.render_strips()]
 
 
 def text_of(app: TopApp, part: str) -> str:
@@ -74,7 +109,7 @@ def test_it_opens_on_gpus(facts: MadeUpFacts):
         assert "8 GPUs" in text_of(app, "#head")
         await until(pilot, lambda: all(share.tenant in text_of(app, "#detail") for share in first.shares))
 
-    play(facts, scene)
+    play_gpus(facts, scene)
 
 
 def test_enter_goes_to_the_tenants_and_escape_back(facts: MadeUpFacts):
@@ -89,7 +124,7 @@ def test_enter_goes_to_the_tenants_and_escape_back(facts: MadeUpFacts):
         await pilot.press("escape")
         assert len(facts.gpus()) == len(app.shown) and place == app.table.cursor_row
 
-    play(facts, scene)
+    play_gpus(facts, scene)
 
 
 def test_the_filter_narrows_as_it_is_typed(facts: MadeUpFacts):
@@ -105,7 +140,7 @@ def test_the_filter_narrows_as_it_is_typed(facts: MadeUpFacts):
         await pilot.press("escape")
         assert len(facts.gpus()) == len(app.shown)
 
-    play(facts, scene)
+    play_gpus(facts, scene)
 
 
 def test_gpus_are_sorted_by_use(facts: MadeUpFacts):
@@ -118,7 +153,7 @@ def test_gpus_are_sorted_by_use(facts: MadeUpFacts):
         assert sorted(used.values(), reverse=True) == [used[uuid] for uuid in app.shown]
         assert chosen == app.shown[app.table.cursor_row]
 
-    play(facts, scene)
+    play_gpus(facts, scene)
 
 
 def test_workloads_say_why_they_wait():
@@ -129,7 +164,7 @@ def test_workloads_say_why_they_wait():
         assert "batch/wait-0" == app.shown[0]
         await until(pilot, lambda: "no node has two idle GPUs" in text_of(app, "#detail"))
 
-    play(MadeUpFacts(nodes=6, gpus=4), scene)
+    play_gpus(MadeUpFacts(nodes=6, gpus=4), scene)
 
 
 def test_rows_follow_the_facts(facts: MadeUpFacts):
@@ -141,7 +176,7 @@ def test_rows_follow_the_facts(facts: MadeUpFacts):
         await until(pilot, lambda: "new/tenant" in text_of(app, "#detail"))
         assert app.shown[0] == gpu.uuid
 
-    play(facts, scene)
+    play_gpus(facts, scene)
 
 
 def test_two_hundred_tenants_on_a_gpu():
@@ -160,7 +195,7 @@ def test_two_hundred_tenants_on_a_gpu():
             await pilot.pause(0.25)
         assert len(app.shown) - 1 == app.table.cursor_row
 
-    play(facts, scene)
+    play_gpus(facts, scene)
 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (100, 30), (220, 60)])
@@ -175,7 +210,7 @@ def test_any_size_of_terminal(facts: MadeUpFacts, size: tuple[int, int]):
         await pilot.resize_terminal(160, 50)
         await until(pilot, lambda: len(app.table.ordered_columns) == 10)
 
-    play(facts, scene, size=size)
+    play_gpus(facts, scene, size=size)
 
 
 def test_without_colour(facts: MadeUpFacts, monkeypatch: pytest.MonkeyPatch):
@@ -195,32 +230,23 @@ def test_without_colour(facts: MadeUpFacts, monkeypatch: pytest.MonkeyPatch):
         ]
         assert colours and all(max(colour) - min(colour) <= 1 for colour in colours)
 
-    play(facts, scene)
+    play_gpus(facts, scene)
 
 
 def test_an_engine_that_goes_away_is_told(facts: MadeUpFacts):
     """When a look fails the screen says why and since when, and dims what it showed; when looks work it goes on."""
-    fails = [False]
+    source = Source(facts)
 
-    def source() -> Look:
-        if fails[0]:
-            raise AliquotError("no engine is up")
-        return look_of(facts)
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        source.fault = "no engine is up"
+        await until(pilot, lambda: "no engine is up" in text_of(app, "#head"))
+        assert re.match(r"no news since \d\d:\d\d:\d\d: no engine is up", text_of(app, "#head"))
+        assert app.shown and app.table.has_class("stale")
+        source.fault = ""
+        await until(pilot, lambda: "8 GPUs" in text_of(app, "#head"))
+        assert not app.table.has_class("stale")
 
-    app = TopApp(source, interval_s=0.02)
-
-    async def main() -> None:
-        async with app.run_test(size=(120, 30)) as pilot:
-            await until(pilot, lambda: bool(app.shown))
-            fails[0] = True
-            await until(pilot, lambda: "no engine is up" in text_of(app, "#head"))
-            assert re.match(r"no news since \d\d:\d\d:\d\d: no engine is up", text_of(app, "#head"))
-            assert app.shown and app.table.has_class("stale")
-            fails[0] = False
-            await until(pilot, lambda: "8 GPUs" in text_of(app, "#head"))
-            assert not app.table.has_class("stale")
-
-    asyncio.run(main())
+    play(scene, size=(120, 30), source=source)
 
 
 @pytest.mark.parametrize(("key", "status"), [("q", None), ("ctrl+c", 130)])
@@ -230,7 +256,7 @@ def test_it_ends(facts: MadeUpFacts, key: str, status: int | None):
     async def scene(app: TopApp, pilot: Pilot[int]) -> None:
         await pilot.press(key)
 
-    assert status == play(facts, scene).return_value
+    assert status == play_gpus(facts, scene).return_value
 
 
 def test_names_are_text(facts: MadeUpFacts):
@@ -242,27 +268,176 @@ def test_names_are_text(facts: MadeUpFacts):
         await pilot.press("enter")
         assert "[red]x[/red]" in cells(app, "[red]x[/red]")
 
-    play(facts, scene)
+    play_gpus(facts, scene)
 
 
 def test_what_is_not_measured_is_a_dash(facts: MadeUpFacts):
     """A GPU whose node tells nothing shows its promises, dashes for its use, and why."""
     facts.silence("node-000", "it cannot be reached")
     gpu = next(gpu for gpu in facts.gpus() if not gpu.measured and gpu.shares)
-    silent = {node.name: node.silent for node in facts.nodes() if node.silent}
-    app = TopApp(lambda: look_of(facts)._replace(silent=silent), interval_s=0.2)
 
-    async def main() -> None:
-        async with app.run_test(size=(140, 40)) as pilot:
-            await until(pilot, lambda: bool(app.shown))
-            await pilot.press("g")
-            assert f"{gpu.busy_milli / 1000:.2f}" not in cells(app, gpu.uuid)
-            assert " -  " in cells(app, gpu.uuid) and gpu.state in cells(app, gpu.uuid)
-            assert "on 4" in text_of(app, "#head")
-            await until(pilot, lambda: "it cannot be reached" in text_of(app, "#detail"))
-            app.table.move_cursor(row=app.shown.index(gpu.uuid))
-            await pilot.press("enter")
-            await until(pilot, lambda: "not known" in text_of(app, "#detail"))
-            assert gpu.shares[0].tenant == app.shown[0]
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        assert f"{gpu.busy_milli / 1000:.2f}" not in cells(app, gpu.uuid)
+        assert " -  " in cells(app, gpu.uuid) and gpu.state in cells(app, gpu.uuid)
+        assert "on 4" in text_of(app, "#head")
+        await until(pilot, lambda: "it cannot be reached" in text_of(app, "#detail"))
+        app.table.move_cursor(row=app.shown.index(gpu.uuid))
+        await pilot.press("enter")
+        await until(pilot, lambda: "not known" in text_of(app, "#detail"))
+        assert gpu.shares[0].tenant == app.shown[0]
 
-    asyncio.run(main())
+    play_gpus(facts, scene)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_waiting_comes_first(size):
+    """How many wait is the first word of the head, and those that wait are the first rows."""
+
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: "waiting" in screen(app)[0])
+        waiting = [each.name for each in app._source().workloads if each.state == "Pending"]
+        assert screen(app)[0].strip().startswith(f"{len(waiting)} waiting")
+        assert [f"{WAITS}{name}" for name in waiting] == app.shown[: len(waiting)]
+
+    play(scene, size=size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_tenants_stand_under_their_gpu(size):
+    """Every GPU is followed by its tenants, each with its own row."""
+
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        rows = [key for key in app.shown if not key.startswith(WAITS)]
+        expected = [key for gpu in app._source().gpus for key in (gpu.uuid, *(tenant_key(gpu, s) for s in gpu.shares))]
+        assert expected == rows
+
+    play(scene, size=size)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+@pytest.mark.parametrize("name", ["default/a", "default/notebook-of-a-team-with-a-long-name"])
+def test_the_table_of_a_gpus_tenants_has_heads_and_fits(width: int, name: str):
+    """The box under a GPU names its columns, and no line of it is wider than the terminal."""
+    share = Share(name, 300, 600, 250, 4096, 2048, processes=1, waiting=True)
+    gpu = msgspec.structs.replace(MadeUpFacts(nodes=1, gpus=1).gpus()[0], shares=[share], measured=True)
+    head, row = DetailBox(Look("here", 10.0, [gpu], []), UsageHistory(), width, high=False).gpu(gpu.uuid)
+
+    assert ["TENANT", "REQUEST", "LIMIT", "USAGE"] == head.split()[:4]
+    assert max(len(head), len(row)) <= width - 2 and "0.25" in row and "waits" in row
+    assert row.startswith(f"a {name[:8]}")
+
+
+def test_the_title_names_the_host_and_what_is_shown():
+    """The line over the table has the host whole, and speaks of waiting only where something waits."""
+
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: "sorted" in screen(app)[1])
+        assert "made up   GPUs and their tenants   sorted by name" == screen(app)[1].strip()
+
+    play(scene, source=Source(MadeUpFacts(nodes=1, gpus=4)))
+
+
+@pytest.mark.parametrize("width", [80, 100, 119, 120, 160, 200])
+def test_no_row_is_wider_than_the_terminal(width):
+    """Names, reasons and command lines are cut, so that no row wraps and no column is out of sight."""
+    columns, rows = overview(Source()(), width, sort="name", text="")
+    widest = [
+        max(cell_len(title), *(cell_len(str(row[n])) for row in rows.values())) for n, title in enumerate(columns)
+    ]
+
+    assert sum(widest) + 2 * len(columns) + 2 <= width
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_screen_is_full_and_no_line_wraps(size):
+    """At both sizes nearly every line of the screen says something, and no line has a second half below it."""
+
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: any("busy" in line for line in screen(app)))
+        app.table.move_cursor(row=next(n for n, key in enumerate(app.shown) if not key.startswith(WAITS)))
+        await until(pilot, lambda: "busy" in text_of(app, "#detail"))
+        await pilot.pause(0.3)
+        lines = screen(app)
+        assert size[1] == len(lines) and all(cell_len(line) <= size[0] for line in lines)
+        assert sum(bool(line.strip()) for line in lines) >= size[1] * 0.9
+        detail = text_of(app, "#detail").splitlines()
+        assert app.query_one("#detail", Static).virtual_size.height >= len(detail) or size[1] == 24
+
+    play(scene, size=size)
+
+
+def test_a_wide_terminal_has_pids_commands_and_temperatures():
+    """From 120 columns on a tenant has its pid and command line, a GPU its model, temperature and power."""
+
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        text = "\n".join(screen(app))
+        assert "4000 +1" in text and "python3 -m train --config" in text and "43 C  120 W" in text
+
+    play(scene, size=(200, 50))
+
+
+def test_processes_are_in_the_detail_of_a_tenant():
+    """At any size the box under the table has the pids and command lines of the chosen tenant."""
+
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        app.table.move_cursor(
+            row=next(n for n, key in enumerate(app.shown) if not key.startswith(WAITS) and "|" in key)
+        )
+        await until(pilot, lambda: "python3 -c worker" in text_of(app, "#detail"))
+
+    play(scene)
+
+
+def test_the_cursor_moves_with_j_and_k():
+    """j and k are the arrows."""
+
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        await pilot.press("j", "j", "k", "down")
+        assert 2 == app.table.cursor_row
+
+    play(scene)
+
+
+def test_help_explains_keys_and_columns():
+    """`?` lays the keys over the table, with what busy and used mean; any key closes it."""
+
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, Help))
+        assert "BUSY" in (text := "\n".join(screen(app))) and "USED" in text and "end a workload" in text
+        await pilot.press("a")
+        await until(pilot, lambda: not isinstance(app.screen, Help))
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("answer", "ended"), [("y", 1), ("n", 0), ("escape", 0), ("enter", 0)])
+def test_a_workload_is_ended_only_after_a_yes(answer, ended):
+    """`x` asks with the workload's name; only `y` ends it."""
+    source = Source()
+
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        await pilot.press("x")
+        await until(pilot, lambda: isinstance(app.screen, Sure))
+        assert "batch/wait-0" in "\n".join(screen(app))
+        await pilot.press(answer)
+        await until(pilot, lambda: not isinstance(app.screen, Sure))
+        await until(pilot, lambda: len(source.ended) == ended)
+
+    play(scene, source=source)
+    assert ["batch/wait-0"][:ended] == source.ended
+
+
+def test_enter_on_a_tenant_opens_its_gpu():
+    """Enter on a tenant shows the tenants of its GPU with the cursor on it, Escape returns to the page."""
+
+    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+        row = next(n for n, key in enumerate(app.shown) if not key.startswith(WAITS) and "|" in key)
+        tenant = app.shown[row].partition("|")[2]
+        app.table.move_cursor(row=row)
+        await pilot.press("enter")
+        assert tenant == app.shown[app.table.cursor_row]
+        await pilot.press("escape")
+        assert app.shown[0].startswith(WAITS)
+
+    play(scene)

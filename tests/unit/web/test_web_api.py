@@ -8,7 +8,7 @@ from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.status import Gpu, History, Totals, Trial, Workload
-from aliquot.web.openapi import OPERATIONS, Listing
+from aliquot.web.rest import OPERATIONS, Listing
 
 
 def read(visitor: TestClient, path: str, kind: type):

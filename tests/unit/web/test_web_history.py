@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aliquot.status import Gpu, Share
-from aliquot.web.history.ring import HistoryRing
+from aliquot.web.history.keeping import HistoryRing
 
 
 def gpu(**usage_milli: int) -> Gpu:

@@ -13,10 +13,8 @@ import pytest
 
 from aliquot.status import Gpu
 from aliquot.status.history import RANGES, hours_range
-from aliquot.web.history.file import HistoryFile, Limits, damaged_note
-from aliquot.web.history.points import FIELDS, PROMISED, SPAN, USED, pack, rows_of, share_out, unpack
-from aliquot.web.history.reading import hours_of, timeline_of
-from aliquot.web.history.recorder import GpuMinute, Minute
+from aliquot.web.history.file import HistoryFile, Limits, damaged_note, hours_of, timeline_of
+from aliquot.web.history.points import FIELDS, PROMISED, SPAN, USED, GpuMinute, Minute, pack, rows_of, share_out, unpack
 
 NOON = 1_800_000_000 // 900 * 900
 DAY = RANGES["24h"]

@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 from aliquot.status import Gpu
 from aliquot.status.history import RANGES, Counts, Reading, TenantReading
 from aliquot.status.hours import summed_by
-from aliquot.web.history.file import HistoryFile, Limits
+from aliquot.web.history.file import HistoryFile, Limits, hours_of, timeline_of
 from aliquot.web.history.keeping import LongHistory
-from aliquot.web.history.points import HANDOVERS, KEPT, MEMORY, PROMISED, SPAN, USED, WAITED, WINDOWS
-from aliquot.web.history.reading import hours_of, timeline_of
-from aliquot.web.history.recorder import Minute, MinuteSums
+from aliquot.web.history.points import (
+    HANDOVERS,
+    KEPT,
+    MEMORY,
+    PROMISED,
+    SPAN,
+    USED,
+    WAITED,
+    WINDOWS,
+    Minute,
+    MinuteSums,
+)
 
 NOON = 1_800_000_000 // 900 * 900
 

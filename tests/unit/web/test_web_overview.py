@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from aliquot.status import NamespacedView, Share, Workload
 from aliquot.status.source import totals
 from aliquot.web.app import dashboard, everyone
-from aliquot.web.pages.heat import MAX_CELLS
+from aliquot.web.pages.overview import MAX_CELLS
 from aliquot.web.render import gpus, size
 
 SICK = "GPU-00000001-0002"

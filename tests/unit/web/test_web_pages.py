@@ -1,9 +1,10 @@
-"""What the pages show."""
+"""What the pages show, how old they say that it is, and that what nobody measures is never shown as nothing."""
 
 from __future__ import annotations
 
 import html
 import re
+import time
 from urllib.parse import quote
 
 import pytest
@@ -12,14 +13,24 @@ from starlette.testclient import TestClient
 
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest
-from aliquot.status import Share, Workload
+from aliquot.status import NamespacedView, Pool, QuotaLine, Share, Workload
 from aliquot.status.sensors import Sensors
 from aliquot.web.app import dashboard, everyone
+from aliquot.web.pages import STALE_S, stale_since
 from aliquot.web.pages.gpus import PER_PAGE, ordered
 from aliquot.web.pages.trying import gpu_spec, request_of
 from aliquot.web.render import percent, slug
 
+PATHS = ["/", "/gpus", "/workloads", "/topology", "/pool", "/try"]
+WHY = "it cannot be reached"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}${7*7}"
+
+
+@pytest.fixture
+def silent(facts: MadeUpFacts) -> MadeUpFacts:
+    """The made-up cluster, of whose first node nobody says what is used."""
+    facts.silence("node-000", WHY)
+    return facts
 
 
 def shown_gpus(text: str) -> list[str]:
@@ -27,7 +38,7 @@ def shown_gpus(text: str) -> list[str]:
     return re.findall(r'<a href="/gpus/([^"]+)">', text)
 
 
-@pytest.mark.parametrize("path", ["/", "/gpus", "/workloads", "/topology", "/pool", "/try"])
+@pytest.mark.parametrize("path", PATHS)
 def test_every_page_is_there(visitor: TestClient, path: str):
     """Each page answers, says its name once as heading, and marks itself in the navigation."""
     answer = visitor.get(path)
@@ -311,3 +322,120 @@ def test_ids_are_unique_and_plain():
 def test_a_broken_promise_is_never_rounded_up():
     """99.96 % is not 100 %."""
     assert ("99.9 %", "100 %", "–") == (percent(99.96), percent(100.0), percent(None))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_old_facts_are_said_on_every_page(visitor: TestClient, facts: MadeUpFacts, path: str):
+    """When nothing was read for a while each page has a banner with the time of the last reading; then it goes."""
+    assert "No news since" not in visitor.get(path).text
+    facts.hold(time.time() - STALE_S - 1)
+    assert re.search(r"No news since <b>[\d: -]{8,20} \S+</b>", visitor.get(path).text)
+    facts.hold(None)
+    assert "No news since" not in visitor.get(path).text
+
+
+def test_without_scripts_a_page_says_when_its_facts_were_made(visitor: TestClient):
+    """The time of the facts is in each page for browsers that run no scripts."""
+    assert re.search(r"<noscript> · as of [\d:]{8} \S+, reload for newer</noscript>", visitor.get("/").text)
+
+
+def test_a_page_of_no_facts_has_no_time(visitor: TestClient):
+    """A page that is not there does not claim a time of facts."""
+    assert "as of" not in visitor.get("/nowhere").text
+
+
+def test_age_is_the_same_for_every_viewer(facts: MadeUpFacts):
+    """A viewer of a namespace sees the age of the cluster's facts."""
+    facts.hold(time.time() - 100)
+
+    assert facts.as_of_s == stale_since(NamespacedView(facts, frozenset({"web"})))
+
+
+def test_a_silent_nodes_last_answer_is_in_the_list(visitor: TestClient, facts: MadeUpFacts):
+    """The list says of a silent node since when there is no news."""
+    facts.silence("node-000", "away", time.time() - 60)
+
+    assert re.search(r"not known, no news since <b>[\d:]{8} \S+</b>: away", visitor.get("/gpus?node=node-000").text)
+
+
+def test_the_list_says_so(silent: MadeUpFacts, visitor: TestClient):
+    """GPUs of a silent node have their promises and no use, with the reason above them; the sums say how many."""
+    text = visitor.get("/gpus?q=node-000").text
+
+    assert 8 == text.count("use not known · ")
+    assert WHY in text
+    assert "8 not known" in visitor.get("/").text
+    assert "use not known" not in visitor.get("/gpus?q=node-001").text
+
+
+def test_a_gpu_and_its_workload_say_so(silent: MadeUpFacts, visitor: TestClient):
+    """Usage, memory, waits and state of a tenant are dashes, its request and limit are not."""
+    gpu = next(gpu for gpu in silent.gpus() if not gpu.measured and gpu.shares)
+    share = gpu.shares[0]
+    page = visitor.get(f"/gpus/{gpu.uuid}").text
+    rows = visitor.get(f"/workloads?q={share.tenant}").text
+    one = visitor.get(f"/workloads/{share.workload}").text
+
+    assert "Not reported by its node" in page and "an unknown part" in page
+    assert 'class="promised' in page and 'class="used' not in page
+    for text in (page, rows, one):
+        assert f"<b>{share.usage_milli / 1000:.2f}</b>" not in text
+    assert "Not reported by its node" in rows and "Not reported by its node" in one
+
+
+def test_an_hour_that_is_not_known_is_not_empty(facts: MadeUpFacts, visitor: TestClient):
+    """Where somebody is on a GPU and nothing is known of its hour, nobody says that nobody was."""
+    gpu = next(gpu for gpu in facts.gpus() if gpu.shares)
+    idle = next(gpu for gpu in facts.gpus() if not gpu.shares)
+    facts.forget()
+
+    assert "Its last hour is not known" in visitor.get(f"/gpus/{gpu.uuid}").text
+    assert "This GPU had no tenant" in visitor.get(f"/gpus/{idle.uuid}").text
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("/", "kubectl aliquot doctor"),
+        ("/gpus", "kubectl aliquot doctor"),
+        ("/topology", "kubectl aliquot doctor"),
+        ("/workloads", "aliquot apply -f FILE"),
+    ],
+)
+def test_where_there_is_nothing_the_page_says_what_to_do(path: str, advice: str):
+    """A cluster that has just begun is shown with the next step, not as a filter that nothing fits."""
+    visitor = TestClient(dashboard(everyone(MadeUpFacts(nodes=0))), base_url="http://localhost")
+
+    assert advice in visitor.get(path).text
+
+
+def test_an_empty_page_is_not_in_the_navigation(
+    facts: MadeUpFacts, visitor: TestClient, monkeypatch: pytest.MonkeyPatch
+):
+    """Pool and quota are offered where there is a vGPU or a quota."""
+    assert 'href="/pool"' in visitor.get("/").text
+
+    monkeypatch.setattr(facts, "quota", lambda: [QuotaLine("lab", "V100", 500, 1024)])
+    assert 'href="/pool"' in visitor.get("/").text
+    monkeypatch.setattr(facts, "pool", lambda: Pool("on-demand", []))
+    assert 'href="/pool"' not in visitor.get("/").text
+
+
+def test_programs_are_told(silent: MadeUpFacts, visitor: TestClient):
+    """The API tells a GPU that is not measured from an idle one, and counts them."""
+    gpus = visitor.get("/api/v1/gpus").json()["items"]
+    nodes = {node["name"]: node["silent"] for node in visitor.get("/api/v1/nodes").json()["items"]}
+
+    assert {"node-000"} == {gpu["node"] for gpu in gpus if not gpu["measured"]}
+    assert 8 == visitor.get("/api/v1/totals").json()["unmeasured"]
+    assert {WHY, ""} == set(nodes.values()) and WHY == nodes["node-000"]
+
+
+def test_history_has_a_gap(silent: MadeUpFacts):
+    """While nothing is known of a GPU its hour gets no points, not zeros."""
+    gpu = next(gpu for gpu in silent.gpus() if not gpu.measured and gpu.shares)
+    silent.pass_time(points=2)
+    history = silent.history(gpu.uuid, 10.0)
+
+    assert history is not None
+    assert all(value is None for series in history.series for value in series.usage_milli)

@@ -13,7 +13,7 @@ from aliquot.model.requests import GpuRequest
 from aliquot.status import Explanation, NamespacedView, Reason, Share
 from aliquot.status.view import OTHERS
 from aliquot.web.app import PAGES, dashboard, everyone
-from aliquot.web.openapi import OPERATIONS
+from aliquot.web.rest import OPERATIONS
 
 
 @pytest.fixture

@@ -18,11 +18,9 @@ from made_up_facts import MadeUpFacts
 
 from aliquot.kube.errors import AlreadyExists, Forbidden
 from aliquot.kube.objects import Meta, Resource, Secret
-from aliquot.web import sharing
 from aliquot.web.access import TokenDoor
 from aliquot.web.app import dashboard
-from aliquot.web.sessions import LIFE_S, Sessions, names
-from aliquot.web.sharing import FIELD, SECRET, keep_shared, shared_key
+from aliquot.web.sessions import FIELD, LIFE_S, SECRET, Sessions, keep_shared, names, shared_key
 from aliquot.web.signin import SignIn
 
 
@@ -183,8 +181,8 @@ def test_the_first_replica_makes_the_key_and_the_others_take_it():
 
 def after(api: Secrets, sessions: Sessions, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sessions are shared for a while, then something changes, and a while later this returns."""
-    monkeypatch.setattr(sharing, "LOOK_S", 0.005)
-    monkeypatch.setattr(sharing, "SOON_S", 0.005)
+    monkeypatch.setattr("aliquot.web.sessions.LOOK_S", 0.005)
+    monkeypatch.setattr("aliquot.web.sessions.SOON_S", 0.005)
 
     async def main() -> None:
         keeping = asyncio.create_task(keep_shared(api, "home", sessions, asyncio.Event()))  # type: ignore[arg-type]

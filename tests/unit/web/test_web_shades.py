@@ -10,7 +10,7 @@ import pytest
 
 import aliquot.web
 from aliquot.web.pages.bars import SHADES
-from aliquot.web.pages.heat import STEPS_MILLI
+from aliquot.web.pages.overview import STEPS_MILLI
 
 CSS_FILE = Path(aliquot.web.__file__).with_name("static") / "aliquot.css"
 CSS = CSS_FILE.read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,12 +22,11 @@ from aliquot.cli.kubectl.scene import (
     target_options,
 )
 from aliquot.cli.kubectl.services import MAX_NAMES, Link, Usage, read_usage, scheduler_option
-from aliquot.kube.api import Api
 from aliquot.kube.dialects import read
 from aliquot.kube.errors import Forbidden, KubeError
 from aliquot.kube.manifest import read_yaml_file
 from aliquot.kube.names import GPU_PERCENT, GPUS
-from aliquot.kube.objects import LEASES, Wire
+from aliquot.kube.objects import LEASES, LeaseSpec, Wire
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.requests import BadPod
 from aliquot.lib.package import version
@@ -63,70 +62,67 @@ def doctor(scheduler: str, config: Path | None, agent_port: int, target: Target,
     link = Link.of(scheduler)
     findings = [] if config is None else configuration(config)
     scene = target.run(read_scene(target))
-
-    async def served() -> list[Finding]:
-        checks: dict[str, Callable[[Api], Awaitable[Finding]]] = {
-            "Kubernetes": _kubernetes,
-            "scheduler": lambda api: _scheduler(api, link),
-            "versions": lambda api: _versions(api, link),
-            "lead": _lead,
-        }
-        async with target.connect() as api:
-            return [await _checked(what, api, check) for what, check in checks.items()]
-
-    findings += target.run(served())
+    findings += target.run(served_findings(target, link))
     usage = target.run(read_usage(target, scene, agent_port))
     return report([*findings, *scene_findings(scene, usage), *pod_findings(scene)], form)
 
 
-async def _checked(what: str, api: Api, check: Callable[[Api], Awaitable[Finding]]) -> Finding:
-    """Run one check; a missing permission is reported as a note."""
-    try:
-        return await check(api)
-    except Forbidden as error:
-        return Finding(what, "note", f"permission denied: {error}", "run it with the rights of an administrator")
-    except KubeError as error:
-        return Finding(what, "fault", str(error), "is the scheduler running? Name its service with --scheduler")
+async def served_findings(target: Target, link: Link) -> list[Finding]:
+    """Kubernetes' version, whether the scheduler answers, its version, and who leads."""
+    findings: list[Finding] = []
+
+    @contextlib.contextmanager
+    def check(what: str) -> Iterator[None]:
+        """What cannot be checked is reported: a missing permission as a note."""
+        try:
+            yield
+        except Forbidden as error:
+            way_out = "run it with the rights of an administrator"
+            findings.append(Finding(what, "note", f"permission denied: {error}", way_out))
+        except KubeError as error:
+            way_out = "is the scheduler running? Name its service with --scheduler"
+            findings.append(Finding(what, "fault", str(error), way_out))
+
+    async with target.connect() as api:
+        with check("Kubernetes"):
+            found = msgspec.json.decode(await api.request("GET", "/version"), type=_Version)
+            digits = "".join(c for c in found.minor if c.isdigit())
+            if found.major.isdigit() and digits and (int(found.major), int(digits)) < OLDEST:
+                oldest = ".".join(map(str, OLDEST))
+                text = f"{found.git_version} is older than {oldest}"
+                findings.append(Finding("Kubernetes", "fault", text, f"upgrade to {oldest}"))
+            else:
+                findings.append(Finding("Kubernetes", "ok", found.git_version))
+        with check("scheduler"):
+            answer = (await link.text(api, "/readyz")).strip()
+            state = "ok" if answer == "ok" else "fault"
+            findings.append(Finding("scheduler", state, f"{link.namespace}/{link.service} answers: {answer}"))
+        with check("versions"):
+            theirs, ours = (await link.text(api, "/version")).strip(), version()
+            if theirs == ours:
+                findings.append(Finding("versions", "ok", f"the scheduler and this program are {ours}"))
+            else:
+                text = f"the scheduler is {theirs}, this program is {ours}"
+                way_out = "their output may differ; use the same version of both"
+                findings.append(Finding("versions", "note", text, way_out))
+        with check("lead"):
+            leases = [one for one in await listed(api, LEASES) if one.metadata.name == LEASE]
+            findings.append(_lead(leases[0].spec if leases else None))
+    return findings
 
 
-async def _kubernetes(api: Api) -> Finding:
-    version = msgspec.json.decode(await api.request("GET", "/version"), type=_Version)
-    digits = "".join(c for c in version.minor if c.isdigit())
-    if version.major.isdigit() and digits and (int(version.major), int(digits)) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        return Finding("Kubernetes", "fault", f"{version.git_version} is older than {oldest}", f"upgrade to {oldest}")
-    return Finding("Kubernetes", "ok", version.git_version)
-
-
-async def _scheduler(api: Api, link: Link) -> Finding:
-    answer = (await link.text(api, "/readyz")).strip()
-    state = "ok" if answer == "ok" else "fault"
-    return Finding("scheduler", state, f"{link.namespace}/{link.service} answers: {answer}")
-
-
-async def _versions(api: Api, link: Link) -> Finding:
-    theirs, ours = (await link.text(api, "/version")).strip(), version()
-    if theirs == ours:
-        return Finding("versions", "ok", f"the scheduler and this program are {ours}")
-    text = f"the scheduler is {theirs}, this program is {ours}"
-    return Finding("versions", "note", text, "their output may differ; use the same version of both")
-
-
-async def _lead(api: Api) -> Finding:
-    """A scheduler renews the lease; clocks may differ by a lease's duration."""
-    leases = [one for one in await listed(api, LEASES) if one.metadata.name == LEASE]
-    if not leases:
+def _lead(spec: LeaseSpec | None) -> Finding:
+    """Whether a scheduler leads: it renews the lease, and clocks may differ by a lease's duration."""
+    if spec is None:
         way_out = "no scheduler ran yet, or it runs with --no-leader-elect; then there must be one only"
         return Finding("lead", "note", f"there is no lease {LEASE}", way_out)
-    spec = leases[0].spec
     if not spec.holder_identity or not spec.renew_time:
         return Finding("lead", "fault", "no scheduler leads", "is the scheduler running?")
     renewed = datetime.datetime.fromisoformat(spec.renew_time)
     old_s = (datetime.datetime.now(datetime.UTC) - renewed).total_seconds()
-    lasts_s = spec.lease_duration_seconds or 15
-    if old_s > 2 * lasts_s:
-        found = f"{spec.holder_identity} has not renewed its lease for {old_s:.0f} s"
-        return Finding("lead", "fault", found, "is it running? Another takes over once the lease has ended")
+    if old_s > 2 * (spec.lease_duration_seconds or 15):
+        text = f"{spec.holder_identity} has not renewed its lease for {old_s:.0f} s"
+        return Finding("lead", "fault", text, "is it running? Another takes over once the lease has ended")
     return Finding("lead", "ok", f"{spec.holder_identity} leads")
 
 

@@ -75,6 +75,7 @@ def compared(
 
 
 def _lines(told: dict[str, Any]) -> Iterable[str]:
+    """The comparison as people read it."""
     differing = [row for row in told["devices"] if not row["agree"]]
     count = len(told["devices"])
     yield (

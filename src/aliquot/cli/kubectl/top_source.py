@@ -88,7 +88,11 @@ class WatchedCluster:
         self._nodes: Reflector[Node] = Reflector(self._api, NODES, self._ledger.node_changed)
         self._pods: Reflector[Pod] = Reflector(self._api, PODS, self._ledger.pod_changed)
         self._cluster.standing = standings(self._pods)
-        self._agents = Agents(self._fetch, pace=PACE)
+
+        async def fetch(address: str) -> bytes:
+            return await self._api.request("GET", address, timeout_s=PACE.answer_s)
+
+        self._agents = Agents(fetch, pace=PACE)
         works = (self._nodes.run(), self._pods.run(), keep_asking(self._agents))
         self._tasks = [asyncio.create_task(work) for work in works]
 
@@ -97,9 +101,6 @@ class WatchedCluster:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._api.close()
-
-    async def _fetch(self, address: str) -> bytes:
-        return await self._api.request("GET", address, timeout_s=PACE.answer_s)
 
     async def _take(self) -> LedgerReading:
         await self._api.request("GET", "/version", timeout_s=LOOK_S)

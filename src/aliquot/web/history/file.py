@@ -1,5 +1,7 @@
 """The history of weeks: a SQLite file of bounded size, minutes for two days and quarter hours for thirty.
 
+Timelines and GPU-hours are read from it.
+
 One row for each GPU and period, packed by `aliquot.web.history.points`; and for each quarter hour one row with the sums
 by namespace, controller and model, so that GPU-hours of a month need not unpack every GPU. A minute is added to its
 own row, to the row of its quarter hour and to the sums in one transaction: a process that is killed, or a file that
@@ -16,16 +18,40 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from aliquot.lib.files import open_plain
 from aliquot.model.ids import split_key
-from aliquot.status import Gpu
-from aliquot.web.history.points import BORROWED, GPU_ROW, added, pack, rows_of, share_out, unpack
-from aliquot.web.history.recorder import Minute, rows_by_number
+from aliquot.status import HourLine, Hours, Range, Timeline
+from aliquot.status.history import MINUTE_S, Lane
+from aliquot.status.hours import totalled
+from aliquot.web.history.points import (
+    BORROWED,
+    GPU_ROW,
+    HANDOVERS,
+    KEPT,
+    LENT,
+    MEMORY,
+    PROMISED,
+    SPAN,
+    USED,
+    WAITED,
+    WINDOWS,
+    Minute,
+    added,
+    pack,
+    rows_by_number,
+    rows_of,
+    share_out,
+    summed,
+    unpack,
+)
 from aliquot.web.log import notice
 
 T = TypeVar("T")
@@ -35,6 +61,9 @@ PAGE_BYTES: Final = 8192
 KEY_BITS: Final = 20
 WAL_PAGES: Final = 256
 """How far the write-ahead log grows before its pages are put into the file."""
+HOUR_MS: Final = 3_600_000
+LATE_S: Final = 10.0
+"""How long after its end a minute may be written: it ends with the next reading."""
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS gpus(
@@ -53,6 +82,12 @@ WITH RECURSIVE kept(at) AS (
   SELECT max(id) >> 20 FROM minutes UNION ALL
   SELECT (SELECT max(id) >> 20 FROM minutes WHERE id < kept.at << 20) FROM kept WHERE kept.at IS NOT NULL LIMIT ?)
 SELECT min(at) FROM kept
+"""
+# Each period is looked up by itself: rows are ordered by time, so a scan would read those of all GPUs.
+_OF_ONE_GPU: Final = """
+WITH RECURSIVE periods(at) AS (SELECT ? UNION ALL SELECT at + ? FROM periods WHERE at + ? < ?)
+SELECT periods.at, held.data FROM periods CROSS JOIN {table} AS held
+ON held.id = periods.at << 20 | (SELECT id FROM gpus WHERE uuid = ?)
 """
 
 
@@ -94,7 +129,10 @@ class HistoryFile:
         self._lock = threading.Lock()
         self._numbers: dict[tuple[str, tuple[str, ...]], tuple[int, int]] = {}
         self._cleaned_s = -1
-        self._base = self._in_words(self._opened)
+        try:
+            self._base = self._in_words(self._connected)
+        except _Damaged:
+            self._base = self._in_words(self._anew)
 
     def close(self) -> None:
         """Put everything into the one file."""
@@ -143,12 +181,6 @@ class HistoryFile:
             damaged = type(error) is sqlite3.DatabaseError  # its subclasses are of a full disk, a lock or a closed file
             raise (_Damaged if damaged else OSError)(f"{self.path}: {error}") from None
 
-    def _opened(self) -> sqlite3.Connection:
-        try:
-            return self._in_words(self._connected)
-        except _Damaged:
-            return self._anew()
-
     def _anew(self) -> sqlite3.Connection:
         """Begin again beside what cannot be read."""
         assert self.path is not None
@@ -192,11 +224,15 @@ class HistoryFile:
         try:
             groups: dict[int, list[int]] = {}
             for one in minute.gpus:
-                gpu = self._gpu(one.gpu, quarter_s)
+                uuid, model = one.gpu.uuid, one.gpu.model
+                gpu = self._number("gpus", ("uuid",), (uuid,), quarter_s)
+                place = (one.gpu.node, str(one.gpu.index), model)
+                if ("place", (uuid, *place)) not in self._numbers:
+                    base.execute("UPDATE gpus SET node = ?, number = ?, model = ? WHERE id = ?", (*place, gpu))
+                    self._numbers["place", (uuid, *place)] = (gpu, quarter_s)
                 numbers = {key: self._number("tenants", ("name", "owner"), key, quarter_s) for key in one.tenants}
                 rows = rows_by_number(one, numbers)
                 share_out(rows)
-                model = one.gpu.model
                 for key, number in numbers.items():
                     group = Group(split_key(key[0])[0], key[1], model)
                     _sum(groups, self._number("groups", Group._fields, group, quarter_s), rows[number])
@@ -217,14 +253,6 @@ class HistoryFile:
             with contextlib.suppress(sqlite3.Error):
                 base.execute("ROLLBACK")
             raise
-
-    def _gpu(self, gpu: Gpu, at_s: int) -> int:
-        number = self._number("gpus", ("uuid",), (gpu.uuid,), at_s)
-        place = (gpu.node, str(gpu.index), gpu.model)
-        if self._numbers.get(("place", (gpu.uuid, *place))) is None:
-            self._base.execute("UPDATE gpus SET node = ?, number = ?, model = ? WHERE id = ?", (*place, number))
-            self._numbers["place", (gpu.uuid, *place)] = (number, at_s)
-        return number
 
     def _number(self, table: str, columns: Iterable[str], key: tuple[str, ...], at_s: int) -> int:
         """The number of a name; `last`, by which forgotten names are found, is the last quarter hour that has it."""
@@ -310,3 +338,87 @@ def _sum(groups: dict[int, list[int]], number: int, row: list[int]) -> None:
 def _used_bytes(base: sqlite3.Connection) -> int:
     pages, free = (base.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
     return int(pages - free) * PAGE_BYTES
+
+
+def timeline_of(file: HistoryFile, gpu: str, span: Range, now_s: float) -> Timeline:
+    """One GPU's recorded steps up to now.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    until = -int(-now_s // span.step_s) * span.step_s
+    if span.step_s == MINUTE_S:  # a minute that has not ended is not there
+        until = int((now_s - LATE_S) // MINUTE_S) * MINUTE_S
+    since = until - span.seconds
+    step_s = MINUTE_S if span.table == "minutes" else QUARTER_S
+
+    def work(base: sqlite3.Connection) -> tuple[list[tuple[int, bytes]], dict[int, tuple[str, str]]]:
+        rows = base.execute(_OF_ONE_GPU.format(table=span.table), (since, step_s, step_s, until, gpu)).fetchall()
+        names = base.execute("SELECT id, name, owner FROM tenants").fetchall()
+        return rows, {number: (name, owner) for number, name, owner in names}
+
+    rows, names = file.read(work)
+    steps = span.seconds // span.step_s
+    numbers, sums = summed([((at - since) // span.step_s, data) for at, data in rows], steps)
+    own = sums[numbers == GPU_ROW]
+    spans = own[0, :, SPAN] if len(own) else np.zeros(steps, np.int64)
+    known, whole = spans > 0, np.maximum(spans, 1)
+    lanes = []
+    for number, one in zip(numbers.tolist(), sums, strict=True):
+        if number == GPU_ROW:
+            continue
+        parts = {field: _where(known, np.round(one[:, field] / whole, 4)) for field in (USED, PROMISED, LENT, WAITED)}
+        windows = one[:, WINDOWS]
+        lanes.append(
+            Lane(
+                *names.get(number, (f"tenant {number}", "")),
+                used=parts[USED],
+                promised=parts[PROMISED],
+                lent=parts[LENT],
+                waited=parts[WAITED],
+                memory_mib=_where(known, np.round(one[:, MEMORY] * 1000 / np.maximum(one[:, SPAN], 1), 1)),
+                kept_percent=_where(known & (windows > 0), np.round(100 * one[:, KEPT] / np.maximum(windows, 1), 2)),
+                handovers=_where(known, one[:, HANDOVERS]),
+            )
+        )
+    at_s = list(range(since, until, span.step_s))
+    recorded = [round(min(1.0, ms / 1000 / span.step_s), 3) for ms in spans.tolist()]
+    return Timeline(gpu, since, until, span.step_s, at_s, recorded, sorted(lanes, key=lambda lane: lane.tenant))
+
+
+def _where(known: NDArray[np.bool_], values: NDArray[Any]) -> list[Any]:
+    return [value if there else None for there, value in zip(known.tolist(), values.tolist(), strict=True)]
+
+
+def hours_of(file: HistoryFile, span: Range, now_s: float) -> Hours:
+    """GPU-hours by namespace, controller and model, of whole quarter hours: at least of the time that is asked for.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    until = -int(-now_s // QUARTER_S) * QUARTER_S
+    since = int((now_s - max(span.seconds, QUARTER_S)) // QUARTER_S) * QUARTER_S
+
+    def work(base: sqlite3.Connection) -> tuple[list[bytes], dict[int, tuple[str, str, str]]]:
+        rows = base.execute(
+            "SELECT data FROM hours WHERE id >= ? AND id < ?", (key_of(since), key_of(until))
+        ).fetchall()
+        groups = base.execute("SELECT id, namespace, owner, model FROM groups").fetchall()
+        return [data for (data,) in rows], {number: (space, owner, model) for number, space, owner, model in groups}
+
+    rows, groups = file.read(work)
+    numbers, sums = summed([(0, data) for data in rows], 1)
+    recorded, lines = 0, []
+    for number, (row,) in zip(numbers.tolist(), sums.tolist(), strict=True):
+        namespace, owner, model = groups.get(number, ("", f"group {number}", ""))
+        if not owner:
+            recorded += row[SPAN]
+            continue
+        lines.append(_line(namespace, owner, model, row))
+    return totalled(Hours(since, until, recorded / HOUR_MS, lines, _line("", "", "", [0] * 10)))
+
+
+def _line(namespace: str, owner: str, model: str, row: Sequence[int]) -> HourLine:
+    idle = row[PROMISED] - (row[USED] - row[BORROWED]) - row[LENT]
+    sums = (row[PROMISED], row[USED], row[BORROWED], row[LENT], idle, row[WAITED])
+    return HourLine(namespace, owner, model, *(ms / HOUR_MS for ms in sums))

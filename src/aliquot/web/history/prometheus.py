@@ -218,8 +218,11 @@ def timeline_from(
     found: dict[Name, dict[str, Sums]] = {}
     recorded = np.zeros(steps)
     for each in series:
-        metric = each["metric"]
-        values = _placed(each["values"], since_s, span.step_s, steps)
+        metric, values = each["metric"], np.zeros(steps)
+        for moment_s, text in each["values"]:  # a sample belongs to the step that ends with it
+            step, value = round((moment_s - since_s) / span.step_s) - 1, float(text)
+            if 0 <= step < steps and math.isfinite(value):
+                values[step] = max(0.0, value)
         if metric[_FIELD] == RECORDED:
             recorded = values
         else:
@@ -229,16 +232,6 @@ def timeline_from(
     at_s = list(range(since_s, until_s, span.step_s))
     lanes.sort(key=lambda lane: lane.tenant)
     return Timeline(gpu, since_s, until_s, span.step_s, at_s, np.round(parts, 3).tolist(), lanes)
-
-
-def _placed(values: Iterable[tuple[float, str]], since_s: int, step_s: int, steps: int) -> Sums:
-    """Values by step; a sample belongs to the step that ends with it."""
-    placed = np.zeros(steps)
-    for at_s, text in values:
-        step, value = round((at_s - since_s) / step_s) - 1, float(text)
-        if 0 <= step < steps and math.isfinite(value):
-            placed[step] = max(0.0, value)
-    return placed
 
 
 def _lane(tenant: str, sums: Mapping[str, Sums], recorded: Sums, span: Range) -> Lane:

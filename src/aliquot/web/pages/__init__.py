@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from aliquot.status import StatusSource
-from aliquot.web.render import Block, address, block
+from aliquot.web.render import Block, address, block, clock_time
 
 T = TypeVar("T")
 Query = Mapping[str, str]
@@ -15,6 +16,8 @@ NO_GPU: Final = (
     "No GPU is known yet. In a cluster each node's agent, aliquot node, reports its GPUs; kubectl aliquot doctor "
     "shows what is missing."
 )
+STALE_S: Final = 20.0
+"""Sources are read every five seconds where no page is open, and once a second otherwise."""
 
 
 @dataclass(frozen=True)
@@ -65,3 +68,15 @@ def one_page(query: Query, path: str, found: Sequence[T], per_page: int, what: s
         following=at(page + 1), what=what,
     )  # fmt: skip
     return found[first:last], [pager]
+
+
+def stale_since(facts: StatusSource) -> float | None:
+    """The moment of the last reading, if it is long ago."""
+    as_of_s = facts.as_of_s
+    return as_of_s if time.time() - as_of_s > STALE_S else None
+
+
+def news(facts: StatusSource) -> Block:
+    """A banner where the facts are old."""
+    since_s = stale_since(facts)
+    return block("news", "blocks/news.html", since="" if since_s is None else clock_time(since_s))

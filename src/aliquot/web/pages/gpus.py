@@ -1,15 +1,20 @@
-"""GPUs: every GPU as one bar of shares, by node or by model, a bounded number at a time."""
+"""GPUs: every GPU as one bar of shares, by node or by model, a bounded number at a time; and one of them.
+
+One GPU is shown with its tenants, the promise and the use of each, and the last hour.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from statistics import fmean
+from typing import Any, Final, NamedTuple
 
-from aliquot.status import Gpu, Node, StatusSource
-from aliquot.web.pages import NO_GPU, Drawn, Query, commands, misread, one_page
-from aliquot.web.pages.bars import with_bars
-from aliquot.web.render import Block, block, slug
+from aliquot.status import Gpu, History, StatusSource
+from aliquot.web.history.keeping import HOUR_S
+from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, commands, misread, one_page
+from aliquot.web.pages.bars import compute_bar, memory_bar, with_bars
+from aliquot.web.render import block, slug
 
 PER_PAGE: Final = 48
 STATES: Final[dict[str, Callable[[Gpu], bool]]] = {
@@ -31,6 +36,20 @@ PARAMETERS: Final[Mapping[str, Iterable[str] | None]] = {
     "group": [*filter(None, GROUPS)], "page": None,
 }  # fmt: skip
 """What the page may be asked for, and the words of those that have some."""
+CHARTS: Final = (
+    ("usage_milli", "Usage", "part of the GPU"),
+    ("memory_mib", "Memory", "GiB"),
+    ("wait_ms", "Wait for a grant, median", "ms"),
+    ("quota_ms", "Length of a grant", "ms"),
+    ("debt_ms", "Debt", "ms"),
+)
+
+
+FOLDED: Final = frozenset({"quota_ms", "debt_ms"})
+"""Charts that explain how turns are taken, not what a tenant gets; they are opened on demand."""
+SHORTEST: Final = 8
+ABBREVIATIONS: Final = (12, 17, 22)
+"""`GPU-` and the first of the groups of a UUID."""
 
 
 def draw(facts: StatusSource, query: Query) -> Drawn:
@@ -38,11 +57,26 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
     everything = facts.gpus()
     found = ordered(matching(everything, query), query)
     shown, pager = one_page(query, "/gpus", found, PER_PAGE, "GPUs")
-    key = _group_key(query)
+    by_model = query.get("group") == "model"
     silent = {node.name: node for node in facts.nodes() if node.silent}
     blocks = misread(query, PARAMETERS)
-    for name, gpus in groupby(shown, key=key):
-        blocks.append(_group(name, list(gpus), silent.get(name), by_model=query.get("group") == "model"))
+    for name, group in groupby(shown, key=_group_key(query)):
+        gpus = list(group)
+        models = sorted({gpu.model for gpu in gpus})
+        blocks.append(
+            block(
+                f"group-{slug(name)}",
+                "blocks/group.html",
+                name=name,
+                by_model=by_model,
+                about="" if by_model else ", ".join(models),
+                emulated=all(gpu.emulated for gpu in gpus),
+                free_milli=sum(gpu.free_milli for gpu in gpus),
+                rows=with_bars(gpus),
+                silent=silent.get(name),
+                mixed=len(models) > 1,
+            )
+        )
     if not shown:
         blocks.append(block("none", "blocks/none.html", text="No GPU fits these filters." if everything else NO_GPU))
     blocks += pager
@@ -68,7 +102,11 @@ def matching(gpus: Sequence[Gpu], query: Query) -> list[Gpu]:
         if (state is None or state(gpu))
         and (not model or gpu.model == model)
         and (not node or gpu.node == node)
-        and (not text or _mentions(gpu, text))
+        and (
+            not text
+            or any(text in name.lower() for name in (gpu.node, gpu.model, gpu.uuid, gpu.vgpu))
+            or any(text in share.tenant.lower() for share in gpu.shares)
+        )
     ]
 
 
@@ -83,26 +121,65 @@ def ordered(gpus: Sequence[Gpu], query: Query) -> list[Gpu]:
     return sorted(gpus, key=lambda gpu: (best[key(gpu)], key(gpu), rank(gpu), gpu.node, gpu.index))
 
 
-def _mentions(gpu: Gpu, text: str) -> bool:
-    names = (gpu.node, gpu.model, gpu.uuid, gpu.vgpu, *(share.tenant for share in gpu.shares))
-    return any(text in name.lower() for name in names)
-
-
 def _group_key(query: Query) -> Callable[[Gpu], str]:
     return (lambda gpu: gpu.model) if query.get("group") == "model" else (lambda gpu: gpu.node)
 
 
-def _group(name: str, gpus: list[Gpu], silent: Node | None, *, by_model: bool) -> Block:
-    models = sorted({gpu.model for gpu in gpus})
-    return block(
-        f"group-{slug(name)}",
-        "blocks/group.html",
-        name=name,
-        by_model=by_model,
-        about="" if by_model else ", ".join(models),
-        emulated=all(gpu.emulated for gpu in gpus),
-        free_milli=sum(gpu.free_milli for gpu in gpus),
-        rows=with_bars(gpus),
-        silent=silent,
-        mixed=len(models) > 1,
+class Hour(NamedTuple):
+    """One tenant's hour in numbers, for viewers who do not see the charts."""
+
+    tenant: str
+    rows: list[tuple[str, str, str, str]]
+
+
+def draw_one(facts: StatusSource, query: Query) -> Drawn:
+    """The GPU that the query names by `uuid`."""
+    gpu = find(facts, query.get("uuid", ""))
+    history = facts.history(gpu.uuid, HOUR_S)
+    hours = hours_of(history) if history else []
+    blocks = [
+        block("gpu", "blocks/gpu.html", gpu=gpu, compute=compute_bar(gpu), memory=memory_bar(gpu)),
+        block("tenants", "blocks/tenants.html", gpu=gpu, window_s=facts.window_s),
+        block("hour", "blocks/hour.html", hours=hours, gpu=gpu),
+    ]
+    return Drawn(
+        f"GPU {gpu.index} of {gpu.node}",
+        blocks,
+        {"gpu": gpu, "charts": CHARTS, "folded": FOLDED, "command": commands.top(facts)},
     )
+
+
+def find(facts: StatusSource, uuid: str) -> Gpu:
+    """The GPU by that UUID, or by a beginning of it that no other has, as CUDA_VISIBLE_DEVICES takes them.
+
+    Raises:
+        NotHere: no such GPU exists, or several.
+    """
+    found = [gpu for gpu in facts.gpus() if gpu.uuid.startswith(uuid)] if len(uuid) >= SHORTEST else []
+    for gpu in found:
+        if gpu.uuid == uuid or len(found) == 1:
+            return gpu
+    raise NotHere(f"There is no GPU {uuid[:60]} here.")
+
+
+def abbreviated(uuids: Sequence[str]) -> int:
+    """How many characters of these UUIDs tell any two apart."""
+    for length in ABBREVIATIONS:
+        if len({uuid[:length] for uuid in uuids}) == len(uuids):
+            return length
+    return max(map(len, uuids))
+
+
+def hours_of(history: History) -> list[Hour]:
+    """Minimum, mean and maximum of every quantity of every tenant."""
+    hours = []
+    for series in history.series:
+        rows = []
+        for metric, title, unit in CHARTS:
+            divisor, digits = {"usage_milli": (1000, 2), "memory_mib": (1024, 1)}.get(metric, (1, 0))
+            values = [value / divisor for value in getattr(series, metric) if value is not None]
+            if values:
+                least, mean, most = (f"{value:.{digits}f}" for value in (min(values), fmean(values), max(values)))
+                rows.append((f"{title} ({unit})", least, mean, most))
+        hours.append(Hour(series.tenant, rows))
+    return hours

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from aliquot.status import HourLine, Hours, StatusSource
+from aliquot.status import Hours, StatusSource
 from aliquot.status.history import DEFAULT_RANGE, RANGES, hours_range
 from aliquot.status.hours import COLUMNS, DIMENSIONS, dimensions, summed_by
 from aliquot.web.pages import Drawn, Query, misread
@@ -27,11 +26,15 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
 
     In place of words that are unknown the page has its usual ones, and says so.
     """
-    mistakes = misread(query, {"range": RANGES, "by": _known_dimensions(query), "sort": SORTS})
+    by_words = [*DIMENSIONS, *([query["by"]] if _known("by", query.get("by", "")) else [])]
+    mistakes = misread(query, {"range": RANGES, "by": by_words, "sort": SORTS})
     query = {name: text for name, text in query.items() if _known(name, text)}
     hours, by = asked_hours(facts, query), dimensions(query.get("by", ""))
     sort = query.get("sort", "promised")
-    lines = sorted(hours.lines, key=_order(sort))
+    if sort == NAME:
+        lines = sorted(hours.lines, key=lambda line: (line.namespace, line.owner, line.model))
+    else:
+        lines = sorted(hours.lines, key=lambda line: -float(getattr(line, sort)))
     word = query.get("range", "") or DEFAULT_RANGE
 
     def at(**changes: str) -> str:
@@ -41,6 +44,12 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
     groups = [(label, at(by=each), each == ",".join(by)) for each, label in GROUPS.items()]
     heads = [(COLUMNS[field], at(sort=field), field == sort) for field in COLUMNS]
     asked = {name: query[name] for name in ("range", "by") if query.get(name)}
+    bars = []
+    for line in lines[:SHOWN]:  # the promise in thousandths: used, lent, idle
+        whole = max(line.promised, 1e-9)
+        used = min(1000, round(1000 * (line.used - line.borrowed) / whole))
+        lent = min(1000 - used, round(1000 * line.lent / whole))
+        bars.append((used, lent, 1000 - used - lent if line.promised else 0))
     hours_block = block(
         "hours",
         "blocks/hours.html",
@@ -51,7 +60,7 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
         name_sort=(at(sort=NAME), sort == NAME),
         columns=list(COLUMNS),
         csv=address("/api/v1/hours.csv", **asked),
-        bars=[_bar(line) for line in lines[:SHOWN]],
+        bars=bars,
     )
     return Drawn("GPU-hours", [*mistakes, hours_block], {"ranges": ranges, "groups": groups})
 
@@ -65,28 +74,7 @@ def asked_hours(facts: StatusSource, query: Query) -> Hours:
     return summed_by(facts.past.hours(hours_range(query.get("range", ""))), dimensions(query.get("by", "")))
 
 
-def _order(sort: str) -> Callable[[HourLine], Any]:
-    """By name, or by a column with the largest first."""
-    if sort == NAME:
-        return lambda line: (line.namespace, line.owner, line.model)
-    return lambda line: -float(getattr(line, sort))
-
-
-def _known_dimensions(query: Query) -> list[str]:
-    """The dimensions, and the combination of them that a query has."""
-    text = query.get("by", "")
-    return [*DIMENSIONS, *([text] if _known("by", text) else [])]
-
-
 def _known(name: str, text: str) -> bool:
     if name == "by":
         return all(word in DIMENSIONS for word in text.split(","))
     return text in {"range": RANGES, "sort": SORTS}.get(name, ())
-
-
-def _bar(line: HourLine) -> tuple[int, int, int]:
-    """The promise in thousandths: used, lent, idle."""
-    whole = max(line.promised, 1e-9)
-    used = min(1000, round(1000 * (line.used - line.borrowed) / whole))
-    lent = min(1000 - used, round(1000 * line.lent / whole))
-    return used, lent, 1000 - used - lent if line.promised else 0

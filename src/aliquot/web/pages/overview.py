@@ -1,22 +1,31 @@
 """Overview, the first page: what needs attention, the sums, what waits and why, and a heat map of all GPUs.
 
-On a machine with few GPUs their bars follow; elsewhere a cell of the map leads to its GPU or node.
+On a machine with few GPUs their bars follow; elsewhere a cell of the map leads to its GPU or node. The map has a cell
+for each GPU, or where there are many for each node or run of nodes, in shades of one hue. A cell shows its percentage,
+so the shade is never the only sign. GPUs are in rows by node; nodes are in rows by model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from aliquot.model.quantities import format_milli
+from aliquot.model.quantities import MILLI, format_milli
 from aliquot.status import PENDING, Gpu, Node, StatusSource, Workload
 from aliquot.status.source import totals
 from aliquot.web.pages import NO_GPU, Drawn, Query, commands
 from aliquot.web.pages.bars import with_bars
-from aliquot.web.pages.heat import LEGEND, METRICS, heat_map
-from aliquot.web.render import Block, address, block, clock_time, percent
+from aliquot.web.pages.gpus import abbreviated
+from aliquot.web.render import address, block, clock_time, percent
 
+MAX_CELLS: Final = 1500
+"""A page with more would be more than a browser draws at once; what is larger is drawn by node."""
+MAX_TITLES: Final = 256
+STEPS_MILLI: Final = (50, 250, 500, 750, 950)
+LEGEND: Final = ("0–4", "5–24", "25–49", "50–74", "75–94", "95–100")
 WAITING_SHOWN: Final = 5
 NAMED: Final = 3
 """How many of a kind an alert names before it counts the rest."""
@@ -42,17 +51,41 @@ class WaitingWorkload(NamedTuple):
 
 
 def draw(facts: StatusSource, query: Query) -> Drawn:
-    """The whole cluster, or in the map only the nodes from `first` to `last`."""
+    """The whole cluster, or in the map only the nodes from `first` to `last`.
+
+    Of what waits, the workloads that have waited longest are named with what their scheduler says; the page of each
+    has the explanation.
+    """
     gpus, nodes, workloads = facts.gpus(), facts.nodes(), facts.workloads()
+    waiting = sorted((w for w in workloads if w.state == PENDING), key=lambda w: (-w.age_s, w.name))
+    shown = []
+    for workload in waiting[:WAITING_SHOWN]:
+        # kube-scheduler's account of what evictions would not help is left out
+        why = workload.message.partition(" preemption: ")[0] or "is not scheduled yet"
+        shown.append(WaitingWorkload(workload, why, commands.explain(facts, workload.name)))
     blocks = [
         block("alerts", "blocks/alerts.html", alerts=list(alerts(gpus, nodes, workloads))),
         block("summary", "blocks/summary.html", totals=totals(facts), window_s=facts.window_s),
-        _waiting(facts, workloads),
+        block("waiting", "blocks/waiting.html", shown=shown, total=len(waiting)),
     ]
     if gpus:
-        blocks += [_map(gpus, nodes, query), *_bars(gpus)]
+        first, last = query.get("first", ""), query.get("last", "")
+        some = [gpu for gpu in gpus if gpu.node >= first and (not last or gpu.node <= last)]
+        drawn = heat_map(some, nodes, query.get("show", ""))
+        choices = [
+            (address("/", first=first, last=last, show=name), metric.label, name == drawn.metric)
+            for name, metric in METRICS.items()
+        ]
+        part = f"{first} to {last}" if first or last else ""
+        title = METRICS[drawn.metric].title
+        blocks.append(
+            block("map", "blocks/map.html", map=drawn, title=title, choices=choices, legend=LEGEND, part=part)
+        )
     else:
         blocks.append(block("none", "blocks/none.html", text=NO_GPU))
+    if 0 < len(gpus) <= FEW_GPUS:
+        several = len({gpu.node for gpu in gpus}) > 1
+        blocks.append(block("bars", "blocks/bars.html", rows=with_bars(gpus), several=several))
     return Drawn("Overview", blocks, {"command": commands.top(facts)})
 
 
@@ -60,26 +93,23 @@ def alerts(gpus: Sequence[Gpu], nodes: Sequence[Node], workloads: Sequence[Workl
     """What needs attention, what wastes most first: workloads that hold shares and do not run, nodes that do not
     answer, unhealthy GPUs, programs without a share, and promises that were not kept.
     """
-    failing = sorted((w for w in workloads if w.failing and w.pieces), key=lambda w: (-w.request_milli, w.name))
-    yield from _named([_waste(each) for each in failing], "/workloads", "more workloads hold GPUs and do not run")
-    silent = [_silence(node) for node in nodes if node.silent]
-    yield from _named(silent, "/gpus?state=unmeasured", "more nodes do not answer")
-    sick = [
-        Alert(f"/gpus/{gpu.uuid}", _place(gpu), "is unhealthy; nothing is placed on it")
-        for gpu in gpus
-        if not gpu.healthy
-    ]
-    yield from _named(sick, "/gpus?state=unhealthy", "more GPUs are unhealthy")
-    past = [
-        Alert(
-            f"/gpus/{gpu.uuid}",
-            _place(gpu),
-            f"runs {gpu.bypassing} program{'s' * (gpu.bypassing != 1)} without a share",
-        )
-        for gpu in gpus
-        if gpu.bypassing
-    ]
-    yield from _named(past, "/gpus", "more GPUs run programs without a share")
+    wasteful = []
+    for w in sorted((w for w in workloads if w.failing and w.pieces), key=lambda w: (-w.request_milli, w.name)):
+        restarts = f", {w.restarts} restarts" if w.restarts else ""
+        holds = f"holds {format_milli(w.request_milli)} GPU, does not run"
+        wasteful.append(Alert(f"/workloads/{quote(w.name)}", w.name, f"{holds}: {w.state}{restarts}"))
+    silent = []
+    for node in (node for node in nodes if node.silent):
+        since = f"since {clock_time(node.silent_since_s)}" if node.silent_since_s else "so far"
+        silent.append(Alert(address("/gpus", node=node.name), node.name, f"no news {since}: {node.silent}"))
+    unhealthy, bypassed = [], []
+    for gpu in gpus:
+        href, place = f"/gpus/{gpu.uuid}", f"GPU {gpu.index} of {gpu.node}"
+        if not gpu.healthy:
+            unhealthy.append(Alert(href, place, "is unhealthy; nothing is placed on it"))
+        if gpu.bypassing:
+            programs = f"{gpu.bypassing} program{'s' * (gpu.bypassing != 1)}"
+            bypassed.append(Alert(href, place, f"runs {programs} without a share"))
     broken = sorted(
         (w.kept_percent, w.name) for w in workloads
         if w.kept_percent is not None and w.kept_percent < LOW_PERCENT and w.windows >= ENOUGH_WINDOWS
@@ -87,57 +117,114 @@ def alerts(gpus: Sequence[Gpu], nodes: Sequence[Node], workloads: Sequence[Workl
     low = [
         Alert(f"/workloads/{name}", name, f"got its request in {percent(kept)} of its windows") for kept, name in broken
     ]
-    yield from _named(low, "/workloads", f"more workloads got theirs in less than {LOW_PERCENT:g} %")
+    for found, href, rest in (
+        (wasteful, "/workloads", "more workloads hold GPUs and do not run"),
+        (silent, "/gpus?state=unmeasured", "more nodes do not answer"),
+        (unhealthy, "/gpus?state=unhealthy", "more GPUs are unhealthy"),
+        (bypassed, "/gpus", "more GPUs run programs without a share"),
+        (low, "/workloads", f"more workloads got theirs in less than {LOW_PERCENT:g} %"),
+    ):
+        yield from found[:NAMED]
+        if len(found) > NAMED:
+            yield Alert(href, f"{len(found) - NAMED:,}", rest)
 
 
-def _named(found: list[Alert], href: str, rest: str) -> Iterator[Alert]:
-    yield from found[:NAMED]
-    if len(found) > NAMED:
-        yield Alert(href, f"{len(found) - NAMED:,}", rest)
+class Metric(NamedTuple):
+    """A quantity that a map can show, in thousandths of the GPU; None where it is not known."""
+
+    label: str
+    title: str
+    value: Callable[[Gpu], int | None]
 
 
-def _waste(workload: Workload) -> Alert:
-    restarts = f", {workload.restarts} restarts" if workload.restarts else ""
-    holds = f"holds {format_milli(workload.request_milli)} GPU, does not run"
-    return Alert(f"/workloads/{quote(workload.name)}", workload.name, f"{holds}: {workload.state}{restarts}")
+METRICS: Final[Mapping[str, Metric]] = {
+    "": Metric("use", "in use", lambda gpu: gpu.busy_milli if gpu.measured else None),
+    "promised": Metric("promised", "promised", lambda gpu: MILLI - gpu.free_milli),
+    "memory": Metric(
+        "memory",
+        "of memory in use",
+        lambda gpu: gpu.memory_used_mib * MILLI // max(1, gpu.memory_mib) if gpu.measured else None,
+    ),
+}
 
 
-def _silence(node: Node) -> Alert:
-    since = f"since {clock_time(node.silent_since_s)}" if node.silent_since_s else "so far"
-    return Alert(address("/gpus", node=node.name), node.name, f"no news {since}: {node.silent}")
+class Cell(NamedTuple):
+    """One square: where it leads, its shade's class, its text, and what it says when pointed at."""
+
+    href: str
+    shade: str
+    text: str
+    title: str = ""
 
 
-def _place(gpu: Gpu) -> str:
-    return f"GPU {gpu.index} of {gpu.node}"
+class HeatRow(NamedTuple):
+    """Cells with their common name; `note` says why nothing of them is known."""
+
+    name: str
+    href: str
+    note: str
+    cells: list[Cell]
 
 
-def _waiting(facts: StatusSource, workloads: Sequence[Workload]) -> Block:
-    """The workloads that have waited longest, each with what its scheduler says; its own page has the explanation."""
-    found = sorted((each for each in workloads if each.state == PENDING), key=lambda each: (-each.age_s, each.name))
-    shown = [WaitingWorkload(each, _said(each), commands.explain(facts, each.name)) for each in found[:WAITING_SHOWN]]
-    return block("waiting", "blocks/waiting.html", shown=shown, total=len(found))
+class HeatMap(NamedTuple):
+    """A drawn map; `unit` is what a cell is."""
+
+    unit: str
+    metric: str
+    rows: list[HeatRow]
 
 
-def _said(workload: Workload) -> str:
-    """What the scheduler says of a workload, without kube-scheduler's account of what evictions would not help."""
-    return workload.message.partition(" preemption: ")[0] or "is not scheduled yet"
+def heat_map(gpus: Sequence[Gpu], nodes: Sequence[Node], metric: str) -> HeatMap:
+    """The map of GPUs, which are in order of their nodes; an unknown metric is the first."""
+    metric = metric if metric in METRICS else ""
+    if len(gpus) <= MAX_CELLS:
+        return HeatMap("GPU", metric, list(_rows_of_gpus(gpus, nodes, metric)))
+    by_node = [(name, list(own)) for name, own in groupby(gpus, key=lambda gpu: gpu.node)]
+    size = -(-len(by_node) // MAX_CELLS)
+    by_model: dict[str, list[tuple[str, list[Gpu]]]] = {}
+    for name, own in by_node:
+        by_model.setdefault(", ".join(sorted({gpu.model for gpu in own})), []).append((name, own))
+    unit = "node" if size == 1 else f"{size} nodes"
+    rows = [
+        HeatRow(f"{model}, {len(own)} node{'s' * (len(own) != 1)}", address("/gpus", model=own[0][1][0].model), "",
+            [_cell_of_nodes(own[at : at + size], metric) for at in range(0, len(own), size)])
+        for model, own in sorted(by_model.items())
+    ]  # fmt: skip
+    return HeatMap(unit, metric, rows)
 
 
-def _map(gpus: Sequence[Gpu], nodes: Sequence[Node], query: Query) -> Block:
-    first, last = query.get("first", ""), query.get("last", "")
-    shown = [gpu for gpu in gpus if gpu.node >= first and (not last or gpu.node <= last)]
-    found = heat_map(shown, nodes, query.get("show", ""))
-    choices = [
-        (address("/", first=first, last=last, show=name), metric.label, name == found.metric)
-        for name, metric in METRICS.items()
-    ]
-    return block(
-        "map", "blocks/map.html", map=found, title=METRICS[found.metric].title, choices=choices, legend=LEGEND,
-        part=f"{first} to {last}" if first or last else "",
-    )  # fmt: skip
+def _rows_of_gpus(gpus: Sequence[Gpu], nodes: Sequence[Node], metric: str) -> Iterator[HeatRow]:
+    value = METRICS[metric].value
+    silent = {node.name: node.silent for node in nodes if node.silent}
+    short = abbreviated([gpu.uuid for gpu in gpus])
+    titled = len(gpus) <= MAX_TITLES
+    for name, own in groupby(gpus, key=lambda gpu: gpu.node):
+        cells = []
+        for gpu in own:
+            title = ""
+            if titled:
+                use = f"{gpu.busy_milli / MILLI:.2f} used" if gpu.measured else "use not known"
+                unhealthy = "" if gpu.healthy else ", unhealthy"
+                promised = f"{(MILLI - gpu.free_milli) / MILLI:.2f} promised"
+                title = f"GPU {gpu.index}: {use}, {promised}{unhealthy}"
+            cells.append(_cell(f"/gpus/{quote(gpu.uuid[:short], safe='')}", value(gpu), gpu.healthy, title))
+        yield HeatRow(name, f"/gpus?node={quote(name, safe='')}", silent.get(name, ""), cells)
 
 
-def _bars(gpus: Sequence[Gpu]) -> Iterator[Block]:
-    if len(gpus) <= FEW_GPUS:
-        several = len({gpu.node for gpu in gpus}) > 1
-        yield block("bars", "blocks/bars.html", rows=with_bars(gpus), several=several)
+def _cell_of_nodes(some: Sequence[tuple[str, list[Gpu]]], metric: str) -> Cell:
+    """The mean over the GPUs of some nodes, whose names are in order."""
+    value = METRICS[metric].value
+    known = [milli for _, gpus in some for gpu in gpus if (milli := value(gpu)) is not None]
+    mean = sum(known) // len(known) if known else None
+    healthy = all(gpu.healthy for _, gpus in some for gpu in gpus)
+    first, last = some[0][0], some[-1][0]
+    one = len(some) == 1
+    href = f"/gpus?node={quote(first, safe='')}" if one else address("/", first=first, last=last, show=metric)
+    return _cell(href, mean, healthy)
+
+
+def _cell(href: str, milli: int | None, healthy: bool, title: str = "") -> Cell:
+    """A cell of a quantity; what is not well has a mark in place of its number."""
+    shade = "hx" if milli is None else f"h{bisect_right(STEPS_MILLI, milli)}"
+    text = "–" if milli is None else str(milli // 10)
+    return Cell(href, shade if healthy else f"{shade} sick", text if healthy else "!", title)

@@ -14,8 +14,8 @@ from aliquot.status import Gpu, StatusSource, Timeline, Turns
 from aliquot.status.history import RANGES, Lane, range_of
 from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, misread
 from aliquot.web.pages.bars import SHADES
-from aliquot.web.pages.gpu import find
-from aliquot.web.render import Block, address, block, slug
+from aliquot.web.pages.gpus import find
+from aliquot.web.render import address, block, slug
 
 TURNS: Final = "1m"
 DEFAULT_RANGE: Final = "1h"
@@ -74,7 +74,15 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
             block("part", "blocks/none.html", text=f"{len(gpus)} of {len(everything):,} GPUs; choose another.")
         )
     brief = not tenant and not one
-    blocks += [_one(facts, gpu, word, tenant, brief=brief) for gpu in gpus]
+    for gpu in gpus:
+        block_id, title = f"timeline-{slug(gpu.uuid)}", f"GPU {gpu.index} of {gpu.node}"
+        if word == TURNS:
+            turns = facts.turns(gpu.uuid)
+            values = _turns(turns, gpu, tenant) if turns is not None else None
+            blocks.append(block(block_id, "blocks/turns.html", title=title, gpu=gpu, turns=values, brief=brief))
+        else:
+            drawn = charts(facts.past.timeline(gpu.uuid, range_of(word)), gpu, tenant)
+            blocks.append(block(block_id, "blocks/timeline.html", title=title, gpu=gpu, brief=brief, **drawn))
     if not gpus:
         blocks.append(block("none", "blocks/none.html", text=NO_GPU))
     names = [(gpu.uuid, f"GPU {gpu.index} of {gpu.node}") for gpu in everything]
@@ -105,20 +113,14 @@ def chosen(facts: StatusSource, query: Query) -> list[Gpu]:
     return [gpu for gpu in gpus if gpu.uuid in used] if len(gpus) > MAX_GPUS and used else list(gpus[:MAX_GPUS])
 
 
-def _one(facts: StatusSource, gpu: Gpu, word: str, tenant: str, *, brief: bool) -> Block:
-    title = f"GPU {gpu.index} of {gpu.node}"
-    block_id = f"timeline-{slug(gpu.uuid)}"
-    if word == TURNS:
-        turns = facts.turns(gpu.uuid)
-        values = _turns(turns, gpu, tenant) if turns is not None else None
-        return block(block_id, "blocks/turns.html", title=title, gpu=gpu, turns=values, brief=brief)
-    found = facts.past.timeline(gpu.uuid, range_of(word))
-    return block(block_id, "blocks/timeline.html", title=title, gpu=gpu, brief=brief, **charts(found, gpu, tenant))
-
-
 def charts(found: Timeline, gpu: Gpu, tenant: str = "") -> dict[str, Any]:
     """The charts of a timeline and its table; of one tenant where that is named, with all others as one."""
-    lanes = _ordered(found.lanes, gpu)
+    # As in the GPU's bar, so that shades agree; then those that left, the largest first.
+    places = {share.tenant: number for number, share in enumerate(gpu.shares)}
+    lanes = sorted(
+        found.lanes,
+        key=lambda lane: (places.get(lane.tenant, len(places)), -sum(value or 0 for value in lane.used), lane.tenant),
+    )
     shown, rest = lanes[:DRAWN], lanes[DRAWN:]
     if tenant:
         shown, rest = (
@@ -138,15 +140,6 @@ def charts(found: Timeline, gpu: Gpu, tenant: str = "") -> dict[str, Any]:
         "labels": labels(found.since_s, found.until_s),
         "percent": 100 * sum(found.recorded) / len(found.recorded) if found.recorded else 0.0,
     }
-
-
-def _ordered(lanes: Sequence[Lane], gpu: Gpu) -> list[Lane]:
-    """As in the GPU's bar, so that shades agree; then those that left, the largest first."""
-    places = {share.tenant: number for number, share in enumerate(gpu.shares)}
-    return sorted(
-        lanes,
-        key=lambda lane: (places.get(lane.tenant, len(places)), -sum(value or 0 for value in lane.used), lane.tenant),
-    )
 
 
 def _stacked(

@@ -1,16 +1,26 @@
-"""Topology of a node: the access-cost tree with its links drawn, free GPUs, and tenants."""
+"""Topology of a node: the access-cost tree with its links drawn, free GPUs, and tenants.
+
+Leaves are in a row, each place above the middle of what it holds, links are arcs: pure geometry in the units of the
+drawing's viewBox. Only the nearest links are drawn as arcs (NVLink): what is further shown by the tree itself.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from aliquot.status import StatusSource
+from aliquot.status import Gpu, StatusSource, TopologyFacts, TreeNode
 from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, commands
 from aliquot.web.pages.bars import with_bars
-from aliquot.web.pages.tree import drawing
 from aliquot.web.render import block
 
 LISTED: Final = 500
+LEAF_WIDTH: Final = 120
+LEVEL_HEIGHT: Final = 72
+LEAF_HEIGHT: Final = 56
+MARGIN: Final = 16
+_ARC_STEP: Final = 18
 
 
 def draw(facts: StatusSource, query: Query) -> Drawn:
@@ -35,3 +45,117 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
         blocks,
         {"nodes": nodes[:LISTED], "node": node, "command": commands.topology(facts, node.name)},
     )
+
+
+@dataclass(frozen=True)
+class Place:
+    """A box of the tree; `gpu` is set for leaves."""
+
+    x: float
+    y: float
+    label: str
+    free: int
+    cost: int
+    gpu: Gpu | None = None
+    index: int = -1
+
+
+@dataclass(frozen=True)
+class TreeLine:
+    """From a box down to what it holds."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+@dataclass(frozen=True)
+class Arc:
+    """A direct link between two leaves, drawn below them; `lanes` is 2 for NV2."""
+
+    x1: float
+    x2: float
+    y: float
+    depth: float
+    label: str
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Everything with its position; `words` describes the tree for viewers who do not see it."""
+
+    width: float
+    height: float
+    places: list[Place] = field(default_factory=list)
+    lines: list[TreeLine] = field(default_factory=list)
+    arcs: list[Arc] = field(default_factory=list)
+    words: str = ""
+
+
+def drawing(topology: TopologyFacts, gpus: Mapping[int, Gpu]) -> Drawing:
+    """A topology with its GPUs; its tree must be known. The further apart a link's ends, the deeper it hangs."""
+    assert topology.tree is not None
+    depth = _depth(topology.tree)
+    leaves: dict[int, float] = {}
+    for number, index in enumerate(_leaves(topology.tree)):
+        leaves[index] = MARGIN + LEAF_WIDTH * (number + 0.5)
+    places: list[Place] = []
+    lines: list[TreeLine] = []
+    bottom = MARGIN + LEVEL_HEIGHT * (depth - 1)
+    _put(topology.tree, MARGIN, bottom, leaves, gpus, places, lines)
+    links = [
+        (i, j, label)
+        for i, row in enumerate(topology.links)
+        for j, label in enumerate(row)
+        if i < j and label.startswith("NV") and i in leaves and j in leaves
+    ]
+    if len({label for _, _, label in links}) == 1 and len(links) > len(leaves) * 2:
+        links = []  # a fabric that joins all alike is left to words
+    arcs = []
+    for i, j, label in links:
+        apart = abs(leaves[i] - leaves[j]) / LEAF_WIDTH
+        lanes = int(label[2:]) if label[2:].isdigit() else 1
+        arcs.append(Arc(leaves[i], leaves[j], bottom + LEAF_HEIGHT, _ARC_STEP * (1 + apart), label, lanes))
+    lowest = max((arc.y + 0.75 * arc.depth for arc in arcs), default=bottom + LEAF_HEIGHT)
+    return Drawing(2 * MARGIN + LEAF_WIDTH * len(leaves), lowest + MARGIN, places, lines, arcs, _words(topology.tree))
+
+
+def _depth(node: TreeNode) -> int:
+    return 1 + max((_depth(child) for child in node.children), default=0)
+
+
+def _leaves(node: TreeNode) -> Iterator[int]:
+    if node.gpu >= 0:
+        yield node.gpu
+    for child in node.children:
+        yield from _leaves(child)
+
+
+def _put(
+    node: TreeNode,
+    y: float,
+    bottom: float,
+    leaves: Mapping[int, float],
+    gpus: Mapping[int, Gpu],
+    places: list[Place],
+    lines: list[TreeLine],
+) -> float:
+    """Place a node and what is below; where its middle is."""
+    if node.gpu >= 0:
+        x = leaves[node.gpu]
+        places.append(Place(x, bottom, node.label, node.free, node.cost, gpus.get(node.gpu), node.gpu))
+        return x
+    below = [(child, _put(child, y + LEVEL_HEIGHT, bottom, leaves, gpus, places, lines)) for child in node.children]
+    x = (below[0][1] + below[-1][1]) / 2
+    for child, child_x in below:
+        lines.append(TreeLine(x, y + 28, child_x, bottom if child.gpu >= 0 else y + LEVEL_HEIGHT - 8))
+    places.append(Place(x, y, node.label, node.free, node.cost))
+    return x
+
+
+def _words(node: TreeNode) -> str:
+    if node.gpu >= 0:
+        return node.label
+    return f"{node.label} ({', '.join(_words(child) for child in node.children)})"

@@ -23,7 +23,7 @@ from aliquot.model.sharepod import (
     gpu_request,
     parse_sharepod,
 )
-from aliquot.status import StatusSource, Trial
+from aliquot.status import StatusSource
 from aliquot.web.pages import Drawn, Query, commands
 from aliquot.web.pages.bars import with_bars
 from aliquot.web.render import block
@@ -44,7 +44,9 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
         except UserError as mistake:
             error = str(mistake)
     models = sorted({gpu.model for gpu in facts.gpus()})
-    blocks = [block("trial", "blocks/trial.html", trial=trial, error=error, rows=_rows(trial), manifest=text)]
+    groups = (("now", trial.before), ("with it", trial.after)) if trial is not None and trial.fits else ()
+    rows = [(when, with_bars(gpus)) for when, gpus in groups]
+    blocks = [block("trial", "blocks/trial.html", trial=trial, error=error, rows=rows, manifest=text)]
     return Drawn("What if", blocks, {"models": models, "command": command})
 
 
@@ -70,15 +72,7 @@ def gpu_spec(query: Query) -> GpuSpec:
         return GpuSpec(**{"request": "0.5"} | given | labels)
     if len(text) > TEXT_BYTES:
         raise UserError(f"the SharePod is longer than {TEXT_BYTES} characters; paste less")
-    return parse_sharepod(_one_document(text)).spec.gpu
-
-
-def _request(gpu: GpuSpec, uuid: str) -> GpuRequest:
-    return checked(replace(gpu_request(gpu), gpu=uuid), request_name="request", limit_name="limit")
-
-
-def _one_document(text: str) -> Any:
-    """The document of a text that is plain: of aliases a few hundred bytes could be made into gigabytes."""
+    # Of aliases a few hundred bytes could be made into gigabytes.
     depth = 0
     try:
         for event in yaml.parse(text):
@@ -95,7 +89,11 @@ def _one_document(text: str) -> Any:
     documents = read_yaml(text)
     if len(documents) != 1:
         raise UserError(f"the text has {len(documents)} documents; paste one SharePod")
-    return documents[0]
+    return parse_sharepod(documents[0]).spec.gpu
+
+
+def _request(gpu: GpuSpec, uuid: str) -> GpuRequest:
+    return checked(replace(gpu_request(gpu), gpu=uuid), request_name="request", limit_name="limit")
 
 
 def manifest(gpu: GpuSpec) -> str:
@@ -104,10 +102,3 @@ def manifest(gpu: GpuSpec) -> str:
     spec = SharePodSpec(gpu, PodTemplateSpec(TemplateSpec([container])))
     pod = SharePodManifest(API_VERSION, "SharePod", Metadata("train"), spec)
     return yaml.safe_dump(msgspec.to_builtins(pod), sort_keys=False, allow_unicode=True)
-
-
-def _rows(trial: Trial | None) -> list[tuple[str, list[Any]]]:
-    if trial is None or not trial.fits:
-        return []
-    groups = (("now", trial.before), ("with it", trial.after))
-    return [(when, with_bars(gpus)) for when, gpus in groups]

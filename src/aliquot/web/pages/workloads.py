@@ -15,6 +15,10 @@ LINKED: Final = 8
 """Containers of a workload whose timelines its page links to."""
 STATES: Final = (PENDING, RUNNING, COMPLETED)
 """The states that the page offers also where nothing is in them."""
+NO_WORKLOAD: Final = (
+    "No workloads yet. On one machine start one with aliquot run, or aliquot apply -f FILE; in a cluster with a "
+    "SharePod, or a pod with aliquot.dev/gpu-percent. You see those of the namespaces that you may list."
+)
 
 
 def draw(facts: StatusSource, query: Query) -> Drawn:
@@ -28,7 +32,7 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
         block("counts", "blocks/counts.html", counts=counts),
         block("workloads", "blocks/workloads.html", workloads=shown, window_s=facts.window_s)
         if shown
-        else block("none", "blocks/none.html", text=_nothing(everything)),
+        else block("none", "blocks/none.html", text="No workload fits these filters." if everything else NO_WORKLOAD),
         *pager,
     ]
     namespaces = sorted({workload.namespace for workload in everything if workload.namespace})
@@ -61,19 +65,10 @@ def matching(workloads: Sequence[Workload], query: Query) -> list[Workload]:
         for workload in workloads
         if (not state or workload.state == state)
         and (not namespace or workload.namespace == namespace)
-        and (not text or _mentions(workload, text))
+        and (
+            not text
+            or text in workload.name.lower()
+            or text in workload.model.lower()
+            or any(text in piece.node.lower() for piece in workload.pieces)
+        )
     ]
-
-
-def _mentions(workload: Workload, text: str) -> bool:
-    names = (workload.name, workload.model, *(piece.node for piece in workload.pieces))
-    return any(text in name.lower() for name in names)
-
-
-def _nothing(everything: Sequence[Workload]) -> str:
-    if everything:
-        return "No workload fits these filters."
-    return (
-        "No workloads yet. On one machine start one with aliquot run, or aliquot apply -f FILE; in a cluster with a "
-        "SharePod, or a pod with aliquot.dev/gpu-percent. You see those of the namespaces that you may list."
-    )

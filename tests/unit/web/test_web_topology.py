@@ -10,7 +10,7 @@ import pytest
 from aliquot.driver.wiring import topology_facts
 from aliquot.status import TreeNode
 from aliquot.topology import Topology, parse_topo
-from aliquot.web.pages.tree import LEAF_WIDTH, Drawing, drawing
+from aliquot.web.pages.topology import LEAF_WIDTH, Drawing, drawing
 
 FOLDER = files("aliquot.driver") / "profiles" / "topologies"
 MACHINES = sorted(entry.name for entry in FOLDER.iterdir() if entry.name.endswith(".txt"))

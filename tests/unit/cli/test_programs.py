@@ -1,4 +1,4 @@
-"""The dashboard's options of `aliquot scheduler`: who sees it, and by which names."""
+"""The options of `aliquot scheduler` and `node`: who sees the dashboard, who leads, and where spans are sent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
-from aliquot.cli.programs import dashboard, scheduler, settings_options
+from aliquot.cli.programs import dashboard, node, scheduler, settings_options
+from aliquot.kube.settings import BadSettings
 from aliquot.model.errors import UserError
 from aliquot.scheduler.settings import SchedulerSettings, address
+
+VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 def made(*words: str) -> SchedulerSettings:
@@ -115,3 +119,47 @@ def test_who_starts_it_reads_where_it_can_be_opened(
 def test_without_an_address_there_are_no_pages():
     """No --web, no dashboard."""
     assert "" == made().web
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--leader-service", "x"), "--leader-service and --leader-address come together"),
+        (("--leader-address", "10.0.0.1"), "--leader-service and --leader-address come together"),
+        (("--leader-service", "x", "--leader-address", "here"), '--leader-address "here" is not an IP address'),
+        (("--leader-service", "x", "--leader-address", "10.0.0.1", "--bind", "0.0.0.0:0"), "a port that is known"),
+    ],
+)
+def test_a_leaders_address_that_can_not_be_is_refused(flags: tuple[str, ...], sentence: str):
+    """Half of an address, a name in place of an IP address, or a port that nobody knows."""
+    found = CliRunner().invoke(scheduler, list(flags)).exception
+
+    assert isinstance(found, BadSettings)
+    assert sentence in str(found)
+
+
+def test_the_scheduler_refuses_an_endpoint_that_is_no_url():
+    """Before it looks for a cluster it says what may be written; the variable counts as the option does."""
+    sentence = '--otlp-endpoint "collector:4318" is not the URL of an OTLP/HTTP receiver; write http://HOST:4318'
+    by_option = CliRunner().invoke(scheduler, ["--otlp-endpoint", "collector:4318"]).exception
+    by_variable = CliRunner().invoke(scheduler, env={VARIABLE: "collector:4318"}).exception
+
+    for found in (by_option, by_variable):
+        assert isinstance(found, UserError) and sentence == str(found)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "endpoint"),
+    [
+        ((), {}, ""),
+        ((), {VARIABLE: "http://a:4318"}, "http://a:4318"),
+        (("--otlp-endpoint", "https://b"), {VARIABLE: "http://a:4318"}, "https://b"),
+    ],
+)
+def test_the_agent_takes_the_option_before_the_variable(
+    words: tuple[str, ...], environment: dict[str, str], endpoint: str
+):
+    """Without either nothing is traced."""
+    said = CliRunner().invoke(node, [*words, "--print-config"], env=environment).stdout
+
+    assert endpoint == yaml.safe_load(said)["otlp-endpoint"]
