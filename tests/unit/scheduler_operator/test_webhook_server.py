@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import json
 import os
+import signal
 import ssl
 import threading
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from aliquot.scheduler.admission import server
 from aliquot.scheduler.admission.certificates import CertificateBundle, next_step
 from aliquot.scheduler.admission.rules import Admission, AdmissionAnswer
 from aliquot.scheduler.admission.server import SMALL_BYTES, Webhook, application
@@ -163,6 +165,22 @@ def test_a_webhook_whose_process_ends_is_started_again():
     first, url, again, second = cast("list[object]", played(scene))
 
     assert (admitted, admitted, url) == (first, second, again)
+
+
+def test_a_webhook_whose_process_hangs_is_started_again(monkeypatch: pytest.MonkeyPatch):
+    """One that is stopped gives no sign of life; another takes its place and answers what has waited."""
+    monkeypatch.setattr(server, "SILENT_S", 2.0)
+
+    async def scene(reviewer: Reviewer) -> object:
+        url = await reviewer.urls.get()
+        first = reviewer.webhook.process
+        assert first is not None
+        os.kill(first.pid, signal.SIGSTOP)
+        answer = await reviewer.post(url, "/mutate", POD)
+        assert reviewer.webhook.process is not first
+        return answer["allowed"]
+
+    assert played(scene) is True
 
 
 def test_the_process_knows_what_a_namespace_holds():

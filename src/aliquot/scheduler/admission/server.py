@@ -63,7 +63,11 @@ SWITCH_S: Final = 0.0005
 NICE: Final = 5
 """Behind the scheduler where both want a processor."""
 UP: Final = b"up\n"
-"""What is written to standard output once reviews are answered."""
+"""What is written to standard output while reviews are answered, every BEAT_S."""
+BEAT_S: Final = 1.0
+SILENT_S: Final = 5.0
+"""A process that has written nothing for twice this time hangs. Twice, for a scheduler that was stopped itself finds
+only the first time over."""
 
 
 @dataclass
@@ -130,6 +134,16 @@ class Webhook:
             process.stdin.write(msgspec.json.encode(self.settings) + b"\n" + msgspec.json.encode(self._kept) + b"\n")
             if await process.stdout.readline():
                 self.on_listening(url)
+            silent = 0
+            while silent < 2:
+                try:
+                    if not await asyncio.wait_for(process.stdout.readline(), SILENT_S):
+                        return await process.wait()
+                    silent = 0
+                except TimeoutError:
+                    silent += 1
+            log.warning("the webhook's process hangs and is killed")
+            process.kill()
             return await process.wait()
         finally:
             answering.cancel()
@@ -229,9 +243,12 @@ async def _serve(listener: socket.socket, usage: Callable[[str], Usage]) -> None
     settings = msgspec.json.decode(await lines.readline(), type=SchedulerSettings)
     load(context, msgspec.json.decode(await lines.readline(), type=CertificateBundle))
 
-    def up() -> None:
-        os.write(sys.stdout.fileno(), UP)
+    async def beat() -> None:
+        while True:
+            os.write(sys.stdout.fileno(), UP)
+            await asyncio.sleep(BEAT_S)
 
+    beats: list[asyncio.Task[None]] = []
     admission = Admission(
         foreign(aliyun_unit=settings.aliyun_unit),
         usage,
@@ -247,13 +264,15 @@ async def _serve(listener: socket.socket, usage: Callable[[str], Usage]) -> None
         context=context,
         protocol=ClientConnection,
         keep_alive_s=KEEP_ALIVE_S,
-        on_up=up,
+        on_up=lambda: beats.append(asyncio.create_task(beat())),
     )
     serving = asyncio.create_task(server.serve())
     while line := await lines.readline():
         load(context, msgspec.json.decode(line, type=CertificateBundle))
     server.stop()
     await serving
+    for task in beats:
+        task.cancel()
 
 
 def main() -> None:
