@@ -79,25 +79,16 @@ class Holding:
     cells: tuple[int, ...]
 
 
+@dataclass(slots=True)
 class LabelIndex:
     """Which devices carry a label, counted by residents, so that a label is removed with the last that carries it."""
 
-    __slots__ = ("affinity", "anti_affinity", "exclusion", "exclusive", "gpu_id", "named")
-
-    def __init__(self) -> None:
-        self.affinity: dict[str, dict[Cell, int]] = {}
-        self.anti_affinity: dict[str, dict[Cell, int]] = {}
-        self.exclusion: dict[str, dict[Cell, int]] = {}
-        self.gpu_id: dict[str, dict[Cell, int]] = {}
-        self.named: dict[str, dict[Cell, int]] = {}
-        self.exclusive: dict[str, dict[Cell, int]] = {}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LabelIndex) and all(
-            getattr(self, name) == getattr(other, name) for name in self.__slots__
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+    affinity: dict[str, dict[Cell, int]] = field(default_factory=dict)
+    anti_affinity: dict[str, dict[Cell, int]] = field(default_factory=dict)
+    exclusion: dict[str, dict[Cell, int]] = field(default_factory=dict)
+    gpu_id: dict[str, dict[Cell, int]] = field(default_factory=dict)
+    named: dict[str, dict[Cell, int]] = field(default_factory=dict)
+    exclusive: dict[str, dict[Cell, int]] = field(default_factory=dict)
 
     def add(self, cell: Cell, labels: Labels, gpu_id: str) -> None:
         """A resident came to a device."""
@@ -166,14 +157,12 @@ class LabelIndex:
         return found
 
 
+@dataclass(slots=True)
 class MeasuredKernels:
     """The latest values: by GPU (UUID) the longest kernel of its tenants in microseconds; the nodes' turn policies."""
 
-    __slots__ = ("kernels", "turns")
-
-    def __init__(self) -> None:
-        self.kernels: dict[str, dict[str, int]] = {}
-        self.turns: dict[str, str] = {}
+    kernels: dict[str, dict[str, int]] = field(default_factory=dict)
+    turns: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

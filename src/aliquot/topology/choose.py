@@ -110,15 +110,12 @@ def _singular_keys(topology: Topology, mask: int, used: frozenset[int]) -> Itera
             if mask >> gpu & 1:
                 free_below = sum(mask >> other & 1 for other in node.gpus)
                 first = (0, free_below, node.level_cost) if broken else (1, node.level_cost, 0)
-                yield gpu, (*first, *_free_from_root(topology, mask, gpu))
-
-
-def _free_from_root(topology: Topology, mask: int, gpu: int) -> Iterator[int]:
-    """Free GPUs in each subtree that holds the GPU, from below the root: lower first is the smallest subtree."""
-    node = topology.tree
-    while node.gpu is None:
-        node = next(child for child in node.children if gpu in child.gpus)
-        yield sum(mask >> other & 1 for other in node.gpus)
+                # Free GPUs in each subtree that holds the GPU, from below the root: lower first is the smallest.
+                free_from_root, below = [], topology.tree
+                while below.gpu is None:
+                    below = next(child for child in below.children if gpu in child.gpus)
+                    free_from_root.append(sum(mask >> other & 1 for other in below.gpus))
+                yield gpu, (*first, *free_from_root)
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -43,22 +43,14 @@ def parse_topo(text: str, *, where: str = "topology") -> Topology:
     """
     try:
         header, rows = _read(text)
-        gpus = [name for name in header.devices if _GPU.fullmatch(name)]
-        _check_names(gpus, rows)
-        _check_cells(header, rows)
     except _Refused as refused:
         raise BadTopology(f"{where}: {refused}") from None
+    gpus = [name for name in header.devices if _GPU.fullmatch(name)]
     at = [header.devices.index(name) for name in gpus]
     cells = [[rows[name][column] for column in at] for name in gpus]
     tails = [rows[name][len(header.devices) :] for name in gpus]
     numa, cores = [_numa(tail, header) for tail in tails], [_cores(tail, header) for tail in tails]
     return Topology.of(cells, numa=numa, cores=cores, where=where)
-
-
-def _read(text: str) -> tuple[_Header, dict[str, list[str]]]:
-    lines = [_ESCAPE.sub("", line).split() for line in text.splitlines()]
-    rows = _gpu_rows(lines)
-    return _header(lines) or _implied_header(lines, rows), rows
 
 
 def _is_row(words: Sequence[str]) -> bool:
@@ -75,32 +67,29 @@ def _header(lines: Iterable[list[str]]) -> _Header | None:
     return None
 
 
-def _gpu_rows(lines: Iterable[list[str]]) -> dict[str, list[str]]:
+def _read(text: str) -> tuple[_Header, dict[str, list[str]]]:
+    """The header and the rows of GPUs, which hold every pair of the GPUs that the header names."""
+    lines = [_ESCAPE.sub("", line).split() for line in text.splitlines()]
     rows: dict[str, list[str]] = {}
     for words in lines:
         if words and _GPU.fullmatch(words[0]) and _is_row(words):
             if words[0] in rows:
                 raise _Refused(f"row {words[0]} is there twice; give one matrix at a time")
             rows[words[0]] = words[1:]
-    return rows
-
-
-def _implied_header(lines: Iterable[list[str]], rows: dict[str, list[str]]) -> _Header:
-    """Without a header the rows name the columns, which is certain only when every column has its row."""
-    if not rows:
-        raise _Refused(f"there is no matrix in this text (no row begins with GPU0); {_WHOLE}")
-    names = [words[0] for words in lines if _is_row(words) and known_label(words[0]) is None]
-    width = max(sum(known_label(cell) is not None for cell in row) for row in rows.values())
-    if width != len(names):
-        raise _Refused(
-            f"the line that names the columns is missing, and {len(names)} rows do not explain {width} columns; "
-            f"{_WHOLE}"
-        )
-    return _Header(tuple(names), True, True)
-
-
-def _check_names(gpus: Sequence[str], rows: dict[str, list[str]]) -> None:
-    """Columns and rows are GPU0, GPU1, ... without a gap; a refusal names the rows that are missing."""
+    header = _header(lines)
+    if header is None:  # the rows name the columns, which is certain only when every column has its row
+        if not rows:
+            raise _Refused(f"there is no matrix in this text (no row begins with GPU0); {_WHOLE}")
+        names = [words[0] for words in lines if _is_row(words) and known_label(words[0]) is None]
+        width = max(sum(known_label(cell) is not None for cell in row) for row in rows.values())
+        if width != len(names):
+            raise _Refused(
+                f"the line that names the columns is missing, and {len(names)} rows do not explain {width} columns; "
+                f"{_WHOLE}"
+            )
+        header = _Header(tuple(names), True, True)
+    # Columns and rows are GPU0, GPU1, ... without a gap.
+    gpus = [name for name in header.devices if _GPU.fullmatch(name)]
     for index, name in enumerate(gpus):
         if name != f"GPU{index}":
             raise _Refused(f"column {name} stands where GPU{index} is due; {_WHOLE}")
@@ -111,16 +100,14 @@ def _check_names(gpus: Sequence[str], rows: dict[str, list[str]]) -> None:
     for name in rows:
         if name not in gpus:
             raise _Refused(f"row {name} has no column, the columns end at {gpus[-1]}; {_WHOLE}")
-
-
-def _check_cells(header: _Header, rows: dict[str, list[str]]) -> None:
-    """Every row has a link in every device column, those of network cards too: else what follows would be misread."""
+    # Every row has a link in every device column, of network cards too: else what follows would be misread.
     for name, row in rows.items():
         for column, cell in zip(header.devices, row, strict=False):
             if known_label(cell) is None:
                 raise _Refused(f"row {name}, column {column} is {cell!r}; {LABELS}")
         if len(row) < len(header.devices):
             raise _Refused(f"row {name} is cut off, it has {len(row)} of {len(header.devices)} columns; {_WHOLE}")
+    return header, rows
 
 
 def _cores(tail: Sequence[str], header: _Header) -> list[int]:

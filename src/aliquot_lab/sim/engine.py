@@ -8,15 +8,16 @@ are tried on the whole cluster.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from itertools import combinations
 from typing import Final
 
 import numpy as np
 
-from aliquot.placement.asks import Shape
+from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.fits import fitting_nodes
@@ -24,13 +25,14 @@ from aliquot.placement.policy import Policy
 from aliquot_lab.sim.jobs import Job
 from aliquot_lab.sim.kernel import Kernel, Kind
 from aliquot_lab.sim.load import ever_fits
-from aliquot_lab.sim.moves import make_room
 from aliquot_lab.sim.pool import PoolSettings, SimulatedPool
 from aliquot_lab.sim.record import Outcome, RunRecorder
 from aliquot_lab.sim.waiting import Waiting
 
 IDLE_BUDGET_US: Final = 200
 TELL_EVERY: Final = 200
+_CANDIDATES: Final = 12
+"""Of a node's pods so many are considered, the smallest first; more would be tried for long and moved never."""
 
 
 class Discipline(StrEnum):
@@ -139,34 +141,30 @@ class Simulation:
         if not isinstance(found, Placement) and self.settings.moves and not again:
             moved = make_room(self.decider, job.ask, self.settings.moves)
             if moved is not None:
-                self._moved(moved)
+                for tenant in moved:  # ledger and pool follow them, and they continue their work
+                    number = self._jobs[tenant]
+                    old, holding = self.record.holding(number), self.cluster.tenants[tenant]
+                    self.pool.give(tuple((old.node, gpu) for gpu in old.cells), self.kernel.now_us)
+                    self.pool.take(tuple((holding.node, gpu) for gpu in holding.cells), self.kernel.now_us)
+                    self.record.moved(number, self.kernel.now_us, holding)
                 found = self.decider.decide(job.ask, again=True)
         if not isinstance(found, Placement):
             return False
-        self._start(job, found)
-        return True
-
-    def _start(self, job: Job, found: Placement) -> None:
         number, now = self._jobs[job.name], self.kernel.now_us
         self.cluster.reserve(job.name, found, job.ask)
         holding = self.cluster.tenants[job.name]
         delay = self.pool.take(tuple((holding.node, gpu) for gpu in holding.cells), now)
         self.record.started(number, now, delay, holding)
         self.kernel.after(delay + job.service_us, Kind.DEPARTURE, partial(self._depart, number))
-
-    def _moved(self, moved: dict[str, Placement]) -> None:
-        """Ledger and pool follow pods that were moved; the pods continue their work."""
-        for tenant in moved:
-            number = self._jobs[tenant]
-            old, holding = self.record.holding(number), self.cluster.tenants[tenant]
-            self.pool.give(tuple((old.node, gpu) for gpu in old.cells), self.kernel.now_us)
-            self.pool.take(tuple((holding.node, gpu) for gpu in holding.cells), self.kernel.now_us)
-            self.record.moved(number, self.kernel.now_us, holding)
+        return True
 
     def _retry(self, node: int) -> None:
         """Room was made on a node: start the waiting jobs that now fit, in order."""
         if self.settings.queue is Discipline.FIFO:
-            self._retry_first()
+            while self.waiting.count:
+                _, group = min(self.waiting.heads(), key=lambda head: head[0])
+                if not self._start_head(group, None):
+                    return
             return
         heads = self.waiting.heads()
         heapq.heapify(heads)
@@ -177,28 +175,76 @@ class Simulation:
                 if following is not None:
                     heapq.heappush(heads, (following[0], group))
 
-    def _retry_first(self) -> None:
-        while self.waiting.count:
-            _, group = min(self.waiting.heads(), key=lambda head: head[0])
-            if not self._start_head(group, None):
-                return
-
     def _start_head(self, group: Hashable, node: int | None) -> bool:
         head = self.waiting.head(group)
         assert head is not None
         job = head[1]
         where = node if job.ask.plain else None
-        if where is not None and not self._fits_on(job.ask.shape, where):
-            return False
+        if where is not None:
+            shape, cluster = job.ask.shape, self.cluster
+            if shape.cpu_milli > cluster.cpu_free.item(where) or shape.memory_mib > cluster.memory_free.item(where):
+                return False
+            if shape.whole > cluster.idle_count.item(where) or shape.milli > cluster.free_total.item(where):
+                return False
+            if not fitting_nodes(cluster, shape, np.array([where]))[0]:
+                return False
         if not self._place(job, again=True, node=where):
             return False
         self.waiting.pop(group)
         return True
 
-    def _fits_on(self, shape: Shape, node: int) -> bool:
-        cluster = self.cluster
-        if shape.cpu_milli > cluster.cpu_free.item(node) or shape.memory_mib > cluster.memory_free.item(node):
-            return False
-        if shape.whole > cluster.idle_count.item(node) or shape.milli > cluster.free_total.item(node):
-            return False
-        return bool(fitting_nodes(cluster, shape, np.array([node]))[0])
+
+def make_room(decider: Decider, ask: Ask, most: int) -> dict[str, Placement] | None:
+    """Move at most `most` pods of one node so that the ask fits; where each went, None if that cannot be.
+
+    The fewest milli-GPU are moved; of equal plans that on the node with the smallest rank. Every pod moved must fit
+    elsewhere by the same policy before anything is changed for good.
+    """
+    cluster = decider.cluster
+    for _, _, node, tenants in sorted(_plans(cluster, ask, most)):
+        moved = _try(decider, ask, node, tenants)
+        if moved is not None:
+            return moved
+    return None
+
+
+def _plans(cluster: Cluster, ask: Ask, most: int) -> Iterator[tuple[int, int, int, tuple[str, ...]]]:
+    """(milli moved, rank, node, tenants) of all plans whose sums would give enough room."""
+    shape = ask.shape
+    near = cluster.open & (cluster.size_mib >= 0).any(axis=1) if shape.devices else cluster.open
+    if shape.models:
+        near = near & cluster.model_mask(shape.models)[cluster.model].any(axis=1)
+    for node in np.flatnonzero(near & (cluster.gpu_count >= shape.devices)).tolist():
+        here = sorted(cluster.tenants_on(node), key=lambda tenant: (cluster.tenants[tenant].ask.milli, tenant))
+        for number in range(1, most + 1):
+            for tenants in combinations(here[:_CANDIDATES], number):
+                asks = [cluster.tenants[tenant].ask for tenant in tenants]
+                milli = sum(gone.milli for gone in asks)
+                if (
+                    cluster.free_total.item(node) + milli >= shape.milli
+                    and cluster.cpu_free.item(node) + sum(gone.cpu_milli for gone in asks) >= shape.cpu_milli
+                    and cluster.memory_free.item(node) + sum(gone.memory_mib for gone in asks) >= shape.memory_mib
+                ):
+                    yield milli, cluster.rank.item(node), node, tenants
+
+
+def _try(decider: Decider, ask: Ask, node: int, tenants: tuple[str, ...]) -> dict[str, Placement] | None:
+    cluster, moved = decider.cluster, dict[str, Placement]()
+    asks = {tenant: cluster.tenants[tenant].ask for tenant in reversed(tenants)}
+    with cluster.trial():
+        for tenant in tenants:
+            cluster.release(tenant)
+        if not decider.feasible(ask)[node]:
+            return None
+        cluster.set_cordoned(cluster.spec(node).name)
+        for tenant, own in asks.items():
+            found = decider.decide(own, again=True)
+            if not isinstance(found, Placement):
+                return None
+            cluster.reserve(tenant, found, own)
+            moved[tenant] = found
+    for tenant in tenants:
+        cluster.release(tenant)
+    for tenant, place in moved.items():
+        cluster.reserve(tenant, place, asks[tenant])
+    return moved

@@ -31,13 +31,13 @@ class Workload:
 
 def on_whole_gpus(load: Workload) -> Workload:
     """The same jobs with each part of a GPU rounded up and no labels, as in a cluster without sharing."""
-    return Workload(load.name, [replace(job, ask=_whole(job.ask)) for job in load.jobs])
-
-
-def _whole(ask: Ask) -> Ask:
-    if not ask.rest_milli:
-        return ask
-    return replace(ask, request=GpuRequest(ask.devices * MILLI, model=ask.request.model))
+    jobs = []
+    for job in load.jobs:
+        if job.ask.rest_milli:
+            request = GpuRequest(job.ask.devices * MILLI, model=job.ask.request.model)
+            job = replace(job, ask=replace(job.ask, request=request))
+        jobs.append(job)
+    return Workload(load.name, jobs)
 
 
 def job_class(ask: Ask | Shape) -> str:

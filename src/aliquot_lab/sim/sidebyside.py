@@ -35,15 +35,9 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
     return {
         "first": str(first),
         "second": str(second),
-        "offered": [_offered(side) for side in sides],
+        "offered": [side.get("offered") and {**side["offered"], "gpus": side["cluster"]["gpus"]} for side in sides],
         "policies": [_pair(by_name[0][one], by_name[1][other]) for one, other in pairs],
     }
-
-
-def _offered(side: dict[str, Any]) -> dict[str, Any] | None:
-    """The offered load of a folder; None where an older version wrote it."""
-    load = side.get("offered")
-    return None if load is None else {**load, "gpus": side["cluster"]["gpus"]}
 
 
 def _summary(folder: Path) -> dict[str, Any]:

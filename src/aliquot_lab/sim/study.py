@@ -69,15 +69,15 @@ class PolicyRuns:
     def users(self) -> dict[str, UserWaits]:
         """The users of the jobs, means over the seeds."""
         names = dict.fromkeys(user for run in self.runs for user in run.users)
-        return {user: _mean_user([run.users[user] for run in self.runs if user in run.users]) for user in names}
+        means = {}
+        for user in names:
+            runs = [run.users[user] for run in self.runs if user in run.users]
+            figures = np.mean([[run.gpu_hours, run.mean_s, run.p90_s] for run in runs], axis=0)
+            means[user] = UserWaits(runs[0].jobs, *(round(float(mean), 4) for mean in figures))
+        return means
 
     def _values(self, figure: str) -> list[float]:
         return [run.figures[figure] for run in self.runs if figure in run.figures]
-
-
-def _mean_user(runs: Sequence[UserWaits]) -> UserWaits:
-    figures = [[run.gpu_hours, run.mean_s, run.p90_s] for run in runs]
-    return UserWaits(runs[0].jobs, *(round(float(mean), 4) for mean in np.mean(figures, axis=0)))
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,22 @@ def write_study(folder: Path, study: Study, page: Page, made: Made | None = None
     """
     facts = summary(study)
     times = timing(study) if study.scenario.timing else None
-    files = {"runs.csv": _runs_csv(study), "curves.csv": _curves_csv(study), "waits.csv": _waits_csv(study)}
+    names = list(dict.fromkeys(name for group in study.policies for name in group.figures()))
+    runs, curves, waits = [], [], []
+    for group in study.policies:
+        for seed, run in zip(group.seeds, group.runs, strict=True):
+            runs.append([group.policy, seed, *(run.figures.get(name, "") for name in names)])
+        bands = [group.band(curve, study.end_s) for curve in CURVES]
+        for at in range(BINS):
+            cells = [f"{row[at]:.4f}" for band in bands for row in (band.mean, band.low, band.high)]
+            curves.append([group.policy, f"{study.end_s * (at + 0.5) / BINS:.3f}", *cells])
+        waits.append([group.policy, *group.wait_quantiles().tolist()])
+    parts = [f"{curve}_{part}" for curve in CURVES for part in ("mean", "low", "high")]
+    files = {
+        "runs.csv": csv_text(["policy", "seed", *names], runs),
+        "curves.csv": csv_text(["policy", "time_s", *parts], curves),
+        "waits.csv": csv_text(["policy", *(f"p{percent:g}_s" for percent in WAIT_PERCENTS)], waits),
+    }
     if times is not None:
         files["timing.json"] = json.dumps(times, indent=2) + "\n"
     if study.sizes is not None:
@@ -217,29 +232,3 @@ def write_study(folder: Path, study: Study, page: Page, made: Made | None = None
     for name, content in files.items():
         write_whole(folder / name, content)
     return facts
-
-
-def _runs_csv(study: Study) -> str:
-    names = list(dict.fromkeys(name for group in study.policies for name in group.figures()))
-    rows = [
-        [group.policy, seed, *(run.figures.get(name, "") for name in names)]
-        for group in study.policies
-        for seed, run in zip(group.seeds, group.runs, strict=True)
-    ]
-    return csv_text(["policy", "seed", *names], rows)
-
-
-def _curves_csv(study: Study) -> str:
-    header = ["policy", "time_s", *(f"{curve}_{part}" for curve in CURVES for part in ("mean", "low", "high"))]
-    rows = []
-    for group in study.policies:
-        bands = [group.band(curve, study.end_s) for curve in CURVES]
-        for at in range(BINS):
-            cells = [f"{row[at]:.4f}" for band in bands for row in (band.mean, band.low, band.high)]
-            rows.append([group.policy, f"{study.end_s * (at + 0.5) / BINS:.3f}", *cells])
-    return csv_text(header, rows)
-
-
-def _waits_csv(study: Study) -> str:
-    header = ["policy", *(f"p{percent:g}_s" for percent in WAIT_PERCENTS)]
-    return csv_text(header, [[group.policy, *group.wait_quantiles().tolist()] for group in study.policies])

@@ -23,26 +23,18 @@ class Column:
     tell: Callable[[float], str]
 
 
-def _two(value: float) -> str:
-    return f"{value:,.2f}"
-
-
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
-
-
 COLUMNS: Final = (
     Column("wait_mean_s", ("WAIT", "MEAN"), 1, duration),
     Column("wait_p90_s", ("WAIT", "90 %"), 2, duration),
     Column("wait_p99_s", ("WAIT", "99 %"), 4, duration),
     Column("completion_mean_s", ("ARRIVAL TO END", "MEAN"), 6, duration),
     Column("makespan_s", ("MAKESPAN", ""), 5, duration),
-    Column("allocation_percent", ("ALLOC %", "ARRIVALS"), 7, _two),
-    Column("utilisation_percent", ("ALLOC %", "MAKESPAN"), 3, _two),
-    Column("fragmentation_percent", ("FRAG %", "ARRIVALS"), 8, _two),
-    Column("active_gpus", ("ACTIVE", "GPUS"), 11, _two),
-    Column("throughput_per_min", ("JOBS", "A MINUTE"), 10, _two),
-    Column("waiting_at_end", ("WAITING", "AT END"), 9, _whole),
+    Column("allocation_percent", ("ALLOC %", "ARRIVALS"), 7, "{:,.2f}".format),
+    Column("utilisation_percent", ("ALLOC %", "MAKESPAN"), 3, "{:,.2f}".format),
+    Column("fragmentation_percent", ("FRAG %", "ARRIVALS"), 8, "{:,.2f}".format),
+    Column("active_gpus", ("ACTIVE", "GPUS"), 11, "{:,.2f}".format),
+    Column("throughput_per_min", ("JOBS", "A MINUTE"), 10, "{:,.2f}".format),
+    Column("waiting_at_end", ("WAITING", "AT END"), 9, "{:,.0f}".format),
 )
 
 
@@ -64,16 +56,15 @@ def table(facts: Mapping[str, Any], width: int = ALL_COLUMNS) -> str:
             break
         kept.add(column)
     columns = [cells for column, cells in shown.items() if column in kept]
-    return "\n".join(_line(names, columns, number).rstrip() for number in range(len(rows) + 2))
+    lines = []
+    for row in range(len(rows) + 2):
+        head = [cells[row].ljust(_wide(cells)) for cells in names]
+        lines.append((" " * GAP).join([*head, *(cells[row].rjust(_wide(cells)) for cells in columns)]).rstrip())
+    return "\n".join(lines)
 
 
 def _wide(cells: Sequence[str]) -> int:
     return max(len(cell) for cell in cells)
-
-
-def _line(names: Sequence[Sequence[str]], columns: Sequence[Sequence[str]], number: int) -> str:
-    head = [cells[number].ljust(_wide(cells)) for cells in names]
-    return (" " * GAP).join([*head, *(cells[number].rjust(_wide(cells)) for cells in columns)])
 
 
 def cost(facts: Mapping[str, Any]) -> str:

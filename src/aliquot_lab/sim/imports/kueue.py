@@ -60,11 +60,17 @@ def _kueue(item: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Itera
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     said = {entry["type"]: entry for entry in status.get("conditions") or []}
     name, user = f"{meta.get('namespace', 'default')}/{meta['name']}", str(meta.get("namespace", ""))
-    parts = [
-        (name if len(spec["podSets"]) == 1 else f"{name}/{pod_set.get('name', number)}", pod, count)
-        for number, (pod_set, count) in enumerate(_pod_sets(spec, status))
-        if (pod := _pod(pod_set["template"]["spec"])) and count and (pod[0] or how.cpu_jobs)
-    ]
+    parts = []
+    # As many pods as were admitted, which may be fewer than were asked for.
+    assigned = (status.get("admission") or {}).get("podSetAssignments") or []
+    counts = {entry.get("name"): entry.get("count") for entry in assigned}
+    for number, pod_set in enumerate(spec["podSets"]):
+        count = counts.get(pod_set.get("name")) or pod_set.get("count", 1)
+        if not isinstance(count, int) or not 0 <= count <= MAX_PARTS:
+            raise Unreadable(f'"count" is {str(count)[:80]!r}; allowed are whole numbers from 0 to {MAX_PARTS:,}')
+        pod = _pod(pod_set["template"]["spec"])
+        if count and (pod[0] or how.cpu_jobs):
+            parts.append((name if len(spec["podSets"]) == 1 else f"{name}/{pod_set.get('name', number)}", pod, count))
     if not parts:
         accounts.drop(NO_GPU)
         return
@@ -103,25 +109,6 @@ def _stay(
     known = "their stays are joined to one" if before else "only their last stay is known"
     notes = (f"workloads were evicted once or more; {known}",) if before or "Evicted" in said else ()
     return created, before + end - start, notes
-
-
-def _pod_sets(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """Each pod set with the number of its pods: as admitted, which may be fewer than were asked for."""
-    assigned = (status.get("admission") or {}).get("podSetAssignments") or []
-    counts = {entry.get("name"): entry.get("count") for entry in assigned}
-    for pod_set in spec["podSets"]:
-        yield pod_set, _count(counts.get(pod_set.get("name")) or pod_set.get("count", 1))
-
-
-def _count(pods: object) -> int:
-    """How many pods a pod set has.
-
-    Raises:
-        Unreadable: no number from 0 to `MAX_PARTS`.
-    """
-    if not isinstance(pods, int) or not 0 <= pods <= MAX_PARTS:
-        raise Unreadable(f'"count" is {str(pods)[:80]!r}; allowed are whole numbers from 0 to {MAX_PARTS:,}')
-    return pods
 
 
 def _pod(spec: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -105,7 +105,9 @@ def _series(path: Path) -> Iterator[tuple[Labels, Samples]]:
 
 def _take(pods: Pods, metric: Labels, samples: Samples) -> bool:
     """What a series of kube-state-metrics says goes to its pod; False for a series that says nothing about pods."""
-    name = metric.get("__name__") or _guessed(metric)
+    name = metric.get("__name__")
+    if not name:  # the query took it away (`sum by (pod, resource)`)
+        name = REQUESTS[0] if "resource" in metric else PHASE if "phase" in metric else ""
     pod_name = metric.get("exported_pod") or metric.get("pod") or ""
     namespace = metric.get("exported_namespace") or metric.get("namespace") or "default"
     if not pod_name or not (name in REQUESTS or name == PHASE):
@@ -115,7 +117,15 @@ def _take(pods: Pods, metric: Labels, samples: Samples) -> bool:
     if name == PHASE:
         pod.running += at if metric.get("phase") == "Running" else []
     else:
-        _asked(pod, metric, samples)
+        most = max((value for _, value in samples), default=0.0)
+        resource, container = metric.get("resource", ""), metric.get("container", "")
+        for holds, key, amount in (
+            (pod.asked, f"{container}/{resource}", most * milli_of_resource(resource)),
+            (pod.cpu_milli, container, most * 1000 if resource == "cpu" else 0),
+            (pod.memory_mib, container, most / 2**20 if resource == "memory" else 0),
+        ):
+            if amount:
+                holds[key] = max(holds.get(key, 0.0), amount)
         pod.on_node += at if metric.get("node") else []
         pod.since = min([pod.since, *(when for when, _ in samples)])
     return True
@@ -148,23 +158,6 @@ def _take_dcgm(pods: Pods, series: Sequence[tuple[Labels, Samples]], accounts: J
             pod.model = metric.get("modelName", pod.model)
             pod.seen_at += [when for when, _ in samples] if len(named[key]) == 1 else []
     return known
-
-
-def _guessed(metric: Mapping[str, str]) -> str:
-    """The metric of a series whose query took its name away (`sum by (pod, resource)`)."""
-    return REQUESTS[0] if "resource" in metric else PHASE if "phase" in metric else ""
-
-
-def _asked(pod: _Pod, metric: Labels, samples: Samples) -> None:
-    most = max((value for _, value in samples), default=0.0)
-    resource, container = metric.get("resource", ""), metric.get("container", "")
-    for holds, name, amount in (
-        (pod.asked, f"{container}/{resource}", most * milli_of_resource(resource)),
-        (pod.cpu_milli, container, most * 1000 if resource == "cpu" else 0),
-        (pod.memory_mib, container, most / 2**20 if resource == "memory" else 0),
-    ):
-        if amount:
-            holds[name] = max(holds.get(name, 0.0), amount)
 
 
 def _record(

@@ -205,12 +205,12 @@ def _sizes(line: Line, tres: dict[str, str], how: Wanted) -> tuple[tuple[int, ..
     milli, model = _gpus(line, tres, how)
     if pods > 1:
         return shared(milli, pods), model, (EVENLY,) if milli else ()
-    nodes = line.read("nodes", parse_parts) if line.has("nodes") else line.read("tres", lambda _: _nodes(tres))
+    nodes = (
+        line.read("nodes", parse_parts)
+        if line.has("nodes")
+        else line.read("tres", lambda _: parse_parts(tres.get("node", "")))
+    )
     return spread(milli, nodes), model, ()
-
-
-def _nodes(tres: dict[str, str]) -> int:
-    return parse_parts(tres.get("node", ""))
 
 
 def shared(milli: int, pods: int) -> tuple[int, ...]:
@@ -253,7 +253,12 @@ def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[f
         accounts.drop(RUNNING if state in _RUNNING else NEVER_RAN)
         return None
     start, end = line.read("start", time), line.read("end", time)
-    ran, notes = _ran(line, kind, (start, end))
+    notes: Notes
+    # It ran from start to end, but for Slurm, whose elapsed time leaves out suspensions.
+    ran, notes = line.read("elapsed", parse_elapsed), ()
+    if start is not None and end is not None and not (kind == "sacct" and ran is not None):
+        differs = ran is not None and abs(ran - (end - start)) > max(2, 0.01 * ran)
+        ran, notes = end - start, (DIFFERS,) if differs else ()
     known = [when for field in ("submit", "eligible") if (when := line.read(field, time)) is not None]
     arrival = max(known) if known else start
     if end is None and start is not None and (ran is None or state == "REQUEUED"):
@@ -267,16 +272,6 @@ def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[f
     else:
         return (arrival if start is None else min(arrival, start)), ran, notes
     return None
-
-
-def _ran(line: Line, kind: str, span: tuple[float | None, float | None]) -> tuple[float | None, Notes]:
-    """How long a job ran: from start to end, but for Slurm, whose elapsed time leaves out suspensions; and notes."""
-    elapsed = line.read("elapsed", parse_elapsed)
-    start, end = span
-    if start is None or end is None or (kind == "sacct" and elapsed is not None):
-        return elapsed, ()
-    differs = elapsed is not None and abs(elapsed - (end - start)) > max(2, 0.01 * elapsed)
-    return end - start, (DIFFERS,) if differs else ()
 
 
 def _cpu_milli(line: Line, tres: dict[str, str], parts: int) -> float:

@@ -100,13 +100,11 @@ def _chart(lines: Sequence[ChartLine], x: Axis, y: Axis, label: str, size: Chart
             parts.append(f'<polygon class="band s{number % COLOURS}" points="{_points(across, edge, x, y, size)}"/>')
     for number, line in enumerate(lines):
         points = _points(line.x, line.y, x, y, size)
-        parts.append(f'<polyline class="line s{number % COLOURS}"{_dashes(number, len(lines))} points="{points}"/>')
+        # Gaps through which equal lines that were drawn before are seen; the first line has none.
+        gaps = f"{24 * (len(lines) - number) / len(lines):g} {24 * number / len(lines):g}"
+        dashes = f' stroke-dasharray="{gaps}"' if number else ""
+        parts.append(f'<polyline class="line s{number % COLOURS}"{dashes} points="{points}"/>')
     return "".join([*parts, "</svg>"])
-
-
-def _dashes(number: int, lines: int) -> str:
-    """Gaps through which equal lines that were drawn before are seen; the first line has none."""
-    return f' stroke-dasharray="{24 * (lines - number) / lines:g} {24 * number / lines:g}"' if number else ""
 
 
 def legend(names: Sequence[str]) -> str:

@@ -53,22 +53,16 @@ def policies(facts: Facts) -> str:
     heads = "".join(f"<th>{escape(title)}</th>" for _, title, _ in shown)
     lines = []
     for at, row in enumerate(rows):
-        cells = "".join(
-            f'<td data-name="{escape(title)}">{escape(tell(row["mean"][name]))}{_deviation(row, name, tell)}</td>'
-            for name, title, tell in shown
-        )
+        cells = ""
+        for name, title, tell in shown:
+            deviation = f"<small> ±{escape(tell(row['sd'][name]))}</small>" if len(row["seeds"]) > 1 else ""
+            cells += f'<td data-name="{escape(title)}">{escape(tell(row["mean"][name]))}{deviation}</td>'
         lines.append(f'<tr><th><i class="s{at % COLOURS}"></i>{escape(row["policy"])}</th>{cells}</tr>')
     return section(
         "The policies side by side",
         f'<div class="wide"><table class="cards"><thead><tr><th>policy</th>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>",
     )
-
-
-def _deviation(row: Facts, name: str, tell: Tell) -> str:
-    if len(row["seeds"]) < 2:
-        return ""
-    return f"<small> ±{escape(tell(row['sd'][name]))}</small>"
 
 
 def waits_by_kind(facts: Facts) -> str:
