@@ -12,20 +12,16 @@ integer, pointer and handle. Arguments are numbers and, passed as the address of
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
 import queue
-import select
 import struct
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 MIB = 1 << 20
@@ -138,6 +134,12 @@ class Driver:
         """Bytes that the hook has charged for this process's memory, without contexts."""
         return self.counters()["reserved_bytes"]
 
+    def settle(self) -> int:
+        """Wait for the stream of `open`, and have the hook look at what has been freed; bytes charged then."""
+        self.ok("cuStreamSynchronize", self.stream)
+        self.memory_info()
+        return self.charged()
+
     def memory_info(self) -> tuple[int, int]:
         """Free and total bytes, by the driver."""
         free, total = self.call("cuMemGetInfo_v2", Out(), Out()).values
@@ -151,7 +153,8 @@ class Driver:
         """Free what `allocate` gave, and wait until it is free."""
         release = WAYS[kind].release
         code = self.code(release, handle, *([self.stream] if release.endswith("Async") else []))
-        return code or self.sync()
+        self.settle()
+        return code
 
     def new_pool(self, *, handles: int = 0, device: int = 0) -> int:
         """A pool of a device's memory."""
@@ -197,6 +200,10 @@ class Driver:
 
     def host_bytes(self, size: int) -> int:
         """The address of zero bytes of the process's own, which stay."""
+        raise NotImplementedError
+
+    def long(self, name: str, *arguments: Argument) -> int:
+        """What a function returns that answers with a word, such as one of libc's."""
         raise NotImplementedError
 
     def read(self, address: int, size: int) -> bytes:
@@ -334,6 +341,12 @@ class OwnDriver(Driver):
         self._host[ctypes.addressof(data)] = data
         return ctypes.addressof(data)
 
+    def long(self, name: str, *arguments: Argument) -> int:
+        """As `Driver`."""
+        function, kept = ctypes.CDLL(None)[name], list[Any]()
+        function.restype = ctypes.c_uint64
+        return int(function(*(self._word(argument, [], kept) for argument in arguments)))
+
     def read(self, address: int, size: int) -> bytes:
         """As `Driver`."""
         return ctypes.string_at(address, size)
@@ -342,9 +355,31 @@ class OwnDriver(Driver):
         """As `Driver`."""
         ctypes.memmove(address, data, len(data))
 
-    def close(self, descriptor: int) -> None:
-        """Close a descriptor of the process."""
-        os.close(descriptor)
+    def posix(self, name: str, *arguments: Any) -> Any:
+        """A function of `os`."""
+        return getattr(os, name)(*arguments)
+
+    def repeat(self, times: int, name: str, *arguments: Argument) -> list[int]:
+        """The different results of so many calls."""
+        return sorted({self.code(name, *arguments) for _ in range(times)})
+
+    def repeat_export(self, times: int, size: int) -> None:
+        """Make physical memory so often, export it, close that and release it."""
+        for _ in range(times):
+            handle = self.create(size, handles=AS_DESCRIPTOR).value
+            os.close(self.export(handle))
+            self.ok("cuMemRelease", handle)
+
+    def cost_ns(self, rounds: int, times: int, name: str, *arguments: int) -> float:
+        """What a call of so many in a row takes, in the best of several rounds."""
+        function, words = self._function(name), [ctypes.c_uint64(argument) for argument in arguments]
+        took = []
+        for _ in range(rounds):
+            began = time.perf_counter_ns()
+            for _ in range(times):
+                function(*words)
+            took.append((time.perf_counter_ns() - began) / times)
+        return min(took)
 
     def forked(self, name: str, *arguments: Argument) -> int:
         """What a call answers in a child that this process forks for it."""
@@ -355,6 +390,8 @@ class OwnDriver(Driver):
         return int(struct.unpack("i", os.read(read, 4))[0])
 
     def _function(self, name: str) -> Any:
+        if name.startswith("0x"):  # one without a name, by its address
+            return ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 3)(int(name, 16))
         if name.startswith("nvml"):
             self._nvml = self._nvml or ctypes.CDLL("libnvidia-ml.so.1")
             return getattr(self._nvml, name)
@@ -384,161 +421,34 @@ def _value(place: Any) -> int | bytes:
     return int.from_bytes(place.raw, sys.byteorder) if len(place) <= 8 else bytes(place.raw)
 
 
-def _to_json(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     match value:
         case Out():
             return {"out": value.start.hex() if value.start else value.size}
         case Array():
-            return {"array": [_to_json(word) for word in value.words]}
+            return {"array": [to_json(word) for word in value.words]}
         case bytes():
             return {"bytes": value.hex()}
         case tuple() | list():
-            return [_to_json(each) for each in value]
+            return [to_json(each) for each in value]
         case _:
             return value
 
 
-def _from_json(value: Any) -> Any:
+def from_json(value: Any) -> Any:
     match value:
         case {"out": int(size)}:
             return Out(size)
         case {"out": str(start)}:
             return Out(start=bytes.fromhex(start))
         case {"array": words}:
-            return Array(tuple(_from_json(word) for word in words))
+            return Array(tuple(from_json(word) for word in words))
         case {"bytes": text}:
             return bytes.fromhex(text)
         case list():
-            return [_from_json(each) for each in value]
+            return [from_json(each) for each in value]
         case _:
             return value
-
-
-class DriverProcess(Driver):
-    """Calls made by a process that the test starts. `on` names another thread of it, whose calls run beside these."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        super().__init__()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "kit.driver_calls"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**environment, "PYTHONPATH": str(Path(__file__).parents[1])},
-        )
-        self._answers: dict[int, Any] = {}
-        self._asked = 0
-        self._unread = b""
-        self.thread = ""
-
-    def call(self, name: str, *arguments: Argument) -> Answer:
-        """As `Driver`."""
-        return self.begin(name, *arguments).answer()
-
-    def begin(self, name: str, *arguments: Argument) -> Pending:
-        """Make a call and go on; its answer is waited for later."""
-        return Pending(self, self._ask("call", name, *arguments))
-
-    def do(self, operation: str, *arguments: Any) -> Any:
-        """One operation of the process's own driver, by name, in one line."""
-        answer = self._wait(self._ask(operation, *arguments))
-        return Answer(answer[0], tuple(answer[1])) if operation in ("allocate", "create", "take") else answer
-
-    def on(self, thread: str) -> OtherThread:
-        """Another thread of the process, which has no context yet."""
-        return OtherThread(self, thread)
-
-    def host_bytes(self, size: int) -> int:
-        """As `Driver`."""
-        return int(self.do("host_bytes", size))
-
-    def read(self, address: int, size: int) -> bytes:
-        """As `Driver`."""
-        return bytes(self.do("read", address, size))
-
-    def write(self, address: int, data: bytes) -> None:
-        """As `Driver`."""
-        self.do("write", address, data)
-
-    def forked(self, name: str, *arguments: Argument) -> int:
-        """What a call answers in a child of the process."""
-        return int(self.do("forked", name, *arguments))
-
-    def kill(self) -> None:
-        """End the process at once."""
-        self.process.kill()
-        self.process.communicate()
-
-    def end(self) -> tuple[int, str]:
-        """Let the process end; its status and what it said on stderr."""
-        _, errors = self.process.communicate(timeout=30)
-        return self.process.returncode, errors.decode()
-
-    def _ask(self, operation: str, *arguments: Any) -> int:
-        self._asked += 1
-        line = {"id": self._asked, "on": self.thread, "do": operation, "with": _to_json(arguments)}
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(line).encode() + b"\n")
-            self.process.stdin.flush()
-        return self._asked
-
-    def _wait(self, number: int, timeout_s: float = 60.0) -> Any:
-        assert self.process.stdout is not None
-        until = time.monotonic() + timeout_s
-        while number not in self._answers:
-            if not select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise DriverError(f"no answer within {timeout_s} s")
-            chunk = os.read(self.process.stdout.fileno(), 1 << 16)
-            if not chunk:
-                raise ProcessEnded(*self.end())
-            *lines, self._unread = (self._unread + chunk).split(b"\n")
-            for line in lines:
-                said = json.loads(line)
-                self._answers[said["id"]] = said
-        said = self._answers.pop(number)
-        if "error" in said:
-            raise DriverError(said["error"])
-        return _from_json(said["answer"])
-
-
-class ProcessEnded(AssertionError):
-    """The process ended before it answered."""
-
-    def __init__(self, status: int, errors: str) -> None:
-        super().__init__(f"the process ended with {status}: {errors}")
-        self.status, self.errors = status, errors
-
-
-class OtherThread(DriverProcess):
-    """A thread of such a process."""
-
-    def __init__(self, process: DriverProcess, thread: str) -> None:
-        Driver.__init__(self)
-        self._of, self.thread = process, thread
-
-    def _ask(self, operation: str, *arguments: Any) -> int:
-        before, self._of.thread = self._of.thread, self.thread
-        try:
-            return self._of._ask(operation, *arguments)
-        finally:
-            self._of.thread = before
-
-    def _wait(self, number: int, timeout_s: float = 60.0) -> Any:
-        return self._of._wait(number, timeout_s)
-
-
-@dataclass
-class Pending:
-    """A call that was made."""
-
-    driver: DriverProcess
-    number: int
-
-    def answer(self, timeout_s: float = 60.0) -> Answer:
-        """Wait for its answer."""
-        code, values = self.driver._wait(self.number, timeout_s)
-        return Answer(code, tuple(values))
 
 
 def main() -> None:
@@ -547,8 +457,8 @@ def main() -> None:
 
     def perform(line: Any) -> None:
         try:
-            arguments = [_from_json(each) for each in line.get("with", [])]
-            said = {"answer": _to_json(getattr(driver, line["do"])(*arguments))}
+            arguments = [from_json(each) for each in line.get("with", [])]
+            said = {"answer": to_json(getattr(driver, line["do"])(*arguments))}
         except Exception as error:
             said = {"error": repr(error)}
         with writing:

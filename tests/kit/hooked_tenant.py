@@ -19,7 +19,7 @@ from aliquot.driver.emulation import prepare
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, launch, provision
 from aliquot.driver.native import HOOK, native_part
 
-from .driver_calls import DriverProcess
+from .driver_process import DriverProcess
 from .scripted_arbiter import ScriptedArbiter
 
 CLIENTS = Path(__file__).parents[1] / "integration" / "hook"
@@ -69,6 +69,7 @@ class Tenant:
         self.folder: TenantFolder = provision(directory / "tenant", conf, native_part(HOOK))
         self.programs: list[Program] = []
         self.drivers: list[DriverProcess] = []
+        self.context_bytes = 0
 
     def environment(self, mode: str) -> dict[str, str]:
         """The environment of a way in: `library-path` or `preload`."""
@@ -102,6 +103,17 @@ class Tenant:
     def driver(self, *, mode: str = "library-path", **environment: str) -> DriverProcess:
         """A process of the tenant's whose calls the test makes."""
         return self._opened({**self.environment(mode), **environment})
+
+    def gpu(self, *, mode: str = "library-path", **environment: str) -> DriverProcess:
+        """Such a process with the primary context of the first GPU."""
+        driver = self.driver(mode=mode, **environment)
+        assert driver.open() == 0
+        self.context_bytes = self.device_bytes()
+        return driver
+
+    def lent(self) -> int:
+        """Bytes that the device lends beyond what it did when the context of the last `gpu` was there."""
+        return self.device_bytes() - self.context_bytes
 
     def bare(self, **environment: str) -> DriverProcess:
         """A process that has the driver itself, without the hook."""

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from kit.driver_calls import MIB, Out
 from test_hook_programs import compile_c
-from test_hook_shares import SHARES
 
 from aliquot.arbiter.abi import MessageType
 from aliquot.arbiter.server import Settings
 
 MEMORY = (MessageType.RESERVE, MessageType.RELEASE, MessageType.DENIED, MessageType.SHARE, MessageType.UNSHARE)
+THREADS = ("first", "second", "third", "fourth")
+TOO_MUCH = 1 << 40
 LOOPS = {
-    "refused allocations": ("lambda: linear(1 << 20)", 2500),
-    "refused allocations of a pool": ("lambda: asynchronous(1 << 20)", 2500),
-    "refused contexts": ("lambda: L.cuCtxCreate_v2(c.byref(c.c_void_p()), 0, 0)", 6000),
-    "exports": ("lambda: (lambda made: (os.close(made[1]), release(made[0])))(shown())", 3000),
+    "refused allocations": (2500, "repeat", "cuMemAlloc_v2", Out(), TOO_MUCH),
+    "refused allocations of a pool": (2500, "repeat", "cuMemAllocAsync", Out(), TOO_MUCH, 0),
+    "refused contexts": (6000, "repeat", "cuCtxCreate_v2", Out(), 0, 0),
+    "exports": (3000, "repeat_export", 2 * MIB),
 }
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_memory_is_asked_for_more_slowly_than_the_arbiter_reads(tenant, loop, tmp_path):
     """Four threads that repeat a call send a burst of messages, and then half as many a second as the arbiter reads."""
-    call, times = LOOPS[loop]
+    times, operation, *arguments = LOOPS[loop]
     settings = Settings(tmp_path)
     scene = tenant(memory_mib=512, context_mib=300, auto_grant=True, shares=True)
-    program = scene.run(
-        SHARES + "import threading\n"
-        "def repeat():\n"
-        "    L.cuCtxSetCurrent(cuda.ctx)\n"
-        f"    for _ in range({times} // 4): call()\n"
-        f"call = {call}; threads = [threading.Thread(target=repeat) for _ in range(4)]\n"
-        "began = time.monotonic(); [t.start() for t in threads]; [t.join() for t in threads]\n"
-        "say(seconds=time.monotonic() - began)"
-    )
-
-    seconds = program.read(60)["seconds"]
+    gpu = scene.gpu()
+    threads = [gpu.on(name) for name in THREADS]
+    for thread in threads:
+        thread.ok("cuCtxSetCurrent", gpu.context)
+    began_s = time.monotonic()
+    for pending in [thread.start(operation, times // len(THREADS), *arguments) for thread in threads]:
+        pending.result()
+    seconds = time.monotonic() - began_s
 
     messages = sum(scene.arbiter.count(kind) for kind in MEMORY)
     assert settings.message_burst / 2 + settings.messages_per_second / 2 * seconds > messages > times

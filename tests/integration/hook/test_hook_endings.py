@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from kit.driver_calls import MIB, PTX, Argument, Out
+from kit.driver_process import DriverProcess
 from test_hook_programs import compile_c
 
 from aliquot.arbiter.abi import MessageType
@@ -32,61 +35,129 @@ def test_nothing_stays_charged_of_contexts_that_end_while_threads_allocate_in_th
     assert stopped["ended"] > 20
 
 
-# A thread makes a call that waits for a stream of context A, and the stream for a word in host memory, which the main
-# thread has context B write.
-WAITING = """
-import threading
-cuda = Cuda(context=False); L = cuda.lib; word = ctypes.c_void_p()
-def check(*results): assert not any(results), results
-def made(call, *arguments, type=ctypes.c_void_p):
-    out = type(); check(getattr(L, call)(ctypes.byref(out), *arguments))
-    return out
-def green():
-    sms = (ctypes.c_char * 256)(); check(L.cuDeviceGetDevResource(0, sms, 1))
-    return made("cuGreenCtxCreate", made("cuDevResourceGenerateDesc", sms, 1), 0, 1)
-def waits_in(context):
-    check(L.cuCtxPushCurrent_v2(context)); mine = made("cuStreamCreate", 1); spin = cuda.spin()
-    check(cuda.launch(spin, 1000, mine), L.cuStreamWaitValue32(mine, word, 1, 0), cuda.launch(spin, 1000, mine))
-    event = made("cuEventCreate", 2); check(L.cuEventRecord(event, mine)); made("cuCtxPopCurrent_v2")
-    return mine, event
-def capture(stream):
-    graph = ctypes.c_void_p(); check(L.cuStreamBeginCapture_v2(stream, 2), cuda.launch(spin, 1000, stream))
-    check(L.cuStreamEndCapture(stream, ctypes.byref(graph)), L.cuGraphDestroy(graph))
-B = made("cuCtxCreate_v2", 0, 0); spin = cuda.spin(); check(L.cuMemHostAlloc(ctypes.byref(word), 4096, 3))
-ctypes.c_uint32.from_address(word.value).value = 0
-def waiting(A, call):
-    def run():
-        check(L.cuCtxSetCurrent(A)); results.append(call())
-    results = []; thread = threading.Thread(target=run); thread.start(); time.sleep(0.1)
-    return thread, results
-def opens_the_way(): check(L.cuStreamWriteValue32(made("cuStreamCreate", 1), word, 1, 0))
-def own_context():
-    A = made("cuCtxCreate_v2", 0, 0); made("cuCtxPopCurrent_v2")
-    return A
-def primary_context(): return made("cuDevicePrimaryCtxRetain", 0)
-"""
-CALLS = {
-    "destroy": "A = own_context(); waits_in(A); call = lambda: L.cuCtxDestroy_v2(A)",
-    "detach": "A = own_context(); waits_in(A); call = lambda: L.cuCtxDetach(A)",
-    "reset": "A = primary_context(); waits_in(A); call = lambda: L.cuDevicePrimaryCtxReset_v2(0)",
-    "release": "A = primary_context(); waits_in(A); call = lambda: L.cuDevicePrimaryCtxRelease_v2(0)",
-    "green": "g = green(); A = made('cuCtxFromGreenCtx', g); waits_in(A); call = lambda: L.cuGreenCtxDestroy(g)",
-    "stream destroyed": "A = own_context(); s, _ = waits_in(A); call = lambda: L.cuStreamDestroy_v2(s)",
-    "event destroyed": "A = own_context(); _, e = waits_in(A); call = lambda: L.cuEventDestroy_v2(e)",
-    "module unloaded": "A = own_context(); L.cuCtxPushCurrent_v2(A); m = made('cuModuleLoadData', PTX);"
-    " L.cuCtxSetCurrent(B); waits_in(A); call = lambda: L.cuModuleUnload(m)",
-    "freed": "A = own_context(); L.cuCtxPushCurrent_v2(A); p = made('cuMemAlloc_v2', ctypes.c_size_t(1 << 22),"
-    " type=ctypes.c_uint64); L.cuCtxSetCurrent(B); waits_in(A); call = lambda: L.cuMemFree_v2(p)",
-    "pool trimmed": "A = own_context(); waits_in(A); pool = made('cuDeviceGetDefaultMemPool', 0);"
-    " call = lambda: L.cuMemPoolTrimTo(pool, ctypes.c_size_t(0))",
-    "limit set": "A = own_context(); waits_in(A); call = lambda: L.cuCtxSetLimit(1, ctypes.c_size_t(2 << 20))",
-    "context awaited": "A = own_context(); waits_in(A); call = L.cuCtxSynchronize",
-    "stream awaited": "A = own_context(); s, _ = waits_in(A); call = lambda: L.cuStreamSynchronize(s)",
-    "event awaited": "A = own_context(); _, e = waits_in(A); call = lambda: L.cuEventSynchronize(e)",
-    "memory read": "A = own_context(); waits_in(A);"
-    " p = made('cuMemAlloc_v2', ctypes.c_size_t(4096), type=ctypes.c_uint64);"
-    " call = lambda: L.cuMemcpyDtoH_v2(ctypes.create_string_buffer(4096), p, ctypes.c_size_t(4096))",
-}
+class Waiting:
+    """A thread makes a call that waits for a stream of context A, and the stream for a word in host memory.
+
+    The main thread has context B write the word.
+    """
+
+    def __init__(self, driver: DriverProcess, call: str) -> None:
+        self.driver = driver
+        driver.ok("cuInit", 0)
+        self.b = driver.new("cuCtxCreate_v2", 0, 0)
+        self.function = driver.function()
+        self.word = driver.new("cuMemHostAlloc", 4096, 3)
+        self.a, name, *arguments = getattr(self, call.replace(" ", "_"))()
+        driver.ok("cuCtxSetCurrent", self.b)
+        thread = driver.on("waits")
+        thread.ok("cuCtxSetCurrent", self.a)
+        self.call = thread.begin(name, *arguments)
+
+    def end(self) -> int:
+        """Open the way; what the call that waited answers."""
+        self.driver.ok("cuStreamWriteValue32", self.driver.new("cuStreamCreate", 1), self.word, 1, 0)
+        return self.call.answer().code
+
+    def own_context(self) -> int:
+        a = self.driver.new("cuCtxCreate_v2", 0, 0)
+        self.driver.ok("cuCtxPopCurrent_v2", Out())
+        return a
+
+    def primary_context(self) -> int:
+        return self.driver.new("cuDevicePrimaryCtxRetain", 0)
+
+    def green(self) -> int:
+        """A green context."""
+        sms = self.driver.call("cuDeviceGetDevResource", 0, Out(256), 1).value
+        return self.driver.new("cuGreenCtxCreate", self.driver.new("cuDevResourceGenerateDesc", sms, 1), 0, 1)
+
+    def waits_in(self, context: int) -> tuple[int, int]:
+        """A stream that waits, and an event behind that."""
+        driver = self.driver
+        driver.ok("cuCtxPushCurrent_v2", context)
+        stream, function = driver.new("cuStreamCreate", 1), driver.function()
+        assert driver.launch(function, 1000, stream) == 0
+        driver.ok("cuStreamWaitValue32", stream, self.word, 1, 0)
+        assert driver.launch(function, 1000, stream) == 0
+        event = driver.new("cuEventCreate", 2)
+        driver.ok("cuEventRecord", event, stream)
+        driver.ok("cuCtxPopCurrent_v2", Out())
+        return stream, event
+
+    def own(self, name: str, *arguments: Argument, given: str = "") -> tuple[Argument, ...]:
+        """A call in a context of its own, about its `given` context, stream or event, or with these arguments."""
+        a = self.own_context()
+        stream, event = self.waits_in(a)
+        about = {"context": (a,), "stream": (stream,), "event": (event,), "": ()}[given]
+        return a, name, *about, *arguments
+
+    def made_in(self, maker: str, *arguments: Argument) -> tuple[int, int]:
+        """A context and something that is made in it, before a stream of it waits."""
+        a = self.own_context()
+        self.driver.ok("cuCtxSetCurrent", a)
+        handle = self.driver.new(maker, *arguments)
+        self.driver.ok("cuCtxSetCurrent", self.b)
+        self.waits_in(a)
+        return a, handle
+
+    def destroy(self) -> tuple[Argument, ...]:
+        return self.own("cuCtxDestroy_v2", given="context")
+
+    def detach(self) -> tuple[Argument, ...]:
+        return self.own("cuCtxDetach", given="context")
+
+    def reset(self) -> tuple[Argument, ...]:
+        a = self.primary_context()
+        self.waits_in(a)
+        return a, "cuDevicePrimaryCtxReset_v2", 0
+
+    def release(self) -> tuple[Argument, ...]:
+        a = self.primary_context()
+        self.waits_in(a)
+        return a, "cuDevicePrimaryCtxRelease_v2", 0
+
+    def green_context(self) -> tuple[Argument, ...]:
+        green = self.green()
+        a = self.driver.new("cuCtxFromGreenCtx", green)
+        self.waits_in(a)
+        return a, "cuGreenCtxDestroy", green
+
+    def stream_destroyed(self) -> tuple[Argument, ...]:
+        return self.own("cuStreamDestroy_v2", given="stream")
+
+    def event_destroyed(self) -> tuple[Argument, ...]:
+        return self.own("cuEventDestroy_v2", given="event")
+
+    def module_unloaded(self) -> tuple[Argument, ...]:
+        a, module = self.made_in("cuModuleLoadData", PTX)
+        return a, "cuModuleUnload", module
+
+    def freed(self) -> tuple[Argument, ...]:
+        a, pointer = self.made_in("cuMemAlloc_v2", 4 * MIB)
+        return a, "cuMemFree_v2", pointer
+
+    def pool_trimmed(self) -> tuple[Argument, ...]:
+        return self.own("cuMemPoolTrimTo", self.driver.new("cuDeviceGetDefaultMemPool", 0), 0)
+
+    def limit_set(self) -> tuple[Argument, ...]:
+        return self.own("cuCtxSetLimit", 1, 2 * MIB)
+
+    def context_awaited(self) -> tuple[Argument, ...]:
+        return self.own("cuCtxSynchronize")
+
+    def stream_awaited(self) -> tuple[Argument, ...]:
+        return self.own("cuStreamSynchronize", given="stream")
+
+    def event_awaited(self) -> tuple[Argument, ...]:
+        return self.own("cuEventSynchronize", given="event")
+
+    def memory_read(self) -> tuple[Argument, ...]:
+        return self.own("cuMemcpyDtoH_v2", Out(4096), self.driver.new("cuMemAlloc_v2", 4096), 4096)
+
+
+ENDING = ["destroy", "detach", "reset", "release", "green context"]
+CALLS = [*ENDING, "stream destroyed", "event destroyed", "module unloaded", "freed", "pool trimmed", "limit set"]
+CALLS += ["context awaited", "stream awaited", "event awaited", "memory read"]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -95,49 +166,39 @@ def test_the_other_threads_run_while_a_call_waits_in_the_driver(tenant, call):
 
     They retain and release the primary context too, unless it is that which ends.
     """
-    scene = tenant(auto_grant=True, memory_mib=2048)
-    program = scene.run(
-        WAITING
-        + CALLS[call]
-        + f"\nPRIMARY = {call in ('reset', 'release')}"
-        + """
-thread, results = waiting(A, call)
-for name in ["cuLaunchKernel"] * 3 + ["cuLaunchKernel_ptsz"]:
-    own = made("cuStreamCreate", 1) if name == "cuLaunchKernel" else None
-    check(*(cuda.launch(spin, 1000, own, name) for _ in range(200)))
-    check(L.cuStreamSynchronize(own) if own else 0, L.cuStreamDestroy_v2(own) if own else 0)
-capture(made("cuStreamCreate", 1)); p = made("cuMemAlloc_v2", ctypes.c_size_t(64 << 20), type=ctypes.c_uint64)
-check(L.cuMemFree_v2(p), L.cuModuleUnload(made("cuModuleLoadData", PTX)))
-if not PRIMARY:
-    retained = made("cuDevicePrimaryCtxRetain", 0); other = green()
-    check(L.cuGreenCtxDestroy(other), L.cuDevicePrimaryCtxRelease_v2(0))
-opens_the_way(); thread.join(); say(results=results)
-"""
-    )
+    driver = tenant(auto_grant=True, memory_mib=2048).driver()
+    waiting = Waiting(driver, call)
+    time.sleep(0.1)
+    for name in ["cuLaunchKernel"] * 3 + ["cuLaunchKernel_ptsz"]:
+        own = driver.new("cuStreamCreate", 1) if name == "cuLaunchKernel" else 0
+        assert {0} == {driver.launch(waiting.function, 1000, own, name) for _ in range(200)}
+        if own:
+            driver.ok("cuStreamSynchronize", own)
+            driver.ok("cuStreamDestroy_v2", own)
+    stream = driver.new("cuStreamCreate", 1)
+    driver.ok("cuStreamBeginCapture_v2", stream, 2)
+    assert 0 == driver.launch(waiting.function, 1000, stream)
+    driver.ok("cuGraphDestroy", driver.call("cuStreamEndCapture", stream, Out()).value)
+    driver.ok("cuMemFree_v2", driver.new("cuMemAlloc_v2", 64 * MIB))
+    driver.ok("cuModuleUnload", driver.new("cuModuleLoadData", PTX))
+    if call not in ("reset", "release"):
+        waiting.primary_context()
+        driver.ok("cuGreenCtxDestroy", waiting.green())
+        driver.ok("cuDevicePrimaryCtxRelease_v2", 0)
 
-    assert {"results": [0]} == program.read(30)
+    assert 0 == waiting.end()
 
 
 def test_a_token_changes_hands_while_a_context_is_being_destroyed(tenant):
     """What ends with its context late is drained late: the next grant is launched under, and both are answered."""
     scene = tenant(auto_grant=True)
-    program = scene.run(
-        WAITING
-        + CALLS["destroy"]
-        + """
-thread, results = waiting(A, call); say(); wait_line()
-mine = made("cuStreamCreate", 1); check(cuda.launch(spin, 1000, mine)); say(); wait_line()
-opens_the_way(); thread.join(); say(results=results); wait_line()
-"""
-    )
-    program.read()
+    driver = scene.driver()
+    waiting = Waiting(driver, "destroy")
+    time.sleep(0.1)
     first = scene.arbiter.epoch
     scene.arbiter.revoke()
-    program.go()
-    program.read()
+    assert 0 == driver.launch(waiting.function, 1000, driver.new("cuStreamCreate", 1))
     early = [heard.a for heard in scene.arbiter.heard if heard.type == MessageType.DRAINED and heard.a == first]
-    program.go()
-    facts = program.read()
-    scene.arbiter.wait_for(MessageType.DRAINED)
 
-    assert ([], {"results": [0]}) == (early, facts)
+    assert ([], 0) == (early, waiting.end())
+    scene.arbiter.wait_for(MessageType.DRAINED)

@@ -2,59 +2,52 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
+from kit.driver_calls import MIB, OUT_OF_MEMORY
+from kit.driver_process import DriverProcess
 
-PRIVATE = """
-import ctypes as c, uuid
-cuda = Cuda(context=False); L = cuda.lib; MIB = 1 << 20; p = c.c_uint64(); table = c.POINTER(c.c_void_p)()
-L.cuGetExportTable(c.byref(table), uuid.UUID("0ca50b8c-1004-929a-89a7-d0df10e77286").bytes)
-private = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_uint, c.c_int)(table[1])
-context = c.c_void_p()
-stream = c.c_void_p()
-def first_use(mib): return L.cuMemAlloc_v2(c.byref(p), c.c_size_t(mib * MIB))
-def first_use_async(mib): return L.cuMemAllocAsync(c.byref(p), c.c_size_t(mib * MIB), None)
-"""
+PRIVATE_TABLE = uuid.UUID("0ca50b8c-1004-929a-89a7-d0df10e77286")
 
 
-@pytest.mark.parametrize("use", ["first_use", "first_use_async"])
+def opened(scene) -> tuple[DriverProcess, int]:
+    """A process with a context that it made by the second function of the table."""
+    driver = scene.driver()
+    driver.ok("cuInit", 0)
+    table = driver.new("cuGetExportTable", PRIVATE_TABLE.bytes)
+    function = int.from_bytes(driver.read(table + 8, 8), "little")
+    return driver, driver.new(f"{function:#x}", 0, 0)
+
+
+@pytest.mark.parametrize("use", ["linear", "async"])
 def test_the_first_allocation_in_a_context_made_past_the_hook_needs_room_for_both(tenant, use):
     """The context is reserved before the first allocation in it: one that does not fit beside it is out of memory."""
     scene = tenant(memory_mib=512, context_mib=300)
-    program = scene.run(
-        PRIVATE + f"made = private(c.byref(context), 0, 0); over = {use}(320); within = {use}(64)\n"
-        "say(made=made, over=over, within=within); wait_line(); say(gone=L.cuCtxDestroy_v2(context)); wait_line()"
-    )
-    facts = program.read()
-    held = scene.device_bytes() >> 20
+    driver, _ = opened(scene)
 
-    assert ({"made": 0, "over": 2, "within": 0}, 1) == (facts, scene.arbiter.contexts[0])
-    assert held <= 512
+    assert (OUT_OF_MEMORY, 0) == (driver.allocate(use, 320 * MIB).code, driver.allocate(use, 64 * MIB).code)
+    assert 1 == scene.arbiter.contexts[0]
+    assert scene.device_bytes() <= 512 * MIB
 
 
 def test_a_context_made_past_the_hook_is_no_reason_to_lend_memory_without_room_for_it(tenant):
     """Where the context itself does not fit, every allocation in it is out of memory."""
-    scene = tenant(memory_mib=256, context_mib=300)
-    program = scene.run(PRIVATE + "say(made=private(c.byref(context), 0, 0), used=first_use(2))")
+    driver, _ = opened(tenant(memory_mib=256, context_mib=300))
 
-    assert program.read() == {"made": 0, "used": 2}
+    assert OUT_OF_MEMORY == driver.allocate("linear", 2 * MIB).code
 
 
 def test_a_context_made_past_the_hook_is_charged_until_it_is_destroyed(tenant):
     """It is charged once, beside the primary one, and given back with cuCtxDestroy."""
     scene = tenant(memory_mib=1024, context_mib=300)
-    program = scene.run(
-        PRIVATE + "private(c.byref(context), 0, 0); used = [first_use(2), first_use(2)]; say(used=used); wait_line()\n"
-        "primary = c.c_void_p(); L.cuDevicePrimaryCtxRetain(c.byref(primary), 0); say(); wait_line()\n"
-        "gone = L.cuCtxDestroy_v2(context); end = cuda.stats()\n"
-        "say(gone=gone, held=end['reserved_bytes'], unbalanced=end['unbalanced'], made=first_use(0)); wait_line()"
-    )
-    used = program.read()["used"]
+    driver, context = opened(scene)
+    used = [driver.allocate("linear", 2 * MIB).code for _ in range(2)]
     charged = [scene.arbiter.contexts[0]]
-    program.go()
-    program.read()
+    driver.new("cuDevicePrimaryCtxRetain", 0)
     charged.append(scene.arbiter.contexts[0])
-    program.go()
-    facts = program.read()
+    driver.ok("cuCtxDestroy_v2", context)
+    end = driver.counters()
 
     assert ([0, 0], [1, 2]) == (used, charged)
-    assert (0, 0, 0) == (facts["gone"], facts["held"], facts["unbalanced"])
+    assert (0, 0) == (end["reserved_bytes"], end["unbalanced"])

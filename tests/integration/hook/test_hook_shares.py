@@ -2,81 +2,83 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 
 import pytest
-from test_hook_pools import POOLS
+from kit.driver_calls import AS_DESCRIPTOR, MIB
+from kit.driver_process import DriverProcess
 
-SHARES = (
-    POOLS
-    + """
-def shown(mib=2):
-    handle, fd, none = c.c_uint64(), c.c_int(), c.c_uint64(0)
-    assert L.cuMemCreate(c.byref(handle), c.c_size_t(mib * MIB), c.byref(Prop(1, 1, Location(1, 0))), none) == 0
-    assert L.cuMemExportToShareableHandle(c.byref(fd), handle, 1, none) == 0
-    return handle, fd.value
-def release(handle): assert L.cuMemRelease(handle) == 0
-"""
-)
+
+def shown(gpu: DriverProcess, size: int = 2 * MIB) -> tuple[int, int]:
+    """A handle of physical memory and a descriptor of it."""
+    handle = gpu.create(size, handles=AS_DESCRIPTOR).value
+    return handle, gpu.export(handle)
 
 
 def test_everything_that_is_closed_is_free_at_the_next_refusal(tenant):
     """However many pieces are exported, released and then closed, an allocation of the whole limit fits at once."""
-    scene = tenant(memory_mib=700)
-    program = scene.run(
-        SHARES + "pieces = [shown() for _ in range(300)]; [release(h) for h, _ in pieces]; full = held()\n"
-        "[os.close(fd) for _, fd in pieces]; say(full=full, whole=linear(700), held=held())"
-    )
+    gpu = tenant(memory_mib=700).gpu()
+    pieces = [shown(gpu) for _ in range(300)]
+    for handle, _ in pieces:
+        gpu.ok("cuMemRelease", handle)
+    full = gpu.charged()
+    for _, descriptor in pieces:
+        gpu.posix("close", descriptor)
 
-    assert program.read() == {"full": 600, "whole": 0, "held": 700}
+    assert (600 * MIB, 0) == (full, gpu.allocate("linear", 700 * MIB).code)
+    assert 700 * MIB == gpu.charged()
 
 
 @pytest.mark.parametrize("order", ["released first", "closed first", "mixed"])
 def test_everything_that_is_closed_is_free_at_the_next_question(tenant, order):
     """After release and close, in any order, cuMemGetInfo shows all of the limit; what is open stays charged."""
-    scene = tenant(memory_mib=1024)
-    program = scene.run(
-        SHARES + f"pieces = [shown() for _ in range(200)]; order = {order!r}\n"
-        "def end(steps): [step() for step in steps]\n"
-        "ends = [[lambda h=h: release(h), lambda fd=fd: os.close(fd)] for h, fd in pieces[:-1]]\n"
-        "if order != 'released first': [pair.reverse() for pair in ends[::2 if order == 'mixed' else 1]]\n"
-        "[first() for first, _ in ends]; [second() for _, second in ends]\n"
-        "h, fd = pieces[-1]; twin = os.dup(fd); release(h); os.close(fd); kept = info(); os.close(twin)\n"
-        "say(kept=kept, free=info(), held=held())"
-    )
+    gpu = tenant(memory_mib=1024).gpu()
+    pieces = [shown(gpu) for _ in range(200)]
+    *others, (handle, descriptor) = pieces
+    for step in (0, 1):
+        for number, (other, its) in enumerate(others):
+            closes = order == "closed first" or (order == "mixed" and number % 2 == 0)
+            if closes == (step == 0):
+                gpu.posix("close", its)
+            else:
+                gpu.ok("cuMemRelease", other)
+    twin = gpu.posix("dup", descriptor)
+    gpu.ok("cuMemRelease", handle)
+    gpu.posix("close", descriptor)
+    kept = gpu.memory_info()[0]
+    gpu.posix("close", twin)
 
-    assert program.read() == {"kept": 1022, "free": 1024, "held": 0}
+    assert (1022 * MIB, 1024 * MIB, 0) == (kept, gpu.memory_info()[0], gpu.charged())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 def test_without_proc_what_is_closed_is_free(tenant, tmp_path):
     """Where /proc is not to be seen, exported memory is charged while a descriptor is open, and free after that."""
     (tmp_path / "empty").mkdir()
-    scene = tenant(memory_mib=256)
-    program = scene.run(
-        SHARES + f"pieces = [shown() for _ in range(50)]; os.chroot({str(tmp_path / 'empty')!r})\n"
-        "twins = [os.dup(fd) for _, fd in pieces]; [(release(h), os.close(fd)) for h, fd in pieces]; kept = info()\n"
-        "[os.close(fd) for fd in twins]; say(kept=kept, free=info(), held=held())"
-    )
+    gpu = tenant(memory_mib=256).gpu()
+    pieces = [shown(gpu) for _ in range(50)]
+    gpu.posix("chroot", str(tmp_path / "empty"))
+    twins = [gpu.posix("dup", descriptor) for _, descriptor in pieces]
+    for handle, descriptor in pieces:
+        gpu.ok("cuMemRelease", handle)
+        gpu.posix("close", descriptor)
+    kept = gpu.memory_info()[0]
+    for twin in twins:
+        gpu.posix("close", twin)
 
-    assert program.read() == {"kept": 156, "free": 256, "held": 0}
+    assert (156 * MIB, 256 * MIB, 0) == (kept, gpu.memory_info()[0], gpu.charged())
 
 
 def test_a_program_may_close_our_descriptors_and_use_their_numbers(tenant):
     """A program that closes all descriptors and opens files loses no more of these than it does to the driver alone."""
-    code = (
-        "from client import *\n" + SHARES + "h, _ = shown(64); os.closerange(3, 256)\n"
-        "mine = [os.open('/dev/null', os.O_RDONLY) for _ in range(64)]; release(h)\n"
-        "def lost(fd):\n"
-        "    try: os.fstat(fd)\n"
-        "    except OSError: return True\n"
-        "say(lost=sum(map(bool, map(lost, mine))))"
-    )
     scene = tenant(memory_mib=256)
-    bare = {**scene.environment("library-path"), "LD_LIBRARY_PATH": str(scene.machine.directory)}
-    alone = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, check=True)
 
-    assert scene.start([sys.executable, "-c", code]).read() == json.loads(alone.stdout)
+    def lost(gpu: DriverProcess) -> int:
+        gpu.open()
+        handle, _ = shown(gpu, 64 * MIB)
+        gpu.posix("closerange", 3, 256)
+        opened = [gpu.posix("open", "/dev/null", os.O_RDONLY) for _ in range(64)]
+        gpu.ok("cuMemRelease", handle)
+        return len(set(opened) - {int(name) for name in gpu.posix("listdir", "/proc/self/fd")})
+
+    assert lost(scene.driver()) == lost(scene.bare())

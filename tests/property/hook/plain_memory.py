@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kit.driver_calls import MIB, PAGE, DriverProcess, Graph
+from kit.driver_calls import MIB, PAGE, Graph
+from kit.driver_process import DriverProcess
 from waiting import eventually
 
 STEP, HEAP, SMALL = 32 * MIB, 8 * MIB, MIB
@@ -235,7 +236,7 @@ class Process:
             for handle in one.handles:
                 self.driver.ok("cuMemRelease", handle)
             for descriptor in one.descriptors:
-                self.driver.do("close", descriptor)
+                self.driver.posix("close", descriptor)
         self.physical.clear()
 
 

@@ -247,7 +247,7 @@ class MemoryHistory(RuleBasedStateMachine):
     @rule(pick=picks)
     def close(self, pick: int) -> None:
         process, one = self.one("shown", pick)
-        process.driver.do("close", one.descriptors.pop())
+        process.driver.posix("close", one.descriptors.pop())
         process.let_go()
 
     @rule(index=which, size=large_sizes, frees=st.booleans(), captured=st.booleans())
