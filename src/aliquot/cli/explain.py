@@ -22,7 +22,6 @@ from aliquot.model.errors import UserError
 
 if TYPE_CHECKING:
     from aliquot.model.requests import GpuRequest
-    from aliquot.standalone.wire import ExplanationFacts
 
 
 @click.command()
@@ -68,7 +67,18 @@ def explain(
 
         requests = [(pod.full_name, pod.request) for pod in read_sharepods(read_text(file), file)]
     if emulate or ledger_file:
-        explanations = _imagined(emulate, ledger_file, policy, requests)
+        from aliquot.standalone.explaining import explained, explained_on, saved_cluster
+        from aliquot.standalone.machine import imagined_ledger
+
+        if not requests:
+            where = f"--emulate {emulate} is an empty machine" if emulate else "--books has no waiting request"
+            raise UserError(f"{where}; give a request (--gpu-request 0.5) or a file (-f)")
+        if ledger_file:
+            decider = saved_cluster(read_text(ledger_file), ledger_file, policy)
+            explanations = [explained_on(decider, who, one) for who, one in requests]
+        else:
+            machine = imagined_ledger(emulate or "", policy)
+            explanations = [explained(machine, who, one) for who, one in requests]
     else:
         from aliquot.standalone.wire import ExplainCall
 
@@ -80,21 +90,3 @@ def explain(
         return
     for line in [line for one in explanations for line in one.lines] or ["nothing waits"]:
         click.echo(line)
-
-
-def _imagined(
-    emulate: str | None, ledger_file: str | None, policy: str, requests: list[tuple[str, GpuRequest]] | None
-) -> list[ExplanationFacts]:
-    """The answer for an empty machine of a profile, or for a saved cluster."""
-    from aliquot.standalone.explaining import explained, explained_on, saved_cluster
-    from aliquot.standalone.machine import imagined_ledger
-
-    if not requests:
-        where = f"--emulate {emulate} is an empty machine" if emulate else "--books has no waiting request"
-        raise UserError(f"{where}; give a request (--gpu-request 0.5) or a file (-f)")
-    if emulate:
-        machine = imagined_ledger(emulate, policy)
-        return [explained(machine, who, one) for who, one in requests]
-    assert ledger_file is not None
-    decider = saved_cluster(read_text(ledger_file), ledger_file, policy)
-    return [explained_on(decider, who, one) for who, one in requests]

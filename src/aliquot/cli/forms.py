@@ -185,7 +185,17 @@ class CustomColumns:
             BadPath: it is no list of columns.
         """
         self._paths: dict[str, Path] = {}
-        for column in _columns(text):
+        columns, depth, at = [""], 0, 0
+        while at < len(text):  # commas in brackets or in quotes part no columns
+            quoted = _QUOTED.match(text, at)
+            piece = quoted[0] if quoted else text[at]
+            depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(piece, 0)
+            if piece == "," and depth == 0:
+                columns.append("")
+            else:
+                columns[-1] += piece
+            at += len(piece)
+        for column in columns:
             header, colon, path = column.partition(":")
             if not (header.strip() and colon and path.strip()):
                 raise BadPath(f'"{column:.60}" is not a column; write HEADER:PATH, such as {_EXAMPLES[COLUMNS]}')
@@ -205,19 +215,6 @@ class CustomColumns:
             values = ([value for value in path.found(each, each) if value is not None] for path in self._paths.values())
             rows.append([",".join(map(_text, found)) or NONE for found in values])
         return rows
-
-
-def _columns(text: str) -> Iterator[str]:
-    """The parts between commas that are neither in brackets nor in quotes."""
-    depth, began, at = 0, 0, 0
-    while at < len(text):
-        quoted = _QUOTED.match(text, at)
-        depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(text[at], 0)
-        if text[at] == "," and depth == 0:
-            yield text[began:at]
-            began = at + 1
-        at = quoted.end() if quoted else at + 1
-    yield text[began:]
 
 
 @dataclass(frozen=True)

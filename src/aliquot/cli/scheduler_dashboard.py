@@ -20,7 +20,6 @@ from aliquot.web.guard import LOOPBACK
 from aliquot.web.history.file import Limits
 from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.prometheus import PrometheusPast
-from aliquot.web.rest import Door
 from aliquot.web.serve import WebServer
 from aliquot.web.sessions import Sessions, keep_shared
 from aliquot.web.signin import SignIn
@@ -53,41 +52,30 @@ async def dashboard_beside(scheduler: Scheduler) -> AsyncIterator[str]:
         if settings.web_prometheus:
             url = settings.web_prometheus.rstrip("/")
             source.read_past_from(PrometheusPast(url, history, names=source.names_on))
-        door, signing_in = await _door(scheduler, source, stack)
+        shown = frozenset(settings.web_namespace)
+        door, signing_in = everyone(NamespacedView(source, shown) if shown else source), None
+        if settings.web_tokens:
+            reviews = Reviews.connect(settings.kubeconfig, settings.context)
+            stack.callback(reviews.close)
+            sessions, tried = Sessions(), asyncio.Event()
+            sharing = asyncio.create_task(keep_shared(scheduler.api, settings.namespace, sessions, tried))
+            stack.callback(sharing.cancel)
+            with contextlib.suppress(TimeoutError):  # signed-in viewers must not have to sign in again after a restart
+                await asyncio.wait_for(tried.wait(), KEY_S)
+            door = TokenDoor(source, reviews, sessions)
+            stack.callback(door.close)
+            signing_in = SignIn(door, sessions)
         if settings.web_agent_port:
             source.agents = AgentThread(watched=lambda: time.monotonic() - source.asked_s < UNSEEN_S)
             stack.push_async_callback(asyncio.to_thread, source.agents.close)
         reading = asyncio.create_task(source.run())
         stack.callback(reading.cancel)
 
-        def serve() -> WebServer:
-            return WebServer(
-                door, host=host, port=port, signing_in=signing_in, instead="choose another address",
-                hosts=LOOPBACK | settings.web_hosts,
-                tls=(settings.web_tls_cert, settings.web_tls_key) if settings.web_tls_cert else None,
-                called=f"--web {host}:{port}",
-            )  # fmt: skip
-
-        server = await asyncio.to_thread(serve)
+        server = await asyncio.to_thread(
+            WebServer, door, host=host, port=port, signing_in=signing_in, instead="choose another address",
+            hosts=LOOPBACK | settings.web_hosts,
+            tls=(settings.web_tls_cert, settings.web_tls_key) if settings.web_tls_cert else None,
+            called=f"--web {host}:{port}",
+        )  # fmt: skip
         stack.push_async_callback(asyncio.to_thread, server.close)
         yield server.url
-
-
-async def _door(
-    scheduler: Scheduler, source: SchedulerSource, stack: contextlib.AsyncExitStack
-) -> tuple[Door, SignIn | None]:
-    settings = scheduler.settings
-    if not settings.web_tokens:
-        shown = frozenset(settings.web_namespace)
-        return everyone(NamespacedView(source, shown) if shown else source), None
-    reviews = Reviews.connect(settings.kubeconfig, settings.context)
-    stack.callback(reviews.close)
-    sessions = Sessions()
-    tried = asyncio.Event()
-    sharing = asyncio.create_task(keep_shared(scheduler.api, settings.namespace, sessions, tried))
-    stack.callback(sharing.cancel)
-    with contextlib.suppress(TimeoutError):  # signed-in viewers must not have to sign in again after a restart
-        await asyncio.wait_for(tried.wait(), KEY_S)
-    door = TokenDoor(source, reviews, sessions)
-    stack.callback(door.close)
-    return door, SignIn(door, sessions)

@@ -1,8 +1,10 @@
-"""Facts of a cluster's ledger."""
+"""Facts of a cluster's ledger: what its pages show, explain and record."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,24 +14,30 @@ from work import counted
 
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, GpuRequest
+from aliquot.placement import explain
+from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
 from aliquot.placement.reasons import Infeasible
-from aliquot.scheduler.agents import NodeMeasure
-from aliquot.scheduler.cluster_source import ClusterSource
+from aliquot.scheduler import cluster_source
+from aliquot.scheduler.agents import NodeMeasure, measure_of
+from aliquot.scheduler.cluster_source import COPY_S, ClusterSource, LedgerExplanations
 from aliquot.status import Pool, QuotaLine, Vgpu, Workload
-from aliquot.status.nodes import NodeGpu, Owner, Use
-from aliquot.status.tenants import TenantStatus
+from aliquot.status.history import RANGES
+from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
+from aliquot.status.tenants import PromiseStatus, TenantStatus
 from aliquot.topology import Topology
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.history.keeping import LongHistory
+
+NOON = 1_800_000_000 // 900 * 900
 
 
 class Scene:
     """A cluster with its decider and facts."""
 
-    def __init__(self, nodes: int = 3, gpus: int = 4) -> None:
+    def __init__(self, nodes: int = 3, gpus: int = 4, recorder: LongHistory | None = None) -> None:
         links = [["X" if i == j else "SYS" for j in range(gpus)] for i in range(gpus)]
         specs = [
             NodeSpec(
@@ -43,7 +51,7 @@ class Scene:
         ]
         self.cluster = Cluster(specs)
         self.decider = Decider(self.cluster, policy("binpack"))
-        self.facts = ClusterSource(self.decider, title="test", recorder=LongHistory(None))
+        self.facts = ClusterSource(self.decider, title="test", recorder=recorder or LongHistory(None))
 
     def place(self, tenant: str, **ask: int) -> None:
         """Somebody comes."""
@@ -61,6 +69,79 @@ def scene() -> Scene:
     scene.place("x/big", whole=1, rest_milli=500)
     scene.place("y/small/main", rest_milli=300)
     return scene
+
+
+class Explaining(Scene):
+    """Two nodes of one GPU each, 0.4 left of both, and somebody who explains by their ledger."""
+
+    def __init__(self) -> None:
+        super().__init__(nodes=2, gpus=1)
+        self.now_s = 0.0
+        self.standing_still = False
+        self.copies = 0
+        self.explaining = LedgerExplanations(self.decider, self.calmly, lambda: self.now_s)
+        self.place("x/a", rest_milli=600)
+        self.place("x/b", rest_milli=600)
+
+    def calmly(self, work: Callable[[], Any]) -> Any:
+        """Run something while the ledger stands still."""
+        before, self.standing_still = self.decider.cluster.copy, True
+        self.decider.cluster.copy = self.copied  # type: ignore[method-assign]
+        try:
+            return work()
+        finally:
+            self.standing_still = False
+            self.decider.cluster.copy = before  # type: ignore[method-assign]
+
+    def copied(self) -> Cluster:
+        """A copy, counted."""
+        self.copies += 1
+        return Cluster.copy(self.decider.cluster)
+
+
+class Recorded(Scene):
+    """One GPU with a pod of 0.3, read every ten seconds."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.history = LongHistory(None, wall=lambda: NOON + self.now_s)
+        super().__init__(nodes=1, gpus=1, recorder=self.history)
+        ask = asking(rest_milli=300)
+        self.decider.commit("lab/p/main", self.decider.decide(ask), ask)  # type: ignore[arg-type]
+        self.facts.owner_of = lambda tenant: "Job/train"
+
+    def read(self, charged_ms: int | None) -> None:
+        """Ten seconds later the agent says what the pod was charged so far; None: nothing is heard of the node."""
+        self.now_s += 10
+        self.facts.measured = {}
+        if charged_ms is not None:
+            status = TenantStatus(
+                "lab_p", 300, 1000, 0.2, charged_ms * 1_000_000, 512, 1024, 300, 5.0, 0.0, 100.0, 40, 1, True,
+                waited_ns=charged_ms * 500_000, promise=PromiseStatus(windows=40, kept=39),
+            )  # fmt: skip
+            gpu = NodeGpu(uuid="GPU-0-0", busy=0.2, uses=(Use(Owner("lab", "p", "main"), status),))
+            report = NodeReport(gpus=(gpu,), window_ms=10_000)
+            self.facts.measured = {"node-000": measure_of(report)}
+        self.facts.refresh(self.now_s)
+
+    def hours(self):
+        """The GPU-hours of a day, after the minute has ended."""
+        self.now_s += 60
+        self.read(None)
+        self.history.settle()
+        return self.facts.past.hours(RANGES["24h"])
+
+
+@pytest.fixture
+def explaining() -> Explaining:
+    """Somebody who explains."""
+    return Explaining()
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    """A cluster that nothing was read of yet."""
+    return Recorded()
 
 
 def test_gpus_are_those_of_the_books(scene: Scene):
@@ -214,3 +295,92 @@ def test_five_hundred_nodes_are_read_quickly():
         scene.facts.refresh(1.0)
 
     assert calls.count < 30 * 4000
+
+
+def test_what_takes_long_is_found_while_the_books_may_move(explaining: Explaining, monkeypatch: pytest.MonkeyPatch):
+    """Why something waits is found in a copy, in the thread of who asks; the ledger stands still for the copy only."""
+    seen = []
+
+    def explained(decider: Decider, ask: Ask, trial: Cluster, *rest: Any) -> explain.PlacementExplanation:
+        seen.append((explaining.standing_still, trial is decider.cluster))
+        return explain.explain_waiting(decider, ask, trial, *rest)
+
+    monkeypatch.setattr(cluster_source, "explain_waiting", explained)
+    found = explaining.explaining.explain(asking(rest_milli=500))
+
+    assert [(False, False)] == seen
+    assert found.placement is None and ["2 nodes"] == [reason.where for reason in found.place_reasons]
+
+
+def test_what_fits_is_found_in_the_books_themselves(explaining: Explaining):
+    """It is where the decider would put it now, and needs no copy."""
+    found = explaining.explaining.explain(asking(rest_milli=300))
+
+    assert found.placement == explaining.decider.decide(asking(rest_milli=300))
+    assert found.why and 0 == explaining.copies
+
+
+def test_many_who_ask_cost_one_copy(explaining: Explaining):
+    """However many pages of waiting workloads are open, the ledger is copied once in a while."""
+    for second in range(5):
+        explaining.now_s = second * 0.9
+        for milli in (500, 600, 700):
+            explaining.explaining.explain(asking(rest_milli=milli))
+    assert 1 == explaining.copies
+
+    explaining.now_s = COPY_S
+    explaining.explaining.explain(asking(rest_milli=500))
+    assert 2 == explaining.copies
+
+
+def test_an_answer_is_given_again_until_the_next_copy(explaining: Explaining, monkeypatch: pytest.MonkeyPatch):
+    """A page that asks each second costs one explanation in five."""
+    asked = []
+    plain = explain.explain_waiting
+    monkeypatch.setattr(cluster_source, "explain_waiting", lambda *given: asked.append(given) or plain(*given))
+    for second in range(5):
+        explaining.now_s = float(second)
+        explaining.explaining.explain(asking(rest_milli=500))
+
+    assert 1 == len(asked)
+
+
+def test_an_old_answer_is_news(explaining: Explaining):
+    """When an answer is too old to be given again the pages ask anew, also where nothing else has changed."""
+    facts = ClusterSource(explaining.decider, title="test")
+    facts.waiting = [(Workload("x/c", "Pod", "Pending", 500, 500, [], 0.0), [asking(rest_milli=500)])]
+    facts.refresh(0.0)
+    facts.explain("x/c")
+    before = facts.revision
+    facts.refresh(1.0)
+    assert before == facts.revision
+
+    facts._explanations._good_until_s = 0.0
+    facts.refresh(6.0)
+    assert before + 1 == facts.revision
+    facts.refresh(7.0)
+    assert before + 1 == facts.revision
+
+
+def test_a_cluster_records_what_agents_measure(recorded: Recorded):
+    """Use and waiting are the agent's sums, the promise is the ledger's, and the controller is the pod's."""
+    for charged_ms in (100_000, 102_000, 103_000):
+        recorded.read(charged_ms)
+    hours = recorded.hours()
+
+    assert [("lab", "Job/train", "Tesla V100-SXM2-16GB")] == [
+        (line.namespace, line.owner, line.model) for line in hours.lines
+    ]
+    assert (6000, 3000, 1500) == tuple(round(3_600_000 * value) for value in (
+        hours.total.promised, hours.total.used, hours.total.waited
+    ))  # fmt: skip
+
+
+def test_a_node_that_is_not_heard_of_is_a_gap(recorded: Recorded):
+    """While an agent does not answer nothing is recorded of its GPUs, neither promise nor use."""
+    for charged_ms in (1000, 2000, None, None, 9000, 9500):
+        recorded.read(charged_ms)
+    hours = recorded.hours()
+
+    assert 20_000 == round(3_600_000 * hours.recorded)
+    assert 1500 == round(3_600_000 * hours.total.used)

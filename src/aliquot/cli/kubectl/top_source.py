@@ -54,13 +54,30 @@ class WatchedCluster:
         self._lock = threading.Lock()
 
     def __enter__(self) -> WatchedCluster:
+        async def fetch(address: str) -> bytes:
+            return await self._api.request("GET", address, timeout_s=PACE.answer_s)
+
+        async def begin() -> None:
+            self._nodes: Reflector[Node] = Reflector(self._api, NODES, self._ledger.node_changed)
+            self._pods: Reflector[Pod] = Reflector(self._api, PODS, self._ledger.pod_changed)
+            self._cluster.standing = standings(self._pods)
+            self._agents = Agents(fetch, pace=PACE)
+            works = (self._nodes.run(), self._pods.run(), keep_asking(self._agents))
+            self._tasks = [asyncio.create_task(work) for work in works]
+
         self._thread.start()
-        self._run(self._begin())
+        self._run(begin())
         return self
 
     def __exit__(self, *_: object) -> None:
+        async def end() -> None:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._api.close()
+
         with contextlib.suppress(TimeoutError):
-            self._run(self._end())
+            self._run(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LOOK_S)
 
@@ -83,24 +100,6 @@ class WatchedCluster:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(FIRST_S + LOOK_S)
-
-    async def _begin(self) -> None:
-        self._nodes: Reflector[Node] = Reflector(self._api, NODES, self._ledger.node_changed)
-        self._pods: Reflector[Pod] = Reflector(self._api, PODS, self._ledger.pod_changed)
-        self._cluster.standing = standings(self._pods)
-
-        async def fetch(address: str) -> bytes:
-            return await self._api.request("GET", address, timeout_s=PACE.answer_s)
-
-        self._agents = Agents(fetch, pace=PACE)
-        works = (self._nodes.run(), self._pods.run(), keep_asking(self._agents))
-        self._tasks = [asyncio.create_task(work) for work in works]
-
-    async def _end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._api.close()
 
     async def _take(self) -> LedgerReading:
         await self._api.request("GET", "/version", timeout_s=LOOK_S)
