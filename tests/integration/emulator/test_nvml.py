@@ -49,7 +49,8 @@ def test_memory_and_process_list_follow_the_clients(clients):
 def test_utilisation_follows_the_kernels(clients):
     """A GPU that is always busy reads about 100 %, an idle one 0."""
     machine = clients()
-    busy = machine.start("open_gpu(); k = Spinner()\nfor _ in range(200): k.launch(10_000_000)\nanswer('on'); k.sync()")
+    half_a_minute = "for _ in range(3000): k.launch(10_000_000)\n"
+    busy = machine.start(f"open_gpu(); k = Spinner(); k.launch(1); answer('on')\n{half_a_minute}k.sync()")
     busy.stdout.readline()
 
     gpu, idle = machine.run(
