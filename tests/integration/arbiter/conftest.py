@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,38 +12,25 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tenant import SOURCES, FakeProcess
+from kit.arbiter import SOURCES, FakeProcess, RunningArbiter
 
-from aliquot.arbiter.client import ArbiterClient, TenantGpu, TenantRecord
+from aliquot.arbiter.client import TenantGpu, TenantRecord
+
+TESTS = Path(__file__).parents[2]
 
 
-class Arbiter:
+class Arbiter(RunningArbiter):
     """A running arbiter; `tenant` makes tenants, `process` connects to one."""
 
     def __init__(self, directory: Path, *options: str) -> None:
         self.directory = directory
-        self.options = options
-        self.gpu = f"GPU-{uuid.uuid4()}"
         self.other_gpu = f"GPU-{uuid.uuid4()}"
         self._open: list[FakeProcess] = []
         self._children: list[subprocess.Popen] = []
-        self.child: subprocess.Popen | None = None
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.directory), *self.options]
-        environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
-        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        assert self.child.stdout.readline() == "ready\n"
-        self.client = ArbiterClient(self.directory)
-
-    def kill(self) -> None:
-        self.client.close()
-        self.child.kill()
-        self.child.wait()
-        self.child.stdout.close()
+        super().__init__(directory, f"GPU-{uuid.uuid4()}", *options)
 
     def stop(self) -> int:
+        """End its tenants' processes first."""
         for child in self._children:
             child.kill()
             child.wait()
@@ -52,12 +38,7 @@ class Arbiter:
         for process in self._open:
             with contextlib.suppress(OSError, ValueError):
                 process.close()
-        self.client.close()
-        if self.child.poll() is None:
-            self.child.send_signal(signal.SIGTERM)
-        code = self.child.wait(timeout=10)
-        self.child.stdout.close()
-        return code
+        return super().stop()
 
     def tenant(
         self, name="a", request=300, limit=1000, *, memory_mib=1000, context_mib=0, gpus=None, enforce="all"
@@ -67,7 +48,7 @@ class Arbiter:
             str(self.directory / f"{name}.sock"),
             [TenantGpu(g, request, limit, memory_mib, context_mib, enforce) for g in (gpus or [self.gpu])],
         )
-        self.client.add_tenant(record)
+        self.admin.add_tenant(record)
         return record
 
     def process(self, name="a", *, gpus=None, hello=True) -> FakeProcess:
@@ -81,26 +62,19 @@ class Arbiter:
     def holder(self, mib: int, name="a", code="") -> subprocess.Popen:
         """A process of its own that leases memory, does `code` with its connection `p`, and lives until it is ended."""
         attach = f"p = FakeProcess({str(self.directory / name)!r} + '.sock'); p.attach({self.gpu!r})"
-        lines = ["import os, time", "from tenant import FakeProcess", attach, f"assert p.reserve({mib << 20})", code]
+        lines = [
+            "import os, time",
+            "from kit.arbiter import FakeProcess",
+            attach,
+            f"assert p.reserve({mib << 20})",
+            code,
+        ]
         script = "\n".join([*lines, "print('holds', flush=True)", "time.sleep(1000)"])
-        environment = {**os.environ, "PYTHONPATH": f"{SOURCES}:{Path(__file__).parent}"}
+        environment = {**os.environ, "PYTHONPATH": f"{SOURCES}:{TESTS}"}
         child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
         self._children.append(child)
         assert child.stdout.readline() == "holds\n"
         return child
-
-    def seen(self, name="a", gpu=None):
-        """The tenant's status on one GPU."""
-        for each in self.client.status().gpus:
-            if each.uuid == (gpu or self.gpu):
-                return next(t for t in each.tenants if t.name == name)
-        raise KeyError(name)
-
-    def descriptors(self) -> int:
-        return len(list(Path(f"/proc/{self.child.pid}/fd").iterdir()))
-
-    def mappings(self) -> int:
-        return Path(f"/proc/{self.child.pid}/maps").read_text().count("aliquot-grant")
 
 
 @pytest.fixture

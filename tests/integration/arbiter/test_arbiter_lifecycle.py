@@ -19,7 +19,7 @@ def test_thousand_processes_register(arbiter):
     for count in range(1000):
         arbiter.process(f"t{count % 4}")
 
-    assert arbiter.client.status().connections == 1000
+    assert arbiter.admin.status().connections == 1000
 
 
 def test_killed_arbiter_comes_back_with_tenants_and_debts(arbiter):
@@ -101,20 +101,20 @@ def test_second_arbiter_in_a_directory_is_refused(arbiter):
 
     assert second.returncode != 0
     assert "another arbiter" in second.stderr
-    assert arbiter.client.status().gpus == []
+    assert arbiter.admin.status().gpus == []
 
 
 def test_removed_tenant_is_gone(arbiter):
     """Removing a tenant closes its connections and its socket."""
     record = arbiter.tenant("a")
     process = arbiter.process("a")
-    arbiter.client.remove_tenant("a")
+    arbiter.admin.remove_tenant("a")
 
     with pytest.raises(ConnectionError):
         while True:
             process.receive()
     assert not (arbiter.directory / "a.sock").exists()
-    arbiter.client.add_tenant(record)
+    arbiter.admin.add_tenant(record)
 
 
 @pytest.mark.parametrize("name", ["admin.sock", "status.sock", "a.sock"])
@@ -122,7 +122,7 @@ def test_a_socket_whose_name_is_removed_is_bound_again(arbiter, name):
     """Programs and tenants reach the arbiter again after the name of one of its sockets was removed."""
     arbiter.tenant("a")
     arbiter.process("a").reserve(1)
-    arbiter.client.close()
+    arbiter.admin.close()
     (arbiter.directory / name).unlink()
     eventually((arbiter.directory / name).is_socket)
 
@@ -150,7 +150,7 @@ def test_status_socket_cannot_change_anything(arbiter):
 def test_record_that_cannot_be_kept_is_refused(arbiter, gpu, sentence):
     """A bad record is answered with one sentence and leaves no socket."""
     with pytest.raises(ArbiterError, match=sentence):
-        arbiter.client.add_tenant(TenantRecord("bad", str(arbiter.directory / "bad.sock"), [gpu]))
+        arbiter.admin.add_tenant(TenantRecord("bad", str(arbiter.directory / "bad.sock"), [gpu]))
     assert not (arbiter.directory / "bad.sock").exists()
 
 
@@ -188,7 +188,7 @@ def churn(arbiter, tenants: int) -> None:
         process.wait_valid()
         process.close()
         arbiter._open.clear()
-        arbiter.client.remove_tenant(name)
+        arbiter.admin.remove_tenant(name)
 
 
 def test_nothing_is_left_behind_by_many_tenants(arbiter):
@@ -217,7 +217,7 @@ def test_a_full_disk_costs_no_grant_and_is_told_once(start_arbiter):
         process.wait_valid()
         process.give_back()
         time.sleep(0.3)
-    told = [event["why"] for event in arbiter.client.events() if event["kind"] == "journal-not-written"]
+    told = [event["why"] for event in arbiter.admin.events() if event["kind"] == "journal-not-written"]
 
     assert ["No space left on device"] == [why.rpartition("] ")[2].partition(":")[0] for why in told]
 

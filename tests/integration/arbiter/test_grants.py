@@ -1,13 +1,13 @@
 """A real arbiter and tenants that speak its messages: who may launch when."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from tenant import SOURCES
+from kit.arbiter import SOURCES
 from waiting import eventually
 
 from aliquot.arbiter.abi import AttachFlag, Feature, MessageType
@@ -67,7 +67,7 @@ def test_whole_gpus_that_are_not_enforced_have_an_open_gate(arbiter):
     process.give_back()
     time.sleep(0.2)
     assert (1, True) == (page.epoch, page.valid)
-    arbiter.client.remove_tenant("a")
+    arbiter.admin.remove_tenant("a")
     assert not page.valid
 
 
@@ -172,13 +172,13 @@ def test_dead_holder_is_followed_within_fifty_milliseconds(arbiter):
     path, gpu = arbiter.directory / "a.sock", arbiter.gpu
     code = (
         "import sys, time; sys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
-        "from tenant import FakeProcess\n"
+        "from kit.arbiter import FakeProcess\n"
         "p = FakeProcess(sys.argv[3]); p.attach(sys.argv[4]); p.want(); p.wait_valid()\n"
         "print('holds', flush=True); time.sleep(60)\n"
     )
-    here = os.path.dirname(__file__)  # noqa: PTH120
+    tests = str(Path(__file__).parents[2])
     child = subprocess.Popen(
-        [sys.executable, "-c", code, str(SOURCES), here, str(path), gpu], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(SOURCES), tests, str(path), gpu], stdout=subprocess.PIPE, text=True
     )
     try:
         assert child.stdout.readline() == "holds\n"
@@ -306,7 +306,7 @@ def test_reports_of_processes_add_up(arbiter):
 
     eventually(lambda: arbiter.seen("a").unrouted == 4 and arbiter.seen("a").processes == 1)
     assert 15.0 == arbiter.seen("a").ungated_ms
-    counts = {event["kind"]: event["count"] for event in arbiter.client.events()}
+    counts = {event["kind"]: event["count"] for event in arbiter.admin.events()}
     assert (2, 2) == (counts["unrouted"], counts["ungated"])
 
 

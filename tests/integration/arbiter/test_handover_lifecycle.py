@@ -50,7 +50,7 @@ def test_a_killed_arbiter_comes_back_to_tenants_that_were_handed_the_gpu(arbiter
 
     for name, before in charged.items():
         assert arbiter.seen(name).charged_ns >= before - 300_000_000
-    assert not [e for e in arbiter.client.events() if e["kind"] == "handover-taken-back"]
+    assert not [e for e in arbiter.admin.events() if e["kind"] == "handover-taken-back"]
 
 
 def test_a_stopped_arbiter_hands_nothing_over(arbiter):
@@ -81,7 +81,7 @@ def test_a_tenant_removed_while_it_is_next_is_not_granted(arbiter):
     first.wait_valid()
     second.want()
     eventually(lambda: arbiter.seen("b").waiting)
-    arbiter.client.remove_tenant("b")
+    arbiter.admin.remove_tenant("b")
     third.want()
     eventually(lambda: arbiter.seen("c").waiting)
     first.give_back()

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tenant import FakeProcess
+from kit.arbiter import FakeProcess
 from waiting import eventually
 
 from aliquot.arbiter.abi import ABI_VERSION, MESSAGE_STRUCT, AttachFlag, MessageType, Refusal
@@ -142,7 +142,7 @@ def test_flood_is_throttled_and_neighbours_are_served(arbiter):
             bad.sock.send(message)
             sent += 1
         except BlockingIOError:
-            if any(event["kind"] == "throttled" for event in arbiter.client.events()):
+            if any(event["kind"] == "throttled" for event in arbiter.admin.events()):
                 break
             time.sleep(0.001)
     began = time.monotonic()
@@ -150,7 +150,7 @@ def test_flood_is_throttled_and_neighbours_are_served(arbiter):
     good.wait_valid()
 
     assert time.monotonic() - began < 0.1
-    assert any(event["kind"] == "throttled" for event in arbiter.client.events())
+    assert any(event["kind"] == "throttled" for event in arbiter.admin.events())
 
 
 def attached(arbiter, flags):
@@ -185,7 +185,7 @@ def test_refusals_that_repeat_are_one_event(arbiter):
     assert {(MessageType.REFUSED, Refusal.TOO_MANY, 256)} == {
         (m[0], m[4], m[5]) for m in map(FakeProcess.receive, late)
     }
-    events = [event["count"] for event in arbiter.client.events() if event["kind"] == "too-many-processes"]
+    events = [event["count"] for event in arbiter.admin.events() if event["kind"] == "too-many-processes"]
     assert ([100], 512) == (events, len(crowd))
 
 
@@ -236,7 +236,7 @@ def test_out_of_descriptors_new_processes_wait_and_the_arbiter_rests(arbiter):
     _, hard = resource.prlimit(arbiter.child.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(arbiter.child.pid, resource.RLIMIT_NOFILE, (arbiter.descriptors() + 80 + 40, hard))
     greedy = [arbiter.process("a", hello=False) for _ in range(100)]
-    eventually(lambda: "out-of-descriptors" in {event["kind"] for event in arbiter.client.events()})
+    eventually(lambda: "out-of-descriptors" in {event["kind"] for event in arbiter.admin.events()})
     before_s = cpu_seconds(arbiter.child.pid)
     time.sleep(1)
     used_s = cpu_seconds(arbiter.child.pid) - before_s

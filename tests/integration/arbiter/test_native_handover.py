@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tenant import LIBC, OFFSET
+from kit.arbiter import LIBC, OFFSET
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType
 from aliquot.arbiter.engine import Dispatcher

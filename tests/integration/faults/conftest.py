@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "arbiter"))  # the hostile processes are made of its FakeProcess
-
 from stage import Stage
 
 from aliquot.driver.native import NativePartMissing

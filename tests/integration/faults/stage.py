@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,17 +13,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from kit.arbiter import SOURCES, RunningArbiter
 from waiting import eventually
 
-import aliquot
-from aliquot.arbiter.client import ArbiterClient, TenantGpu, TenantRecord
+from aliquot.arbiter.client import TenantGpu, TenantRecord
 from aliquot.driver.emulation import EmulatedMachine, prepare
 from aliquot.driver.injection import TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, native_part
-from aliquot.status.tenants import TenantStatus
 from aliquot_lab.bench.progress import ProgressTotals, read_totals
 
-SOURCES = Path(aliquot.__file__).parents[1]
 WINDOW_S = 2.0
 COUNT_TRIES = 50
 COUNTED_NS = 2_000_000
@@ -74,8 +70,8 @@ def counts(clients: list[Client]) -> tuple[int, list[int]]:
     return began_ns, found
 
 
-class Stage:
-    """One GPU, one arbiter; `client` starts programs, `kill_arbiter` and `start_arbiter` are the fault."""
+class Stage(RunningArbiter):
+    """One arbiter, emulated GPUs; `client` starts programs, `kill` and `start` are the fault."""
 
     def __init__(
         self,
@@ -85,32 +81,11 @@ class Stage:
         arbiter_env: dict[str, str] | None = None,
         arbiter_options: tuple[str, ...] = (),
     ) -> None:
-        self.arbiter_env = arbiter_env or {}
-        self.arbiter_options = arbiter_options
         self.directory = Path(tempfile.mkdtemp(prefix="alq-"))
         self.machine: EmulatedMachine = prepare(self.directory / "gpu", gpus)
-        self.fail_policy = fail_policy
         self.clients: list[Client] = []
-        self.start_arbiter()
-
-    def start_arbiter(self) -> None:
-        """Start one, or one again, over the same directory."""
-        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.directory / "run")]
-        command += ["--window-ms", str(int(WINDOW_S * 1000)), "--fail-policy", self.fail_policy]
-        command += self.arbiter_options
-        environment = {**os.environ, "PYTHONPATH": str(SOURCES)} | self.arbiter_env
-        self.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        assert self.arbiter.stdout is not None
-        assert self.arbiter.stdout.readline() == "ready\n"
-        self.admin = ArbiterClient(self.directory / "run")
-
-    def kill_arbiter(self) -> None:
-        """As a crash does: nothing is said, nothing is put away."""
-        self.admin.close()
-        self.arbiter.kill()
-        self.arbiter.wait()
-        assert self.arbiter.stdout is not None
-        self.arbiter.stdout.close()
+        options = ("--window-ms", str(int(WINDOW_S * 1000)), "--fail-policy", fail_policy, *arbiter_options)
+        super().__init__(self.directory / "run", self.machine.uuids[0], *options, env=arbiter_env)
 
     def tenant(
         self, name: str, request: int, limit: int = 1000, *, memory_mib: int = 2048, gpus: int | None = None
@@ -148,10 +123,6 @@ class Stage:
         argv += ["--progress", str(self.directory / f"{name}.progress"), *options]
         return self.program(folder, argv, name)
 
-    def seen(self, name: str) -> TenantStatus:
-        """The arbiter's word about a tenant, on the first GPU that lists it."""
-        return next(t for gpu in self.admin.status().gpus for t in gpu.tenants if t.name == name)
-
     def shares(self, clients: list[Client], seconds: float = WINDOW_S) -> list[float]:
         """Each client's completed kernel time from now on, as a part of the time that passes."""
         start_ns, before = counts(clients)
@@ -186,10 +157,5 @@ class Stage:
             client.process.wait()
             if client.process.stdin is not None:
                 client.process.stdin.close()
-        self.admin.close()
-        if self.arbiter.poll() is None:
-            self.arbiter.send_signal(signal.SIGTERM)
-            self.arbiter.wait(10)
-        with contextlib.suppress(AttributeError, ValueError):
-            self.arbiter.stdout.close()
+        self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -39,9 +39,9 @@ def test_an_arbiter_killed_under_load_costs_no_error_and_one_window(stage):
     time.sleep(WINDOW_S / 2)
     charged = {c.name: scene.seen(c.name).charged_ns for c in clients}
 
-    scene.kill_arbiter()
+    scene.kill()
     time.sleep(0.5)
-    scene.start_arbiter()
+    scene.start()
     eventually(lambda: all(scene.seen(c.name).processes == 1 for c in clients), "all have attached again")
     after = {c.name: scene.seen(c.name).charged_ns for c in clients}
     time.sleep(WINDOW_S)
@@ -67,8 +67,8 @@ def test_debts_outlive_the_arbiter(stage):
     time.sleep(JOURNAL_NS / 1e9)
     owed = scene.seen("slow").debt_ms
 
-    scene.kill_arbiter()
-    scene.start_arbiter()
+    scene.kill()
+    scene.start()
 
     assert scene.seen("slow").debt_ms >= owed - JOURNAL_NS / 1e6
     assert scene.seen("slow").charged_ns > 0
@@ -82,14 +82,14 @@ def test_without_an_arbiter_for_good_the_fail_policy_rules(stage, policy, least,
     """Left alone, a tenant with a request of 0.3 and a limit of 0.6 runs 0.3 of the time, freely, or not at all."""
     scene = stage(policy)
     client = scene.client("a", 300, 600).wait_ready()
-    scene.kill_arbiter()
+    scene.kill()
     time.sleep(LAST_GRANT_S)
     [alone] = scene.shares([client], 1.5)
 
     assert least <= alone <= most
     assert client.process.poll() is None
 
-    scene.start_arbiter()
+    scene.start()
     eventually(lambda: scene.seen("a").processes == 1, "the program is back")
     [again] = scene.charged([client], 1.5)
 
@@ -122,10 +122,10 @@ def test_an_arbiter_that_hangs_is_as_good_as_none(stage):
     """Beside an arbiter that is stopped tenants go on at their requests, and share as before once it goes on."""
     scene = stage()
     clients = [scene.client(name, 500).wait_ready() for name in ("a", "b")]
-    scene.arbiter.send_signal(signal.SIGSTOP)
+    scene.child.send_signal(signal.SIGSTOP)
     time.sleep(SILENT_S + LAST_GRANT_S)
     without = scene.shares(clients, 1.5)
-    scene.arbiter.send_signal(signal.SIGCONT)
+    scene.child.send_signal(signal.SIGCONT)
     time.sleep(0.5)
     again = scene.charged(clients, 1.5)
 
@@ -139,7 +139,7 @@ def test_a_program_that_starts_without_an_arbiter_is_told_why(stage):
     """A program that finds no arbiter waits for it, and one line on its error stream says what is missing."""
     scene = stage()
     folder = scene.tenant("a", 500)
-    scene.kill_arbiter()
+    scene.kill()
     argv = [
         sys.executable,
         "-m",
@@ -151,7 +151,7 @@ def test_a_program_that_starts_without_an_arbiter_is_told_why(stage):
     client = scene.program(folder, argv, "a")
 
     eventually(lambda: client.said, "it says something")
-    scene.start_arbiter()
+    scene.start()
     client.wait_ready()
 
     assert 1 == client.said.count("\n")

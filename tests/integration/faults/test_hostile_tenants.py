@@ -9,11 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
+from kit.arbiter import FakeProcess
 from stage import Client, Stage
-from tenant import FakeProcess
 from waiting import eventually
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, MessageType
@@ -129,7 +128,7 @@ def test_pretending_to_be_another_changes_only_ones_own_books(scene):
     """A pid in HELLO, descriptors sent along and another's lease count for nothing: the socket says who it is."""
     neighbour = scene.client("b", 500).wait_ready()
     held = scene.seen("b").memory_used_mib
-    descriptors = len(list(Path(f"/proc/{scene.arbiter.pid}/fd").iterdir()))
+    descriptors = scene.descriptors()
     pretender = FakeProcess(str(scene.directory / "x.sock"), hello=False)
     pretender.send(MessageType.HELLO, a=1, c=neighbour.process.pid)
     assert pretender.receive()[0] == MessageType.WELCOME
@@ -146,8 +145,7 @@ def test_pretending_to_be_another_changes_only_ones_own_books(scene):
     assert scene.seen("x").processes == 1
     pretender.send(MessageType.RELEASE, a=1 << 40)
     eventually(lambda: scene.seen("x").processes == 0, "the pretender is cut off")
-    open_now = Path(f"/proc/{scene.arbiter.pid}/fd")
     watched = 1  # the pretender's process, which lives on and may hold what it reserved
-    eventually(lambda: len(list(open_now.iterdir())) <= descriptors + watched, "descriptors sent along are closed")
+    eventually(lambda: scene.descriptors() <= descriptors + watched, "descriptors sent along are closed")
     assert unharmed(scene, neighbour)
     pretender.close()

@@ -43,12 +43,12 @@ def come_and_go(scene: Stage, visit: Path, libraries: list[Path], first: int, co
 
 def left(scene: Stage) -> dict[str, int]:
     """What the arbiter holds: descriptors, threads, grant pages, files, memory in MiB."""
-    proc = Path(f"/proc/{scene.arbiter.pid}")
+    proc = Path(f"/proc/{scene.child.pid}")
     eventually(lambda: scene.admin.status().connections == 0, "every connection is gone")
     return {
-        "descriptors": len(list((proc / "fd").iterdir())),
+        "descriptors": scene.descriptors(),
         "threads": len(list((proc / "task").iterdir())),
-        "pages": (proc / "maps").read_text().count("aliquot-grant"),
+        "pages": scene.mappings(),
         "files": len(list((scene.directory / "run").iterdir())),
         "sockets": len(list(scene.directory.glob("*.sock"))),
     }
@@ -56,7 +56,7 @@ def left(scene: Stage) -> dict[str, int]:
 
 def resident_mib(scene: Stage) -> int:
     """The arbiter's resident memory."""
-    return int(Path(f"/proc/{scene.arbiter.pid}/statm").read_text().split()[1]) * 4096 >> 20
+    return int(Path(f"/proc/{scene.child.pid}/statm").read_text().split()[1]) * 4096 >> 20
 
 
 @pytest.mark.slow

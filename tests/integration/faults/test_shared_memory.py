@@ -118,15 +118,15 @@ def test_another_tenants_memory_is_charged_to_its_importer_too(stage):
 def test_the_memory_of_a_stopped_process_is_not_given_again_by_a_new_arbiter(stage, lost):
     """What the arbiter before wrote down stays charged, and where that is lost, what NVML shows of the process."""
     scene = stage()
-    scene.arbiter_options = ("--libnvml", str(scene.machine.libnvml))
+    scene.options += ("--libnvml", str(scene.machine.libnvml))
     folder = scene.tenant("a", 500, memory_mib=2 * MIB)
     holder = Partner(scene, folder, "export", "holder")
     holder.client.process.send_signal(signal.SIGSTOP)
 
-    scene.kill_arbiter()
+    scene.kill()
     if lost:
         (scene.directory / "run" / "leases").unlink()
-    scene.start_arbiter()
+    scene.start()
     other = Partner(scene, folder, "import", "other")
     refused = other.do(f"create {MIB + 2}")
     holder.client.process.send_signal(signal.SIGCONT)
@@ -147,8 +147,8 @@ def test_a_new_arbiter_charges_every_holder(stage):
     hand_over(exporter, importer)
     settles_at(scene, MIB)
 
-    scene.kill_arbiter()
-    scene.start_arbiter()
+    scene.kill()
+    scene.start()
     settles_at(scene, 2 * MIB)
     exporter.do("drop")
     importer.do("drop")

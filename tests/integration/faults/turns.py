@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kit.arbiter import FakeProcess
 from stage import Stage
-from tenant import FakeProcess
 
 from aliquot.arbiter.abi import AttachFlag
 from aliquot_lab.bench.priority import go_before_other_programs

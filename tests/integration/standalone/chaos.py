@@ -26,8 +26,7 @@ from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import Call, GpusCall, InfoCall, PodsCall, TenantsCall
 from aliquot_lab.bench.scene import SPIN_PTX
 
-from .conftest import Aliquot, sharepod
-from .test_full_disk import FULL, Disk
+from .stage import FULL, Aliquot, Disk, alive, all_processes, children, environment, read, sharepod
 
 PROGRAMS = Path(__file__).with_name("programs")
 GPUS = 2
@@ -331,40 +330,6 @@ def check_parents(machine: Machine, processes: dict[int, int]) -> None:
 def beats(machine: Machine) -> dict[str, bytes]:
     """What each program has last counted."""
     return {path.stem: path.read_bytes() for path in machine.folder.glob("*.beats")}
-
-
-# -- /proc -----------------------------------------------------------------------------------------------------------
-
-
-def all_processes() -> Iterator[tuple[int, int]]:
-    """Every process that is no zombie, and its parent."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        fields = read(f"{folder}/stat").rpartition(b")")[2].split()
-        if fields and fields[0] != b"Z":
-            yield int(folder.name), int(fields[1])
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] not in ([], [b"Z"])
-
-
-def children(pid: int) -> list[int]:
-    """Its children."""
-    return [child for child, parent in all_processes() if parent == pid]
-
-
-def environment(pid: int) -> list[bytes]:
-    """The variables that it was started with."""
-    return read(f"/proc/{pid}/environ").split(b"\0")
-
-
-def read(path: str) -> bytes:
-    """A file of /proc; nothing where the process is gone."""
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
 
 
 def wait(true: Callable[[], bool], what: str, timeout_s: float) -> None:

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from urllib.request import urlopen
 
-from .conftest import Aliquot, eventually
+from waiting import eventually
+
+from .stage import Aliquot
 
 CONTEXT = """
 import ctypes, sys

@@ -14,7 +14,7 @@ import pytest
 from rights import rooms
 
 from .chaos import Machine, fault, settle
-from .test_full_disk import mounted
+from .stage import mounted
 
 pytestmark = rooms
 SHORT, LONG = 8, 100

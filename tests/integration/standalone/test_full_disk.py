@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -12,52 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 from rights import rooms
+from waiting import eventually
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, TenantRecord
 
-from .conftest import Aliquot, Cluster, engine_of, eventually, sharepod
+from .stage import FULL, Aliquot, Cluster, Disk, engine_of, mounted, sharepod
 
 pytestmark = rooms
 
 PRINTS = "while true; do printf 'line %0500d\\n' 0; sleep 0.02; done"
-FULL = "no space left on device"
-
-
-class Disk:
-    """A small file system, to be filled."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._ballast = folder / "ballast"
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it is filled now."""
-        return self._ballast.exists()
-
-    def fill(self) -> None:
-        """Take what is left, to the last byte."""
-        with self._ballast.open("wb", buffering=0) as file:
-            try:
-                while file.write(b"0" * 4096):
-                    pass
-            except OSError:
-                return
-
-    def free(self) -> None:
-        """Give it back."""
-        self._ballast.unlink()
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, size: str) -> Iterator[Disk]:
-    """A file system of that size."""
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", folder], check=True)
-    try:
-        yield Disk(folder)
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from rights import rooms
+from waiting import eventually
 
 from aliquot.status.gpus import Gpu
 from aliquot.status.history import RANGES, Counts, Reading, TenantReading
@@ -19,8 +20,7 @@ from aliquot.web.history.file import HistoryFile, hours_of
 from aliquot.web.history.keeping import WAITING, LongHistory
 from aliquot.web.history.points import FIELDS, GpuMinute, Minute
 
-from .conftest import Aliquot, eventually
-from .test_full_disk import mounted
+from .stage import Aliquot, mounted
 from .test_up_web import Served
 
 NOON = 1_800_000_000 // 900 * 900

@@ -10,8 +10,9 @@ import sys
 
 import pytest
 import yaml
+from waiting import eventually
 
-from .conftest import Aliquot, Cluster, eventually, sharepod
+from .stage import Aliquot, Cluster, sharepod
 
 VIEW = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).total >> 20)"
 

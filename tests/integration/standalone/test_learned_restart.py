@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .conftest import Aliquot, engine_of
+from .stage import Aliquot, engine_of
 
 
 def arrivals(file: Path) -> int:

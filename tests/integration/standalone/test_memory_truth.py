@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from aliquot.standalone.engine import Engine
 from aliquot.tenancy.records import context_allowance_mib
-
-from .conftest import eventually
 
 FULL = Path(__file__).resolve().parents[2] / "gpu" / "programs" / "full.py"
 LIMIT_MIB = 2048

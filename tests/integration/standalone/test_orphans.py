@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from aliquot_lab.bench.scene import SPIN_PTX
 
-from .conftest import Aliquot, Cluster, engine_of, eventually, sharepod
+from .stage import Aliquot, Cluster, alive, engine_of, sharepod
 
 STAYS = "trap '' TERM HUP; echo $$ >> {note}; while true; do sleep 1; done"
 """Writes down its pid and ignores every signal that it can."""
@@ -46,14 +47,6 @@ def leaver(note: Path) -> str:
 def pids(note: Path) -> list[int]:
     """The pids that were written down."""
     return [int(word) for word in note.read_text().split()] if note.exists() else []
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and waits for its parent does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def left(note: Path, count: int = 1) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .conftest import Aliquot, Cluster, engine_of, sharepod
+from .stage import Aliquot, Cluster, engine_of, sharepod
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from rights import rooms
+from waiting import eventually
 
 from aliquot.driver import emulation
 from aliquot.driver.native import HOOK, native_part
 
-from .conftest import Aliquot, eventually
+from .stage import Aliquot
 
 MODES = ("substitute", "library-path", "preload")
 CLIENT = """

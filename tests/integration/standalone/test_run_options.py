@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
-from .conftest import Aliquot, Cluster, eventually, sharepod
+from .stage import Aliquot, Cluster, sharepod
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Aliquot
+from .stage import Aliquot
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

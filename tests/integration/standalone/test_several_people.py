@@ -18,7 +18,7 @@ from aliquot.driver.emulation import prepare
 from aliquot.driver.injection import probe_substitution
 from aliquot.driver.mounts import linker_cache
 
-from .conftest import Aliquot
+from .stage import Aliquot
 
 pytestmark = pytest.mark.skipif(bool(probe_substitution()), reason="the kernel refuses mount namespaces")
 SHOWN = "mount --bind {cache} /etc/ld.so.cache && exec {aliquot}"

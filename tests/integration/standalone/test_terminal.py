@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
-from .conftest import Aliquot, eventually
+from .stage import Aliquot
 from .terminal import COLUMNS, Screen, Terminal
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+from waiting import eventually
+
 from aliquot.cli.top_source import EnginePoller
 from aliquot.standalone.paths import RuntimeDir
 
-from .conftest import Aliquot, eventually, sharepod
+from .stage import Aliquot, sharepod
 
 
 def test_top_sees_processes_queues_and_sensors(engine: Aliquot, tmp_path):

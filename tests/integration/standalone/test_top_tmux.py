@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 from tmux import Tmux
+from waiting import eventually
 
-from .conftest import Aliquot, eventually
+from .stage import Aliquot
 
 pytest.importorskip("textual", reason="textual is not installed: no application to drive")
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to resize")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 
-from .conftest import Aliquot, eventually
+from waiting import eventually
+
+from .stage import Aliquot
 
 
 def test_what_tenants_hold_is_not_free(aliquot_cli: Aliquot):

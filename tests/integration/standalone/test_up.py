@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
 from aliquot.standalone.engine import Engine
 
-from .conftest import Aliquot, Cluster, eventually, sharepod
+from .stage import Aliquot, Cluster, sharepod
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

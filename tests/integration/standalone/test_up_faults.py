@@ -8,34 +8,20 @@ import resource
 import shutil
 import signal
 import socket
-import struct
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
-from .chaos import children, read
-from .conftest import Aliquot, Cluster, eventually, sharepod
+from .stage import Aliquot, Cluster, children_of, engine_pid, sharepod
 
 
 @pytest.fixture
 def up(engine: Aliquot, tmp_path) -> Cluster:
     """An engine with two emulated GPUs."""
     return Cluster(engine, tmp_path)
-
-
-def children_of(pid: int, word: str) -> list[int]:
-    """Children of a process with a word in their command line."""
-    return [child for child in children(pid) if word.encode() in read(f"/proc/{child}/cmdline")]
-
-
-def engine_pid(command: Aliquot) -> int:
-    """Of the engine that is up, by its socket: commands that say it take longer than an arbiter's return."""
-    with socket.socket(socket.AF_UNIX) as to_engine:
-        to_engine.connect(str(command.runtime / "engine.sock"))
-        pid, _, _ = struct.unpack("3i", to_engine.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(pid)
 
 
 def test_an_arbiter_that_dies_comes_back_with_its_tenants(up: Cluster):

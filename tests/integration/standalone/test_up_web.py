@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
-from .conftest import Aliquot, eventually
-from .test_up_faults import children_of
+from .stage import Aliquot, children_of
 
 
 class Served:

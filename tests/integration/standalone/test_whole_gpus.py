@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
@@ -18,7 +19,7 @@ from aliquot.status.tenants import TenantStatus
 from aliquot_lab.bench.progress import read_totals
 from aliquot_lab.bench.scene import SPIN_PTX, native_client
 
-from .conftest import Aliquot, eventually
+from .stage import Aliquot
 
 # What a program finds: whether the library answers for the driver and how often it counted, and what may be allocated.
 PROGRAM = """

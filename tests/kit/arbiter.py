@@ -1,11 +1,17 @@
-"""A tenant's process in Python: speaks the messages and sleeps on the grant page, as the hook does."""
+"""An arbiter that a test starts, kills and starts again, and tenants' processes in Python that speak to it.
+
+They send the messages and sleep on the grant page, as the hook does.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -19,6 +25,8 @@ from aliquot.arbiter.abi import (
     MessageType,
     WordState,
 )
+from aliquot.arbiter.client import ArbiterClient
+from aliquot.status.tenants import TenantStatus
 
 OFFSET = {field.name: field.offset for field in GRANT_PAGE}
 SOURCES = Path(aliquot.__file__).parents[1]
@@ -135,3 +143,54 @@ class FakeProcess:
         for page in self.pages.values():
             page.close()
         self.sock.close()
+
+
+class RunningArbiter:
+    """An arbiter in a process of its own; `gpu` is the GPU that is meant where none is named."""
+
+    def __init__(self, runtime: Path, gpu: str, *options: str, env: dict[str, str] | None = None) -> None:
+        self.runtime = runtime
+        self.gpu = gpu
+        self.options = options
+        self.env = os.environ | {"PYTHONPATH": str(SOURCES)} | (env or {})
+        self.start()
+
+    def start(self) -> None:
+        """Start it, or start it again over the same directory."""
+        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.runtime), *self.options]
+        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.env)
+        assert self.child.stdout is not None
+        assert self.child.stdout.readline() == "ready\n"
+        self.admin = ArbiterClient(self.runtime)
+
+    def kill(self) -> None:
+        """As a crash does: nothing is said, nothing is put away."""
+        self.admin.close()
+        self.child.kill()
+        self._wait()
+
+    def stop(self) -> int:
+        """End it in order, if it runs; its exit status."""
+        self.admin.close()
+        if self.child.poll() is None:
+            self.child.send_signal(signal.SIGTERM)
+        return self._wait()
+
+    def seen(self, name: str = "a", gpu: str = "") -> TenantStatus:
+        """The arbiter's word about a tenant on a GPU."""
+        status = next(each for each in self.admin.status().gpus if each.uuid == (gpu or self.gpu))
+        return next(tenant for tenant in status.tenants if tenant.name == name)
+
+    def descriptors(self) -> int:
+        """How many it has open."""
+        return len(list(Path(f"/proc/{self.child.pid}/fd").iterdir()))
+
+    def mappings(self) -> int:
+        """How many grant pages it has mapped."""
+        return Path(f"/proc/{self.child.pid}/maps").read_text().count("aliquot-grant")
+
+    def _wait(self) -> int:
+        status = self.child.wait(timeout=10)
+        assert self.child.stdout is not None
+        self.child.stdout.close()
+        return status
