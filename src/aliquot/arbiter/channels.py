@@ -60,8 +60,7 @@ class Channel:
             self._flush()
             return
         except OSError:
-            self.close()
-            return
+            data = b""
         if not data:
             self.close()
             return

@@ -429,8 +429,7 @@ class Server:
             except BlockingIOError:
                 return
             except OSError:
-                self.drop(process)
-                return
+                data = b""
             if not data:
                 self.drop(process)
                 return

@@ -59,9 +59,8 @@ class ArbiterOptions:
     def argv(self, runtime: Path, libnvml: Path | None) -> list[str]:
         """The command line."""
         argv = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(runtime)]
-        argv += ["--window-ms", str(self.window_ms), "--turns", self.turns, "--quota-ms", str(self.quota_ms)]
-        argv += ["--min-quota-ms", str(self.min_quota_ms), "--handover", self.handover]
-        argv += ["--fail-policy", self.fail_policy]
+        for name in ("window_ms", "turns", "quota_ms", "min_quota_ms", "handover", "fail_policy"):
+            argv += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
         argv.append("--native-handover" if self.native_handover else "--no-native-handover")
         if libnvml is not None:
             argv += ["--libnvml", str(libnvml)]

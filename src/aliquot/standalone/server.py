@@ -18,7 +18,6 @@ import msgspec
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import GpuUuid, TenantName, tenant_name
-from aliquot.model.requests import GpuRequest
 from aliquot.placement.machine import NoRoom
 from aliquot.standalone import wire
 from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, EngineTenant
@@ -37,9 +36,7 @@ _LOG: Final = Logger("engine")
 class _Waiting:
     """A run in the queue: why it waits, its tenant once there is room, or the error for which there never is."""
 
-    name: TenantName
-    request: GpuRequest
-    cpu_bind: int
+    call: wire.LeaseCall
     reason: str = ""
     tenant: EngineTenant | None = None
     error: Exception | None = None
@@ -60,13 +57,7 @@ class RunQueue:
         self._next_s = 0.0
 
     def admit(
-        self,
-        name: TenantName,
-        request: GpuRequest,
-        *,
-        cpu_bind: int,
-        gone: Callable[[], bool],
-        say: Callable[[str], None],
+        self, call: wire.LeaseCall, *, gone: Callable[[], bool], say: Callable[[str], None]
     ) -> EngineTenant | None:
         """Make a run a tenant as soon as there is room; None if its caller has `gone` before.
 
@@ -75,7 +66,7 @@ class RunQueue:
         Raises:
             AliquotError: as `Engine.admit`, but for NoRoom.
         """
-        waiting = _Waiting(name, request, cpu_bind)
+        waiting = _Waiting(call)
         with self._lock:
             self._queue.append(waiting)
             self._next_s = 0.0
@@ -107,10 +98,10 @@ class RunQueue:
         with self._lock:
             return [
                 wire.QueuedRun(
-                    each.name, each.request.request_milli, each.request.ceiling_milli, each.reason,
-                    round(now_s - each.came_s, 1),
+                    run.call.name, run.call.request.request_milli, run.call.request.ceiling_milli, run.reason,
+                    round(now_s - run.came_s, 1),
                 )
-                for each in self._queue
+                for run in self._queue
             ]  # fmt: skip
 
     def _serve(self) -> None:
@@ -118,17 +109,16 @@ class RunQueue:
             return
         self._next_s = time.monotonic() + TRY_EVERY_S
         self._pods.place_waiting()
-        for each in list(self._queue):
+        for run in list(self._queue):
+            name, call = TenantName(run.call.name), run.call
             try:
-                each.tenant = self._engine.admit(
-                    each.name, each.request, cpu_bind=each.cpu_bind, again=bool(each.reason)
-                )
+                run.tenant = self._engine.admit(name, call.request, cpu_bind=call.cpu_bind, again=bool(run.reason))
             except NoRoom as error:
-                each.reason = str(error)
+                run.reason = str(error)
                 continue
             except Exception as error:
-                each.error = error
-            self._queue.remove(each)
+                run.error = error
+            self._queue.remove(run)
 
 
 class EngineServer:
@@ -279,9 +269,7 @@ class EngineServer:
                 self._engine.check_possible(request)
             if call.wait:
                 tenant = self._queue.admit(
-                    name,
-                    request,
-                    cpu_bind=call.cpu_bind,
+                    call,
                     gone=lambda: self._closed or _hung_up(connection),
                     say=lambda reason: _send(connection, wire.LeaseWait(reason)),
                 )
