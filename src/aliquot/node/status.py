@@ -18,12 +18,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aliquot.driver.gpu import Gpu
-from aliquot.kube import names
 from aliquot.kube.api import Api
-from aliquot.kube.dialects import aliyun, tencent
+from aliquot.kube.dialects.aliyun import COUNT as ALIYUN_COUNT
+from aliquot.kube.dialects.aliyun import MEMORY as ALIYUN_MEMORY
 from aliquot.kube.dialects.aliyun import UNIT_MIB, Unit
+from aliquot.kube.dialects.tencent import BLOCK_MIB
+from aliquot.kube.dialects.tencent import CORE as TENCENT_CORE
+from aliquot.kube.dialects.tencent import MEMORY as TENCENT_MEMORY
 from aliquot.kube.errors import KubeError
 from aliquot.kube.inventory import Inventory, write_inventory
+from aliquot.kube.names import GPU_HEALTHY, GPU_KERNELS, GPU_MEMORY, GPU_MODEL, GPUS, PREFIX
 from aliquot.kube.objects import NODES, Node
 from aliquot.kube.quantities import parse_quantity
 from aliquot.kube.reflector import Change, Reflector
@@ -37,19 +41,18 @@ from aliquot.node.machine import Machine
 from aliquot.node.plugin import DevicePlugin
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
-from aliquot.node.volume.volume import VolumeError
 
 _LOG: Final = Logger("node")
 MIB: Final = 1 << 20
 MISSES: Final = 2
 """Checks in a row in which the arbiter may not answer before the GPUs are withheld."""
-OWN: Final = (names.GPU_MEMORY,)
-OF_GPUSHARE: Final = (aliyun.MEMORY, aliyun.COUNT)
-OF_GPU_MANAGER: Final = (tencent.CORE, tencent.MEMORY)
+OWN: Final = (GPU_MEMORY,)
+OF_GPUSHARE: Final = (ALIYUN_MEMORY, ALIYUN_COUNT)
+OF_GPU_MANAGER: Final = (TENCENT_CORE, TENCENT_MEMORY)
 _NO_LABEL: Final = re.compile(r"[^A-Za-z0-9._-]+")
 LABEL_LENGTH: Final = 63
 MIXED: Final = "mixed"
-OF_MODEL: Final = f"{names.PREFIX}gpu-model."
+OF_MODEL: Final = f"{PREFIX}gpu-model."
 """Labels that begin so end with a model, and count the node's GPUs of that model."""
 MODEL_LENGTH: Final = LABEL_LENGTH - len("gpu-model.")
 
@@ -65,11 +68,11 @@ def labels_of(machine: Machine) -> dict[str, str]:
     links = {link for row in machine.topology.links for link in row if link != "X"}
     wired = "nvlink" if any(link.startswith("NV") for link in links) else "pcie" if links else "single"
     return {
-        names.GPU_MODEL: next(iter(models)) if len(models) == 1 else MIXED,
-        f"{names.PREFIX}gpu-count": str(len(machine.gpus)),
-        f"{names.PREFIX}gpu-memory-mib": str(min(gpu.memory_mib for gpu in machine.gpus)),
-        f"{names.PREFIX}driver": label_value(machine.gpus[0].driver),
-        f"{names.PREFIX}topology": wired,
+        GPU_MODEL: next(iter(models)) if len(models) == 1 else MIXED,
+        f"{PREFIX}gpu-count": str(len(machine.gpus)),
+        f"{PREFIX}gpu-memory-mib": str(min(gpu.memory_mib for gpu in machine.gpus)),
+        f"{PREFIX}driver": label_value(machine.gpus[0].driver),
+        f"{PREFIX}topology": wired,
     } | {f"{OF_MODEL}{model[:MODEL_LENGTH].rstrip('-._')}": str(count) for model, count in models.items()}
 
 
@@ -83,12 +86,12 @@ def described(machine: Machine, unhealthy: Mapping[GpuUuid, str]) -> str:
 
 def resources_of(gpus: Sequence[Gpu], aliyun_unit: Unit | None = None, *, vcuda: bool = False) -> dict[str, int]:
     """The resources of these GPUs; with a unit also those of gpushare, with `vcuda` those of gpu-manager."""
-    found = {names.GPU_MEMORY: sum(gpu.memory_mib for gpu in gpus) * MIB}
+    found = {GPU_MEMORY: sum(gpu.memory_mib for gpu in gpus) * MIB}
     if aliyun_unit is not None:
         unit_mib = UNIT_MIB[aliyun_unit]
-        found |= {aliyun.MEMORY: sum(gpu.memory_mib // unit_mib for gpu in gpus), aliyun.COUNT: len(gpus)}
+        found |= {ALIYUN_MEMORY: sum(gpu.memory_mib // unit_mib for gpu in gpus), ALIYUN_COUNT: len(gpus)}
     if vcuda:
-        found |= {tencent.CORE: 100 * len(gpus), tencent.MEMORY: sum(g.memory_mib // tencent.BLOCK_MIB for g in gpus)}
+        found |= {TENCENT_CORE: 100 * len(gpus), TENCENT_MEMORY: sum(g.memory_mib // BLOCK_MIB for g in gpus)}
     return found
 
 
@@ -123,9 +126,9 @@ class NodePublisher:
         Raises:
             KubeError: the API server refuses or is unavailable.
         """
-        wanted: dict[str, dict[str, str | None]] = {"annotations": {names.GPUS: described(offered, unhealthy)}}
+        wanted: dict[str, dict[str, str | None]] = {"annotations": {GPUS: described(offered, unhealthy)}}
         if kernels:
-            wanted["annotations"][names.GPU_KERNELS] = kernels
+            wanted["annotations"][GPU_KERNELS] = kernels
         if labels:  # those of models that the node no longer has go
             shown = self._now.metadata.labels if self._now is not None else {}
             stale = [key for key in shown if key.startswith(OF_MODEL) and key not in labels]
@@ -155,7 +158,7 @@ class NodePublisher:
     @property
     def declared_healthy(self) -> frozenset[str]:
         """The GPUs (UUIDs, or `all`) that the administrator declares healthy, by the node's annotation."""
-        said = self._now.metadata.annotations.get(names.GPU_HEALTHY, "") if self._now is not None else ""
+        said = self._now.metadata.annotations.get(GPU_HEALTHY, "") if self._now is not None else ""
         return frozenset(word.strip() for word in said.split(",") if word.strip())
 
     async def remove_declaration(self) -> None:
@@ -164,7 +167,7 @@ class NodePublisher:
         Raises:
             KubeError: the API server refuses or is unavailable.
         """
-        self._now = await self._api.patch(NODES, self._node, {"metadata": {"annotations": {names.GPU_HEALTHY: None}}})
+        self._now = await self._api.patch(NODES, self._node, {"metadata": {"annotations": {GPU_HEALTHY: None}}})
 
     def _changed(self, change: Change[Node]) -> None:
         self._now = None if change.kind == "deleted" else change.object
@@ -242,7 +245,7 @@ class NodeAdvertiser:
             await asyncio.sleep(period_s)
             try:
                 changed = await asyncio.to_thread(self._provisioner.driver.refresh)
-            except (VolumeError, OSError) as error:
+            except (AliquotError, OSError) as error:
                 if failure != str(error):
                     _LOG.warning("driver-not-mirrored", why=str(error))
                 failure = str(error)

@@ -75,6 +75,13 @@ def test_a_running_container_keeps_ids_that_kubelet_gave_again():
     assert KEPT in found.allotments
 
 
+def test_a_pod_deleted_by_force_keeps_ids_that_kubelet_gave_again_while_its_processes_run():
+    """Only the end of its processes frees the share, whatever kubelet and the API server have forgotten of it."""
+    other = ContainerDevices("ns", "b", "main", frozenset(IDS))
+
+    assert KEPT in recover([other], [], [KEPT], {}, {"uid-1"}).allotments
+
+
 def test_a_share_that_no_record_has_is_found_by_its_folder():
     """Kubelet's and our checkpoint are lost: a container that runs and has a tenant's folder has its share again."""
     plan = write_plan(PodPlan("node-1", {"main": ContainerPlan((Slice(GpuUuid("GPU-1"), 300, 300, 1024),))}))

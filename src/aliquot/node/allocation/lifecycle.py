@@ -291,6 +291,8 @@ class Allocations:
         allotments = recovered.allotments
         await self.records.start_with(allotments)
         standing = [a for a in allotments if not has_ended(a, allotments, self.pods.get(a.uid))]
+        # First those of which a process runs, then those that had a tenant: none that never started takes their room.
+        standing.sort(key=lambda allotment: (allotment.uid not in processes, not allotment.driver))
         restored = [allotment for allotment in standing if await self._restore(allotment)]
         swept = await self.finish_recovery()
         return f"{len(restored)} tenants, {len(recovered.differences)} differences, {swept} left-overs removed"

@@ -49,7 +49,9 @@ def recover(
     if entries is not None:
         standing = _by_kubelet(standing, entries, pods, differences)
     if pods is not None:
-        standing = {name: _by_rows(allotment, held, pods, differences) for name, allotment in standing.items()}
+        standing = {
+            name: _by_rows(allotment, held, pods, processes, differences) for name, allotment in standing.items()
+        }
         standing = {
             name: after
             for name, before in standing.items()
@@ -101,7 +103,11 @@ def _by_kubelet(
 
 
 def _by_rows(
-    allotment: Allotment, held: Sequence[ContainerDevices], pods: Mapping[str, NodePod], differences: list[str]
+    allotment: Allotment,
+    held: Sequence[ContainerDevices],
+    pods: Mapping[str, NodePod],
+    processes: Collection[str],
+    differences: list[str],
 ) -> Allotment:
     """PodResources against the owner that we have; rows name no uid, so only another pod is a difference.
 
@@ -114,7 +120,9 @@ def _by_rows(
     differences.append(
         f"{allotment.name} is {mine[0]}/{mine[1]}'s with us, {rows[0].namespace}/{rows[0].pod} holds its ids"
     )
-    if (pod := pods.get(allotment.uid)) is not None and allotment.container in pod.running():
+    pod = pods.get(allotment.uid)
+    runs = allotment.uid in processes if pod is None else allotment.container in pod.running()
+    if runs:
         return allotment
     return replace(allotment, uid="", namespace="", pod="", container="", plan="", driver="")
 
