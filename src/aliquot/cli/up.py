@@ -22,11 +22,10 @@ from aliquot.cli.calling import ask_engine, read_text, short_name
 from aliquot.cli.options import Amount, Span, emulate_option, not_gpus_option, only_gpus_option
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.quantities import format_mib
-from aliquot.standalone.paths import HISTORY_FILES, RuntimeDir, runtime_dir, state_dir
+from aliquot.standalone.paths import HISTORY_FILES, EngineLock, RuntimeDir, runtime_dir, state_dir
 
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
-    from aliquot.standalone.paths import EngineLock
     from aliquot.standalone.pods import Pods
     from aliquot.standalone.server import EngineServer
 
@@ -83,7 +82,6 @@ def up(context: click.Context, /, detach: bool, **options: Any) -> None:
     """Serve this machine's GPUs to SharePods until stopped (Ctrl-C, SIGTERM, aliquot down), then end them all."""
     from aliquot.driver.policies import maker
     from aliquot.kube.manifest import read_sharepods
-    from aliquot.placement.machine import DEFAULT_POLICY
 
     if detach:
         _start_detached(context)
@@ -92,7 +90,8 @@ def up(context: click.Context, /, detach: bool, **options: Any) -> None:
     text = "" if file is None else read_text(file)
     if file is not None:
         read_sharepods(text, file)
-    maker(options["policy"] or DEFAULT_POLICY)  # reject an unknown name before anything starts
+    if options["policy"]:
+        maker(options["policy"])  # reject an unknown name before anything starts
     if (folder := options["state_dir"]) is not None:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -114,9 +113,7 @@ def _serve(text: str, options: dict[str, Any]) -> None:
     Raises:
         AliquotError: another engine is up, or this one cannot start.
     """
-    from aliquot.placement.machine import DEFAULT_POLICY
     from aliquot.standalone.engine import Engine
-    from aliquot.standalone.paths import EngineLock
 
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -125,12 +122,12 @@ def _serve(text: str, options: dict[str, Any]) -> None:
     with EngineLock(runtime, wait_s=2.0) as lock:
         if lock is None:
             raise AliquotError(f"an engine is up at {runtime.root} already; use it, or end it first: aliquot down")
-        named = ("turns", "quota_ms", "handover", "fail_policy", "metrics_port")
+        named = ["turns", "quota_ms", "handover", "fail_policy", "metrics_port"]
+        named += ["policy"] if options["policy"] else []
         engine = Engine.start(
             options["emulate"], runtime_dir=runtime.root, state_dir=options["state_dir"] or state_dir(),
-            policy=options["policy"] or DEFAULT_POLICY, window_ms=int(options["window_s"] * 1000),
-            only_gpus=options["only_gpus"] or "", not_gpus=options["not_gpus"] or "",
-            **{name: options[name] for name in named},
+            window_ms=int(options["window_s"] * 1000), only_gpus=options["only_gpus"] or "",
+            not_gpus=options["not_gpus"] or "", **{name: options[name] for name in named},
         )  # fmt: skip
         with engine:
             _attend(engine, lock, text, options, stopping)
