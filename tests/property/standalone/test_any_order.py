@@ -263,10 +263,16 @@ class EngineInAnyOrder(RuleBasedStateMachine):
         """What the engine says of a SharePod."""
         return self.pods.facts(name)[0]
 
-    def all_are_started(self) -> bool:
-        """Whether each SharePod that runs has its program: a thread of its own starts it."""
-        running = [facts for facts in self.pods.facts() if facts.phase == "Running"]
-        return all(facts.containers[0].pid in self.machine.living for facts in running)
+    def settle(self) -> None:
+        """Wait for the threads of containers: there is one for each program that lives, and no other."""
+
+        def is_settled() -> bool:
+            running = [facts for facts in self.pods.facts() if facts.phase == "Running"]
+            threads = [thread for thread in threading.enumerate() if thread.name == "container-main"]
+            living = self.machine.living
+            return len(threads) == len(living) and {facts.containers[0].pid for facts in running} == living
+
+        eventually(is_settled, "programs that ended are seen to have, and those of placed SharePods run", SOON_S)
 
     def has_room(self, milli: int, mib: int) -> bool:
         """Whether a GPU has that much that is promised to nobody."""
@@ -286,6 +292,7 @@ class EngineInAnyOrder(RuleBasedStateMachine):
     @invariant()
     def no_gpu_is_promised_twice(self) -> None:
         """The requests of a GPU's tenants are at most the GPU, and so is their memory."""
+        self.settle()
         for held in self.promised():
             assert sum(milli for milli, _ in held) <= 1000
             assert sum(mib for _, mib in held) <= GPU_MIB
@@ -294,7 +301,7 @@ class EngineInAnyOrder(RuleBasedStateMachine):
     def everybody_is_there_or_gone(self) -> None:
         """SharePods run, wait for room that there is not, or have ended; ledger, engine and arbiter have who runs."""
         self.pods.place_waiting()
-        eventually(self.all_are_started, "programs of placed SharePods start", SOON_S)
+        self.settle()
         seen = {facts.name.removeprefix("default/"): facts for facts in self.pods.facts()}
         assert self.model.pods.keys() == seen.keys()
         assert self.model.lost == {name.removeprefix("default/") for name in self.pods.lost}
