@@ -74,6 +74,11 @@ class PodPlan:
     node: str
     containers: Mapping[str, ContainerPlan]
 
+    @property
+    def slices(self) -> list[Slice]:
+        """The slices of all containers."""
+        return [piece for given in self.containers.values() for piece in given.slices]
+
 
 class _Container(msgspec.Struct, omit_defaults=True, frozen=True):
     s: tuple[Slice, ...] = ()

@@ -197,7 +197,9 @@ class Agents:
         for node in self._asked.keys() - places.keys():
             del self._asked[node]
         for number, (node, address) in enumerate(places.items()):
-            asked = self._asked.setdefault(node, _Asked(""))
+            if node not in self._asked:
+                self._asked[node] = _Asked("")
+            asked = self._asked[node]
             if asked.address != address:  # not all agents of a new cluster are polled at once
                 asked.address, asked.due_s = address, now_s + number / self._pace.max_per_s
         due = sorted((asked.due_s, node) for node, asked in self._asked.items() if asked.due_s <= now_s)

@@ -45,14 +45,9 @@ class Allocation:
     """The init containers have ended, and what only they had is given back."""
 
     @property
-    def slices(self) -> list[Slice]:
-        """The slices of all its containers."""
-        return [piece for given in self.plan.containers.values() for piece in given.slices]
-
-    @property
     def milli(self) -> int:
         """The milli-GPU that all its containers request."""
-        return sum(piece.request_milli for piece in self.slices)
+        return sum(piece.request_milli for piece in self.plan.slices)
 
 
 def keeps_closed(tenant: str) -> bool:

@@ -135,9 +135,9 @@ class LearnedConfigMap:
             if text and text != self._there:
                 unpack(self.policy, text)
                 self._there = text
-                log.info("placement goes on with what %s says", self._where)
+                log.info("placement goes on with what configmap %s/%s says", self.namespace, NAME)
         except (KubeError, BadMemory, TimeoutError) as error:
-            self._warn(f"{self._where} cannot be used: {_reason(error)}; placement learns anew")
+            self._warn("used", error, "placement learns anew")
 
     async def keep(self) -> None:
         """Write it, if this process leads and something new was learned."""
@@ -150,16 +150,10 @@ class LearnedConfigMap:
             self._there = text
             self._repeats.news("")
         except (KubeError, TimeoutError) as error:
-            self._warn(f"{self._where} cannot be written: {_reason(error)}; a restart loses what placement learned")
+            self._warn("written", error, "a restart loses what placement learned")
 
-    @property
-    def _where(self) -> str:
-        return f"configmap {self.namespace}/{NAME}"
-
-    def _warn(self, text: str) -> None:
+    def _warn(self, verb: str, error: Exception, effect: str) -> None:
+        reason = str(error) or f"no answer in {ANSWER_S:g} s"
+        text = f"configmap {self.namespace}/{NAME} cannot be {verb}: {reason}; {effect}"
         if self._repeats.news(text):
             log.warning(text)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or f"no answer in {ANSWER_S:g} s"

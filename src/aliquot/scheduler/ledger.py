@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Final
 
 from aliquot.kube.inventory import BadInventory, KernelLengthTracker, read_inventory
@@ -342,11 +341,6 @@ class Ledger:
         holding = self.cluster.release(f"{CLOSED}{uuid}")
         if holding is not None:
             self._reserve_inconsistent(holding.placement.node)
-
-    def unconfirmed(self, before_s: float) -> list[Allocation]:
-        """Allocations from before a moment whose pods are not confirmed as bound."""
-        every = chain.from_iterable(self.allocations.values())
-        return [each for each in every if not each.confirmed and each.since_s < before_s]
 
     def absent(self, node: str) -> UnmetConstraint:
         """Why a node is not in the ledger."""

@@ -1,15 +1,25 @@
-"""The plan annotation: written once, read by scheduler and node alike."""
+"""The plan annotation, written once and read by scheduler and node alike, and what became of a plan on its node."""
 
 from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aliquot.kube.names import PLAN
-from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, read_plan, write_plan
+from aliquot.kube.names import PLAN, PLAN_STATUS
+from aliquot.kube.objects import Pod
+from aliquot.kube.plan import (
+    BadPlan,
+    ContainerPlan,
+    PodPlan,
+    read_missing,
+    read_plan,
+    write_plan,
+    written_outcome,
+)
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Labels, Slice
 
@@ -113,3 +123,32 @@ def test_what_is_enforced_is_part_of_the_plan():
     assert plan == read_plan({PLAN: write_plan(plan)})
     with pytest.raises(BadPlan, match="does not enforce"):
         read_plan({PLAN: write_plan(forged)})
+
+
+def test_an_outcome_is_written_with_its_reason():
+    """A container that waits or is refused is written with the reason in brackets."""
+    assert "main: provisioned" == written_outcome("main", "provisioned", "")
+    assert "main: waits (the GPU is full)" == written_outcome("main", "waits", "the GPU is full")
+
+
+def test_containers_without_their_share_are_read_with_the_reason():
+    """Names and reasons may have the same word, and the annotation may end within a reason."""
+    status = "missing: waits (missing (1)); main: missing (no device); side: missing (a long rea"
+
+    assert {"main": "no device", "side": "a long rea"} == read_missing(status)
+
+
+def test_a_pod_is_said_to_miss_its_share_while_the_container_runs():
+    """The state of a pod is the word of kubectl once the container has ended or the pod leaves."""
+
+    def pod(state: str, **metadata: str) -> Pod:
+        said = written_outcome("main", "missing", "kubelet gave it no device")
+        status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {state: {"reason": "Error"}}}]}
+        body = {"metadata": {"annotations": {PLAN_STATUS: said}, **metadata}, "status": status}
+        return msgspec.convert(body | {"spec": {"nodeName": "n"}}, Pod)
+
+    leaving = pod("running", deletionTimestamp="2026-01-01T00:00:00Z")
+
+    assert ["GpuShareMissing", "Error", "Terminating"] == [pod("running").state, pod("terminated").state, leaving.state]
+    assert "container main runs without its share: kubelet gave it no device" == pod("running").share_missing
+    assert "" == pod("terminated").share_missing

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from otlp import Received, receiver
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
-from test_server import Served
+from served import Served
 
 from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.kube.names import PLAN, TRACEPARENT

@@ -137,8 +137,7 @@ class Aliyun(Dialect):
 
 
 def _first_device(plan: PodPlan, devices: Mapping[str, Device]) -> Device | None:
-    slices = [piece for given in plan.containers.values() for piece in given.slices]
-    return devices.get(slices[0].gpu) if slices else None
+    return devices.get(plan.slices[0].gpu) if plan.slices else None
 
 
 def inspect(nodes: Iterable[tuple[str, Iterable[Gpu]]], unit: Unit = "GiB", error: str = "") -> bytes:

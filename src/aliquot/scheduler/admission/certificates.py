@@ -230,7 +230,6 @@ class CertificateManager:
     on_new: Callable[[CertificateBundle], None] = lambda kept: None
     clock: Clock = field(default_factory=RealClock)
     kept: CertificateBundle | None = None
-    _told: CertificateBundle | None = None
 
     async def run(self) -> None:
         """Renew them until cancelled."""
@@ -283,9 +282,8 @@ class CertificateManager:
         return True
 
     def _tell(self, kept: CertificateBundle | None) -> None:
-        self.kept = kept or self.kept
-        if kept is not None and kept != self._told:
-            self._told = kept
+        if kept is not None and kept != self.kept:
+            self.kept = kept
             self.on_new(kept)
 
     async def _publish(self, bundle: bytes) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -36,7 +37,7 @@ from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
 from aliquot.model.requests import Device
 from aliquot.scheduler.allocations import Allocation
-from aliquot.scheduler.extender.metrics import traceparent
+from aliquot.scheduler.extender.metrics import trace_of
 from aliquot.scheduler.extender.wire import BindingArgs
 from aliquot.scheduler.ledger import Ledger, NodeFull
 
@@ -99,8 +100,11 @@ class Binder:
         annotations: dict[str, str] = {}
         if (dialect := of_origin(pod, self.dialects)) is not None:  # what tools of the pod's dialect read
             now_ns = int(self.clock.wall().timestamp() * 10**9)
-            annotations = dialect.planned(pod, allocation.plan, self.devices(args.node), now_ns)
-        if self.traced and (context := traceparent(pod.metadata)):
+            cluster = self.ledger.cluster
+            gpus = cluster.spec(cluster.index[args.node]).gpus if args.node in cluster.index else ()
+            devices: dict[str, Device] = {device.uuid: device for device in gpus}
+            annotations = dialect.planned(pod, allocation.plan, devices, now_ns)
+        if self.traced and (context := trace_of(pod.metadata).root.text):
             annotations = {**annotations, TRACEPARENT: context}
         await self._post(pod, args.node, {**annotations, PLAN: write_plan(allocation.plan)}, allocation)
 
@@ -108,7 +112,8 @@ class Binder:
         """Read the pods of allocations that were long unconfirmed, update the ledger; returns how many were freed."""
         freed = 0
         before_s = self.clock.monotonic_s() - DOUBT_S
-        for allocation in self.ledger.unconfirmed(before_s):
+        allocations = chain.from_iterable(self.ledger.allocations.values())
+        for allocation in [a for a in allocations if not a.confirmed and a.since_s < before_s]:
             namespace, name = split_key(allocation.key)
             try:
                 pod = await self.api.find(PODS, name, namespace=namespace)
@@ -178,10 +183,3 @@ class Binder:
         if allocation is not None and not may_come:
             self.ledger.forget(allocation)
         raise CanNotBind(str(error)) from None
-
-    def devices(self, node: str) -> dict[str, Device]:
-        """The devices of a node by UUID, as dialects name them."""
-        if node not in self.ledger.cluster.index:
-            return {}
-        spec = self.ledger.cluster.spec(self.ledger.cluster.node_index(node))
-        return {device.uuid: device for device in spec.gpus}

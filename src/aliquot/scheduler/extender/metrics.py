@@ -117,8 +117,3 @@ class PodSpans:
 def trace_of(meta: Meta) -> PodTrace:
     """The trace of a pod that has no node yet."""
     return pod_trace(meta.uid, meta.annotations.get(TRACEPARENT, ""))
-
-
-def traceparent(meta: Meta) -> str:
-    """What a pod carries to its node: the span of its whole way."""
-    return trace_of(meta).root.text

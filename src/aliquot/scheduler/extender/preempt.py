@@ -87,7 +87,7 @@ class NodeTrial:
         with self._without(a for a in on_node if a.uid in going):
             if not self._fits_without(lesser):
                 return None
-            for gpu in sorted({piece.gpu for a in lesser for piece in a.slices}) or [GpuUuid("")]:
+            for gpu in sorted({piece.gpu for a in lesser for piece in a.plan.slices}) or [GpuUuid("")]:
                 victims = self._reprieved(lesser, gpu)
                 if best is None or victims.cost < best.cost:
                     best = victims
@@ -100,7 +100,7 @@ class NodeTrial:
         then the largest."""
 
         def order(allocation: Allocation) -> tuple[int, bool, int]:
-            on_gpu = any(piece.gpu == gpu for piece in allocation.slices)
+            on_gpu = any(piece.gpu == gpu for piece in allocation.plan.slices)
             return -self._priority(allocation), on_gpu, -allocation.milli
 
         leaving = sorted(lesser, key=order)

@@ -191,8 +191,7 @@ class Coexist(Own):
                 plan = read_plan(pod.metadata.annotations)
             except BadPlan:  # it may have one
                 return uuid in pod.metadata.annotations[names.PLAN]
-            pieces = [piece for given in plan.containers.values() for piece in given.slices] if plan is not None else []
-            return any(piece.gpu == uuid for piece in pieces)
+            return plan is not None and any(piece.gpu == uuid for piece in plan.slices)
 
         closed = not uuid or self.ledger.close(uuid)
         said: dict[Source, Answer] = {

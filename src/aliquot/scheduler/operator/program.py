@@ -93,8 +93,8 @@ class Operator:
         if pod.spec.node_name and len(self.vgpus):
             with contextlib.suppress(BadPlan):
                 plan = read_plan(pod.metadata.annotations)
-                slices = [s for given in plan.containers.values() for s in given.slices] if plan is not None else ()
-                for vgpu in chain.from_iterable(map(self.pool.known.on, {s.gpu for s in slices})):
+                uuids = {piece.gpu for piece in plan.slices} if plan is not None else set()
+                for vgpu in chain.from_iterable(map(self.pool.known.on, uuids)):
                     self.queue.add_after(f"vgpu/{vgpu.metadata.name}", TOGETHER_S)
         for quota in self._by_namespace.naming(pod.metadata.namespace) if pod.spec.node_name else ():
             self.queue.add_after(f"quota/{quota.metadata.key}", TOGETHER_S)
@@ -142,7 +142,16 @@ class Operator:
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """The tasks that run with the scheduler."""
-        workers = [self.queue.work(self.reconcile, _failed) for _ in range(WORKERS)]
+
+        def failed(key: str, error: Exception) -> None:
+            if isinstance(error, Conflict):
+                return
+            if isinstance(error, KubeError):
+                log.warning("%s: %s", key, error)
+            else:
+                log.error("%s: %s", key, error, exc_info=error)
+
+        workers = [self.queue.work(self.reconcile, failed) for _ in range(WORKERS)]
         return [self.quotas.run(), self._follow(), self._again(), *workers]
 
     # Inside
@@ -220,12 +229,3 @@ class Operator:
         if change.old is None or change.old.status.phase != change.object.status.phase or change.kind == "deleted":
             for sharepod in self._by_name.naming(name):
                 self.queue.add(f"sharepod/{sharepod.metadata.key}")
-
-
-def _failed(key: str, error: Exception) -> None:
-    if isinstance(error, Conflict):
-        return
-    if isinstance(error, KubeError):
-        log.warning("%s: %s", key, error)
-    else:
-        log.error("%s: %s", key, error, exc_info=error)

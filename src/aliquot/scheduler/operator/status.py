@@ -94,7 +94,7 @@ def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> SharePodState:
         state = _condition(pod, "PodScheduled")
         message = state.message if state and state.message else "the scheduler has not considered the pod yet"
         return waiting(state.reason if state and state.reason else "Waiting", message, pod=name, gpu_id=gpu_id)
-    uuids = ",".join(piece.gpu for given in plan.containers.values() for piece in given.slices) if plan else ""
+    uuids = ",".join(piece.gpu for piece in plan.slices) if plan else ""
     phases: dict[str, SharePodPhase] = {"Running": "Running", "Succeeded": "Succeeded", "Failed": "Failed"}
     phase = "Terminating" if pod.metadata.deletion_timestamp else phases.get(pod.status.phase, "Scheduled")
     ready = _condition(pod, "Ready")

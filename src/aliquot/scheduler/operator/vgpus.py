@@ -90,16 +90,6 @@ def phase_of(gpu: Gpu | None, *, leaving: bool = False) -> VGPUPhase:
     return "Active" if gpu.shares else "Idle"
 
 
-def why(vgpu: VGPU, gpu: Gpu | None, *, leaving: bool) -> ConditionState:
-    """The condition Ready."""
-    if leaving:
-        return ConditionState("Ready", False, "Deleting", "its GPU is being given back")
-    if gpu is None:
-        known = f"its GPU {vgpu.status.uuid} is missing" if vgpu.status.uuid else "it has no GPU yet"
-        return ConditionState("Ready", False, "NoDevice", known)
-    return ConditionState("Ready", True, "DeviceReady")
-
-
 def idle_s(vgpu: VGPU, now: datetime.datetime) -> float:
     """Seconds since the last one left."""
     text = vgpu.status.idle_since
@@ -125,7 +115,13 @@ def body(vgpu: VGPU, uuid: str, gpu: Gpu | None, now: datetime.datetime, *, leav
         "attached": msgspec.to_builtins(attached),
         "idleSince": (vgpu.status.idle_since or seconds_time(now)) if idle else None,
     }
-    verdict = why(vgpu, gpu, leaving=leaving)
+    if leaving:
+        verdict = ConditionState("Ready", False, "Deleting", "its GPU is being given back")
+    elif gpu is None:
+        fault = f"its GPU {vgpu.status.uuid} is missing" if vgpu.status.uuid else "it has no GPU yet"
+        verdict = ConditionState("Ready", False, "NoDevice", fault)
+    else:
+        verdict = ConditionState("Ready", True, "DeviceReady")
     return status_patch(vgpu.status, fields, [verdict], now, vgpu.metadata.generation)
 
 
