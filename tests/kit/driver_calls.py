@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 MIB = 1 << 20
@@ -369,6 +370,23 @@ class OwnDriver(Driver):
             handle = self.create(size, handles=AS_DESCRIPTOR).value
             os.close(self.export(handle))
             self.ok("cuMemRelease", handle)
+
+    def make_and_destroy(self, times: int) -> None:
+        """A context with a module, a kernel, streams and events, so often."""
+        for _ in range(times):
+            context = self.new("cuCtxCreate_v2", 0, 0)
+            stream = self.new("cuStreamCreate", 1)
+            self.launch(self.function(), 1000, stream)
+            for _ in range(20):
+                event = self.new("cuEventCreate", 2)
+                self.ok("cuEventRecord", event, stream)
+                self.ok("cuEventDestroy_v2", event)
+            self.ok("cuStreamDestroy_v2", self.new("cuStreamCreate", 0))
+            self.ok("cuCtxDestroy_v2", context)
+
+    def resident_kib(self) -> int:
+        """Memory of the process itself."""
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4
 
     def cost_ns(self, rounds: int, times: int, name: str, *arguments: int) -> float:
         """What a call of so many in a row takes, in the best of several rounds."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.driver_process import DriverProcess
 
 from aliquot.driver.emulation import EmulatedMachine, prepare
 from aliquot.driver.native import NativePartMissing
@@ -24,6 +25,18 @@ class Clients:
     def __init__(self, machine: EmulatedMachine) -> None:
         self.machine = machine
         self.children: list[subprocess.Popen[str]] = []
+        self.drivers: list[DriverProcess] = []
+
+    def driver(self, **env: str) -> DriverProcess:
+        """A process whose calls the test makes."""
+        self.drivers.append(DriverProcess({**os.environ, "LD_LIBRARY_PATH": str(self.machine.directory), **env}))
+        return self.drivers[-1]
+
+    def gpu(self, **env: str) -> DriverProcess:
+        """Such a process with the primary context of the first GPU."""
+        driver = self.driver(**env)
+        assert driver.open() == 0
+        return driver
 
     def start(self, code: str, **env: str) -> subprocess.Popen[str]:
         """A process that runs `code` after the prelude (see client_prelude.py)."""
@@ -64,6 +77,8 @@ def clients(tmp_path: Path) -> Iterator[Callable[..., Clients]]:
 
     yield build
     for each in made:
+        for driver in each.drivers:
+            driver.kill()
         for child in each.children:
             if child.poll() is None:
                 child.kill()

@@ -1,160 +1,154 @@
 """Device memory can be shown to another process of the machine."""
 
-import json
+from __future__ import annotations
+
+import os
 
 import pytest
+from kit.driver_calls import AS_DESCRIPTOR, INVALID_VALUE, MIB, Driver, Out
+from kit.driver_process import DriverProcess
 
-POOL = """
-FD = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; props = d.CUmemPoolProps()
-props.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-props.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-def pool(shown=True):
-    props.handleTypes = FD if shown else d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
-    return ck(d.cuMemPoolCreate(props))
-open_gpu(); s = ck(d.cuStreamCreate(1)); before = ck(d.cuMemGetInfo())[0]
-def lost(): return (before - ck(d.cuMemGetInfo())[0]) >> 20
-"""
+LAZY_PEER_ACCESS = 1
+HANDLE = 64  # bytes of CUipcMemHandle and of CUmemPoolPtrExportData
+
+
+def first_byte(gpu: Driver, pointer: int) -> int:
+    """What memory of the device begins with."""
+    return int(gpu.call("cuMemcpyDtoH_v2", Out(1), pointer, 1).value)
+
+
+def filled(gpu: Driver, pointer: int, value: int, size: int = 8192) -> int:
+    """The same memory, with a value in every byte."""
+    gpu.ok("cuMemsetD8_v2", pointer, value, size)
+    return pointer
+
+
+def opened(gpu: Driver, handle: bytes) -> int:
+    """Memory behind an IPC handle, which is passed by value: on the stack, behind the registers."""
+    words = [int.from_bytes(handle[at : at + 8], "little") for at in range(0, HANDLE, 8)]
+    return gpu.new("cuIpcOpenMemHandle", LAZY_PEER_ACCESS, 0, 0, 0, 0, *words)
 
 
 def test_exported_memory_is_the_same_memory(clients):
     """What one process writes the other reads, and the importer pays nothing."""
     machine = clients()
-    owner = machine.start("""
-open_gpu()
-p = ck(d.cuMemAlloc(8192))
-ck(d.cuMemsetD8(p, 9, 8192))
-answer(list(ctypes.string_at(ck(d.cuIpcGetMemHandle(p)).getPtr(), 64))); sys.stdin.readline()
-""")
-    handle = owner.stdout.readline().strip()
+    owner, other = machine.gpu(), machine.gpu()
+    handle = owner.call("cuIpcGetMemHandle", Out(HANDLE), filled(owner, owner.new("cuMemAlloc_v2", 8192), 9)).value
+    before = other.memory_info()
+    pointer = opened(other, handle)
 
-    value, cost = machine.run(f"""
-open_gpu()
-handle = d.CUipcMemHandle()
-ctypes.memmove(handle.getPtr(), bytes({handle}), 64)
-before = ck(d.cuMemGetInfo())[0]
-p = ck(d.cuIpcOpenMemHandle(handle, 1))
-out = bytearray(1)
-ck(d.cuMemcpyDtoH(out, p, 1))
-cost = before - ck(d.cuMemGetInfo())[0]
-ck(d.cuIpcCloseMemHandle(p))
-answer([out[0], cost])
-""")
-
-    assert (value, cost) == (9, 0)
+    assert (9, before) == (first_byte(other, pointer), other.memory_info())
+    other.ok("cuIpcCloseMemHandle", pointer)
 
 
 def test_a_small_allocation_is_shown_within_its_page(clients):
     """Of two allocations that share a page the second is found behind its handle; freeing both gives the page back."""
     machine = clients("a100", "strict=1")
-    owner = machine.start("""
-open_gpu(); before = ck(d.cuMemGetInfo())[0]; first, p = ck(d.cuMemAlloc(512)), ck(d.cuMemAlloc(512))
-ck(d.cuMemsetD8(first, 1, 512)); ck(d.cuMemsetD8(p, 2, 512))
-answer(list(ctypes.string_at(ck(d.cuIpcGetMemHandle(p)).getPtr(), 64))); sys.stdin.readline()
-out = bytearray(1); ck(d.cuMemcpyDtoH(out, p, 1)); ck(d.cuMemFree(first)); ck(d.cuMemFree(p))
-answer([out[0], before - ck(d.cuMemGetInfo())[0]])
-""")
-    handle = owner.stdout.readline().strip()
+    owner, other = machine.gpu(), machine.gpu()
+    before = owner.memory_info()
+    first, second = (filled(owner, owner.new("cuMemAlloc_v2", 512), value, 512) for value in (1, 2))
+    pointer = opened(other, owner.call("cuIpcGetMemHandle", Out(HANDLE), second).value)
+    seen = first_byte(other, pointer)
+    filled(other, pointer, 3, 512)
+    written = first_byte(owner, second)
+    other.ok("cuIpcCloseMemHandle", pointer)
+    for each in (first, second):
+        owner.ok("cuMemFree_v2", each)
 
-    seen = machine.run(f"""
-open_gpu(); handle = d.CUipcMemHandle(); ctypes.memmove(handle.getPtr(), bytes({handle}), 64)
-p = ck(d.cuIpcOpenMemHandle(handle, 1)); out = bytearray(1); ck(d.cuMemcpyDtoH(out, p, 1)); ck(d.cuMemsetD8(p, 3, 512))
-answer(out[0])
-""")
-    owner.stdin.write("go\n")
-    owner.stdin.flush()
-
-    assert (2, [3, 0]) == (seen, machine.answer(owner))
+    assert (2, 3, before) == (seen, written, owner.memory_info())
 
 
 def test_the_management_library_in_the_same_process_keeps_its_books(clients):
     """Asking NVML from inside a client does not make the client's own memory disappear."""
-    used = clients().run("""
-import pynvml as n
-open_gpu()
-p = ck(d.cuMemAlloc(1 << 30))
-n.nvmlInit()
-h = n.nvmlDeviceGetHandleByIndex(0)
-n.nvmlDeviceGetComputeRunningProcesses(h)
-answer(n.nvmlDeviceGetMemoryInfo(h).used >> 30)
-""")
+    gpu = clients().gpu()
+    gpu.new("cuMemAlloc_v2", 1024 * MIB)
+    gpu.ok("nvmlInit_v2")
+    device = gpu.call("nvmlDeviceGetHandleByIndex_v2", 0, Out()).value
+    gpu.call("nvmlDeviceGetComputeRunningProcesses_v3", device, Out(start=bytes(4)), None)
+    used = gpu.call("nvmlDeviceGetMemoryInfo", device, Out(24)).value[16:24]
 
-    assert used == 1
+    assert 1 == int.from_bytes(used, "little") // (1024 * MIB)
+
+
+class Shown:
+    """A process that shows two allocations of a pool, and another that imports the pool."""
+
+    def __init__(self, owner: DriverProcess, other: DriverProcess) -> None:
+        self.owner, self.other = owner, other
+        self.free_bytes = [each.memory_info()[0] for each in (owner, other)]
+        self.pool = owner.new_pool(handles=AS_DESCRIPTOR)
+        descriptor = owner.call("cuMemPoolExportToShareableHandle", Out(4), self.pool, AS_DESCRIPTOR, 0).value
+        self.pointers = [filled(owner, owner.take(self.pool, 8192).value, value) for value in (1, 2)]
+        self.data = [owner.call("cuMemPoolExportPointer", Out(HANDLE), pointer).value for pointer in self.pointers]
+        opened = other.posix("open", f"/proc/{owner.process.pid}/fd/{descriptor}", os.O_RDWR)
+        self.imported = other.new("cuMemPoolImportFromShareableHandle", opened, AS_DESCRIPTOR, 0)
+        other.posix("close", opened)
 
 
 @pytest.fixture
 def shown(clients):
-    """A machine, a client that shows two allocations of a pool, and how another process imports them."""
+    """Such processes of one machine."""
     machine = clients("a100")
-    owner = machine.start(
-        POOL + "p = pool(); fd = int(ck(d.cuMemPoolExportToShareableHandle(p, FD, 0)))\n"
-        "first, second = [ck(d.cuMemAllocFromPoolAsync(8192, p, s)) for _ in range(2)]\n"
-        "ck(d.cuMemsetD8(first, 1, 8192)); ck(d.cuMemsetD8(second, 2, 8192))\n"
-        "data = [list(ctypes.string_at(ck(d.cuMemPoolExportPointer(x)).getPtr(), 64)) for x in (first, second)]\n"
-        "answer([fd, data]); sys.stdin.readline(); out = bytearray(1); ck(d.cuMemcpyDtoH(out, first, 1))\n"
-        "ck(d.cuMemFreeAsync(first, s)); ck(d.cuMemFreeAsync(second, s)); ck(d.cuMemPoolDestroy(p))\n"
-        "ck(d.cuStreamSynchronize(s)); answer([out[0], lost()])"
-    )
-    fd, data = json.loads(owner.stdout.readline())
-    opened = POOL + (
-        f"fd = os.open('/proc/{owner.pid}/fd/{fd}', os.O_RDWR)\n"
-        "p = ck(d.cuMemPoolImportFromShareableHandle(fd, FD, 0))\n"
-        "os.close(fd); data = [d.CUmemPoolPtrExportData() for _ in range(2)]\n"
-        f"for at, one in zip(data, {data}): ctypes.memmove(at.getPtr(), bytes(one), 64)\n"
-    )
-    return machine, owner, opened
+    return Shown(machine.gpu(), machine.gpu())
 
 
 def test_an_imported_pool_shows_the_memory_of_its_exporter(shown):
     """Pointers imported by a pool's descriptor show the same bytes both ways and cost the importer nothing."""
-    machine, owner, opened = shown
+    owner, other = shown.owner, shown.other
+    held = other.memory_info()
+    pointers = [other.new("cuMemPoolImportPointer", shown.imported, data) for data in shown.data]
+    seen = [first_byte(other, pointer) for pointer in pointers]
+    filled(other, pointers[0], 7)
 
-    seen = machine.run(
-        opened + "at = [ck(d.cuMemPoolImportPointer(p, one)) for one in data]; out = bytearray(2)\n"
-        "for i in range(2): ck(d.cuMemcpyDtoH(memoryview(out)[i:], at[i], 1))\n"
-        "ck(d.cuMemsetD8(at[0], 7, 8192)); cost = lost(); ck(d.cuMemFreeAsync(at[0], s))\n"
-        "ck(d.cuStreamSynchronize(s))\n"
-        "ck(d.cuMemFree(at[1])); ck(d.cuMemPoolDestroy(p)); answer([list(out), cost, lost()])"
-    )
-    owner.stdin.write("go\n")
-    owner.stdin.flush()
-
-    assert ([1, 2], 0, 0) == tuple(seen)
-    assert [7, 0] == machine.answer(owner)
+    assert ([1, 2], held) == (seen, other.memory_info())
+    assert (0, 0) == (other.free_async(pointers[0]), other.sync())
+    other.ok("cuMemFree_v2", pointers[1])
+    other.ok("cuMemPoolDestroy", shown.imported)
+    assert (7, held) == (first_byte(owner, shown.pointers[0]), other.memory_info())
+    for pointer in shown.pointers:
+        owner.free_async(pointer)
+    owner.ok("cuMemPoolDestroy", shown.pool)
+    owner.sync()
+    assert shown.free_bytes == [each.memory_info()[0] for each in (owner, other)]
 
 
 def test_nothing_is_allocated_from_an_imported_pool(shown):
     """An imported pool refuses allocations, being made current and being exported again."""
-    machine, _, opened = shown
+    other, pool = shown.other, shown.imported
 
-    codes = machine.run(
-        opened + "answer([code(d.cuMemAllocFromPoolAsync(64, p, s)), code(d.cuDeviceSetMemPool(0, p)),\n"
-        "    code(d.cuMemPoolExportToShareableHandle(p, FD, 0))])"
-    )
-
-    assert [1, 1, 1] == codes
+    assert INVALID_VALUE == other.take(pool, 64).code
+    assert INVALID_VALUE == other.code("cuDeviceSetMemPool", 0, pool)
+    assert INVALID_VALUE == other.code("cuMemPoolExportToShareableHandle", Out(4), pool, AS_DESCRIPTOR, 0)
 
 
 def test_only_a_pool_made_for_it_can_be_shown(clients):
     """Pools without a handle type, the default pool, their pointers and foreign descriptors are refused."""
-    codes = clients("a100").run(
-        POOL + "p, q = pool(False), ck(d.cuMemAllocAsync(64, s)); file = os.open('/dev/null', os.O_RDWR)\n"
-        "answer([code(d.cuMemPoolExportToShareableHandle(p, FD, 0)), code(d.cuMemPoolExportPointer(q)),\n"
-        "    code(d.cuMemPoolExportToShareableHandle(ck(d.cuDeviceGetDefaultMemPool(0)), FD, 0)),\n"
-        "    code(d.cuMemPoolImportFromShareableHandle(file, FD, 0)),\n"
-        "    code(d.cuMemPoolImportPointer(pool(), d.CUmemPoolPtrExportData()))])"
-    )
+    gpu = clients("a100").gpu()
+    file = gpu.posix("open", "/dev/null", os.O_RDWR)
+    pools = gpu.new_pool(), gpu.new("cuDeviceGetDefaultMemPool", 0)
+    export = "cuMemPoolExportToShareableHandle"
 
-    assert [1] * 5 == codes
+    assert [INVALID_VALUE] * 2 == [gpu.code(export, Out(4), pool, AS_DESCRIPTOR, 0) for pool in pools]
+    assert INVALID_VALUE == gpu.code("cuMemPoolExportPointer", Out(HANDLE), gpu.allocate("async", 64).value)
+    assert INVALID_VALUE == gpu.code("cuMemPoolImportFromShareableHandle", Out(), file, AS_DESCRIPTOR, 0)
+    made = gpu.new_pool(handles=AS_DESCRIPTOR)
+    assert INVALID_VALUE == gpu.code("cuMemPoolImportPointer", Out(), made, bytes(HANDLE))
 
 
 def test_exports_end_with_their_allocations(clients):
     """A process shows any number of allocations, and the descriptors of those that it has freed are closed."""
-    machine = clients()
+    gpu = clients().gpu()
 
-    assert machine.run("""
-open_gpu(); os = __import__("os")
-for _ in range(600):
-    p = ck(d.cuMemAlloc(2 << 20)); ck(d.cuIpcGetMemHandle(p)); ck(d.cuMemFree(p))
-before = len(os.listdir("/proc/self/fd")); kept = [ck(d.cuMemAlloc(512)) for _ in range(300)]
-[ck(d.cuIpcGetMemHandle(p)) for p in kept]; answer([before < 100, len(os.listdir("/proc/self/fd")) - before < 10])
-""") == [True, True]
+    def descriptors() -> int:
+        return len(gpu.posix("listdir", "/proc/self/fd"))
+
+    for _ in range(600):
+        pointer = gpu.new("cuMemAlloc_v2", 2 * MIB)
+        gpu.call("cuIpcGetMemHandle", Out(HANDLE), pointer)
+        gpu.ok("cuMemFree_v2", pointer)
+    before = descriptors()
+    for pointer in [gpu.new("cuMemAlloc_v2", 512) for _ in range(300)]:
+        gpu.call("cuIpcGetMemHandle", Out(HANDLE), pointer)
+
+    assert before < 100
+    assert descriptors() - before < 10

@@ -2,54 +2,82 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
+from kit.driver_calls import PTX, Argument, Array, Out
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
-
-BESIDE = """
-import threading
-open_gpu(); context = ck(d.cuCtxGetCurrent()); k = Spinner(stream=ck(d.cuStreamCreate({flags})))
-other, e, p = ck(d.cuStreamCreate(1)), ck(d.cuEventCreate(2)), ck(d.cuMemAlloc(64))
-ck(d.cuEventRecord(e, other)); ck(d.cuCtxSynchronize())
-codes = []
-def beside():
-    ck(d.cuCtxSetCurrent(context)); ck(d.cuThreadExchangeStreamCaptureMode(d.CUstreamCaptureMode({thread})))
-    codes.append(code({call}))
-ck(d.cuStreamBeginCapture(k.stream, d.CUstreamCaptureMode({mode}))); k.launch(1000)
-t = threading.Thread(target=beside); t.start(); t.join()
-answer([codes[0], code(d.cuStreamEndCapture(k.stream))])
-"""
+BLOCKING, NON_BLOCKING = 0, 1
+UNSUPPORTED, INVALIDATED, IMPLICIT, CAPTURED_EVENT, INVALID_CONTEXT = 900, 901, 906, 907, 201
 
 
-def beside(clients, call, *extra, mode=GLOBAL, thread=GLOBAL, flags=1):
-    """What `call` of another thread answers during a capture, and how that ends."""
-    return clients("a100", "strict=1", *extra).run(BESIDE.format(call=call, mode=mode, thread=thread, flags=flags))
+class Names(NamedTuple):
+    """What a call beside a capture may name: an event, another stream, memory, a kernel, the stream that captures."""
+
+    event: int
+    other: int
+    pointer: int
+    function: int
+    stream: int
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "d.cuEventQuery(e)",
-        "d.cuEventSynchronize(e)",
-        "d.cuMemAlloc(64)",
-        "d.cuMemFree(p)",
-        "d.cuMemHostAlloc(64, 0)",
-        "d.cuModuleLoadData(PTX)",
-        "d.cuCtxSynchronize()",
-        "d.cuMemcpyHtoD(p, bytes(64), 64)",
-    ],
-)
+def beside(clients, name, *arguments: Argument, extra=(), mode=GLOBAL, thread=GLOBAL, flags=NON_BLOCKING):
+    """What a call of another thread answers during a capture, and how that ends; `Names` fill in the arguments."""
+    gpu = clients("a100", "strict=1", *extra).gpu()
+    other = gpu.new("cuStreamCreate", NON_BLOCKING)
+    made = gpu.new("cuEventCreate", 2), other, gpu.new("cuMemAlloc_v2", 64), gpu.function()
+    names = Names(*made, gpu.new("cuStreamCreate", flags))
+    gpu.ok("cuEventRecord", names.event, other)
+    gpu.ok("cuCtxSynchronize")
+    gpu.ok("cuStreamBeginCapture_v2", names.stream, mode)
+    assert 0 == gpu.launch(names.function, 1000, names.stream)
+    by = gpu.on("beside")
+    by.ok("cuCtxSetCurrent", gpu.context)
+    by.ok("cuThreadExchangeStreamCaptureMode", Out(start=thread.to_bytes(4, "little")))
+    given = [getattr(names, each) if each in Names._fields else each for each in arguments]
+    answered = by.code(name, *given)
+    return [answered, gpu.code("cuStreamEndCapture", names.stream, Out())]
+
+
+UNSAFE: list[tuple[Argument, ...]] = [
+    ("cuEventQuery", "event"),
+    ("cuEventSynchronize", "event"),
+    ("cuMemAlloc_v2", Out(), 64),
+    ("cuMemFree_v2", "pointer"),
+    ("cuMemHostAlloc", Out(), 64, 0),
+    ("cuModuleLoadData", Out(), PTX),
+    ("cuCtxSynchronize",),
+    ("cuMemcpyHtoD_v2", "pointer", bytes(64), 64),
+]
+SAFE: list[tuple[Argument, ...]] = [
+    ("cuEventRecord", "event", "other"),
+    ("cuStreamQuery", "other"),
+    ("cuMemGetInfo_v2", Out(), Out()),
+    ("cuEventCreate", Out(), 2),
+]
+OF_THE_LEGACY_STREAM: list[tuple[Argument, ...]] = [
+    ("cuEventRecord", "event", 0),
+    ("cuStreamQuery", 0),
+    ("cuLaunchKernel", "function", 1, 1, 1, 1, 1, 1, 0, 0, Array((bytes(8),)), 0),
+    ("cuStreamWaitEvent", 0, "event", 0),
+]
+
+
+def name(call: tuple[Argument, ...]) -> str:
+    return str(call[0])
+
+
+@pytest.mark.parametrize("call", UNSAFE, ids=name)
 def test_an_unsafe_call_of_any_thread_spoils_a_global_capture(clients, call):
     """It answers CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the capture ends with 901."""
-    assert beside(clients, call) == [900, 901]
+    assert [UNSUPPORTED, INVALIDATED] == beside(clients, *call)
 
 
-@pytest.mark.parametrize(
-    "call", ["d.cuEventRecord(e, other)", "d.cuStreamQuery(other)", "d.cuMemGetInfo()", "d.cuEventCreate(2)"]
-)
+@pytest.mark.parametrize("call", SAFE, ids=name)
 def test_a_safe_call_of_another_thread_leaves_the_capture_alone(clients, call):
     """Recording an event in another stream, asking for that stream or for memory is allowed during a capture."""
-    assert beside(clients, call) == [0, 0]
+    assert [0, 0] == beside(clients, *call)
 
 
 @pytest.mark.parametrize(
@@ -57,57 +85,55 @@ def test_a_safe_call_of_another_thread_leaves_the_capture_alone(clients, call):
 )
 def test_modes_limit_which_threads_matter(clients, mode, thread):
     """Another thread spoils a capture only when both are in GLOBAL mode."""
-    assert beside(clients, "d.cuEventQuery(e)", mode=mode, thread=thread) == [0, 0]
+    assert [0, 0] == beside(clients, "cuEventQuery", "event", mode=mode, thread=thread)
 
 
 def test_what_is_not_documented_can_be_made_unsafe(clients):
     """`capture_unsafe` names further calls that spoil a capture."""
-    assert beside(clients, "d.cuStreamQuery(other)", "capture_unsafe=cuStreamQuery cuMemGetInfo") == [900, 901]
+    extra = ("capture_unsafe=cuStreamQuery cuMemGetInfo",)
+
+    assert [UNSUPPORTED, INVALIDATED] == beside(clients, "cuStreamQuery", "other", extra=extra)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "d.cuEventRecord(e, 0)",
-        "d.cuStreamQuery(0)",
-        "d.cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, 0, ctypes.addressof(k.params), 0)",
-        "d.cuStreamWaitEvent(0, e, 0)",
-    ],
-)
+@pytest.mark.parametrize("call", OF_THE_LEGACY_STREAM, ids=name)
 def test_the_legacy_stream_spoils_the_capture_of_a_blocking_stream(clients, call):
     """Its use answers CUDA_ERROR_STREAM_CAPTURE_IMPLICIT in every mode; a non-blocking stream's capture goes on."""
-    assert beside(clients, call, flags=0, mode=RELAXED, thread=RELAXED) == [906, 901]
-    assert beside(clients, call, mode=RELAXED, thread=RELAXED) == [0, 0]
+    relaxed = {"mode": RELAXED, "thread": RELAXED}
+
+    assert [IMPLICIT, INVALIDATED] == beside(clients, *call, flags=BLOCKING, **relaxed)
+    assert [0, 0] == beside(clients, *call, **relaxed)
 
 
 def test_asking_whether_the_legacy_stream_captures_spoils_nothing(clients):
     """cuStreamIsCapturing of the legacy stream answers 906 beside a blocking stream's capture, which goes on."""
-    assert beside(clients, "d.cuStreamIsCapturing(0)", flags=0) == [906, 0]
+    assert [IMPLICIT, 0] == beside(clients, "cuStreamIsCapturing", 0, Out(4), flags=BLOCKING)
 
 
-@pytest.mark.parametrize(("call", "expected"), [("d.cuStreamQuery", 900), ("d.cuStreamSynchronize", 900)])
-def test_asking_a_capturing_stream_for_its_end_spoils_the_capture(clients, call, expected):
+@pytest.mark.parametrize("call", ["cuStreamQuery", "cuStreamSynchronize"])
+def test_asking_a_capturing_stream_for_its_end_spoils_the_capture(clients, call):
     """A query or synchronisation of the stream that captures is refused in every mode."""
-    assert beside(clients, f"{call}(k.stream)", mode=RELAXED, thread=RELAXED) == [expected, 901]
+    assert [UNSUPPORTED, INVALIDATED] == beside(clients, call, "stream", mode=RELAXED, thread=RELAXED)
 
 
 def test_an_event_recorded_in_a_capture_cannot_be_asked(clients):
     """cuEventQuery of it answers CUDA_ERROR_CAPTURED_EVENT in every mode and spoils the capture."""
-    codes = clients("a100", "strict=1").run("""
-open_gpu(); k = Spinner(); e = ck(d.cuEventCreate(2))
-ck(d.cuStreamBeginCapture(k.stream, d.CUstreamCaptureMode(2))); k.launch(1); ck(d.cuEventRecord(e, k.stream))
-answer([code(d.cuEventQuery(e)), code(d.cuStreamEndCapture(k.stream))])
-""")
+    gpu = clients("a100", "strict=1").gpu()
+    event, function = gpu.new("cuEventCreate", 2), gpu.function()
+    gpu.ok("cuStreamBeginCapture_v2", gpu.stream, RELAXED)
+    gpu.launch(function, 1, gpu.stream)
+    gpu.ok("cuEventRecord", event, gpu.stream)
 
-    assert codes == [907, 901]
+    assert CAPTURED_EVENT == gpu.code("cuEventQuery", event)
+    assert INVALIDATED == gpu.code("cuStreamEndCapture", gpu.stream, Out())
 
 
-def test_a_named_stream_says_without_a_context_whether_it_captures(clients):
+@pytest.mark.parametrize(
+    ("extra", "named"), [((), 0), (("capture_status_needs_context=1",), INVALID_CONTEXT)], ids=["", "configured"]
+)
+def test_a_named_stream_says_without_a_context_whether_it_captures(clients, extra, named):
     """cuStreamIsCapturing needs a current context for the default streams; for all, where the configuration says so."""
-    ask = """
-open_gpu(); s = ck(d.cuStreamCreate(1)); ck(d.cuCtxPopCurrent())
-answer([code(d.cuStreamIsCapturing(s)), code(d.cuStreamIsCapturing(0))])
-"""
+    gpu = clients("a100", "strict=1", *extra).gpu()
+    gpu.ok("cuCtxPopCurrent_v2", Out())
+    codes = [gpu.code("cuStreamIsCapturing", stream, Out(4)) for stream in (gpu.stream, 0)]
 
-    assert clients("a100", "strict=1").run(ask) == [0, 201]
-    assert clients("a100", "strict=1", "capture_status_needs_context=1").run(ask) == [201, 201]
+    assert [named, INVALID_CONTEXT] == codes

@@ -5,159 +5,169 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from kit.driver_calls import INVALID_VALUE, NOT_READY, PTX, Argument, Driver, Out
+from kit.driver_process import DriverProcess, ProcessEnded
 
-OWN = """
-ck(d.cuInit(0)); dev = ck(d.cuDeviceGet(0))
-def own(): return ck(d.cuCtxCreate(None, 0, dev))
-"""
+INVALID_HANDLE, CONTEXT_IS_DESTROYED = 400, 709
 
 
-def ends(machine, code):
-    """The return code and the error text of a client that is expected to end badly."""
-    child = machine.start(code, ALIQUOT_EMULATOR_STRICT="1")
-    _, err = child.communicate(timeout=60)
-    return child.returncode, err
+@pytest.fixture
+def gpu(clients):
+    """A process with the primary context of a strict GPU."""
+    return clients("a100", "strict=1").gpu()
+
+
+def new_context(gpu: Driver) -> int:
+    """A context, which is current."""
+    return gpu.new("cuCtxCreate_v2", 0, 0)
+
+
+def aborts(gpu: DriverProcess, name: str, *arguments: Argument) -> str:
+    """A call that ends the program; what it says at its end."""
+    with pytest.raises(ProcessEnded) as ended:
+        gpu.call(name, *arguments)
+    assert -signal.SIGABRT == ended.value.status
+    return ended.value.errors
+
+
+MAKERS = {
+    "event": lambda gpu: gpu.new("cuEventCreate", 2),
+    "stream": lambda gpu: gpu.new("cuStreamCreate", 1),
+    "module": lambda gpu: gpu.new("cuModuleLoadData", PTX),
+    "function": lambda gpu: gpu.function(),
+}
 
 
 @pytest.mark.parametrize(
-    ("make", "use"),
+    ("kind", "use", "more"),
     [
-        ("e = ck(d.cuEventCreate(2))", "d.cuEventQuery(e)"),
-        ("e = ck(d.cuEventCreate(2))", "d.cuEventRecord(e, 0)"),
-        ("s = ck(d.cuStreamCreate(1))", "d.cuStreamQuery(s)"),
-        ("k = Spinner()", "d.cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)"),
-        ("m = ck(d.cuModuleLoadData(PTX))", "d.cuModuleGetFunction(m, b'spin_ns')"),
+        ("event", "cuEventQuery", ()),
+        ("event", "cuEventRecord", (0,)),
+        ("stream", "cuStreamQuery", ()),
+        ("function", "cuLaunchKernel", (1, 1, 1, 1, 1, 1, 0, 0, 0, 0)),
+        ("module", "cuModuleGetFunction", ("spin_ns",)),
     ],
 )
-def test_an_object_of_a_reset_context_ends_the_program(clients, make, use):
+def test_an_object_of_a_reset_context_ends_the_program(gpu, kind, use, more):
     """The use of an event, a stream, a module or a kernel from before cuDevicePrimaryCtxReset aborts with one line."""
-    code, err = ends(clients(), f"open_gpu(); {make}; d.cuDevicePrimaryCtxReset(0); open_gpu(); {use}; answer(1)")
+    handle = MAKERS[kind](gpu)
+    gpu.ok("cuDevicePrimaryCtxReset_v2", 0)
+    gpu.open()
+    said = aborts(gpu, use, *([Out()] if kind == "module" else []), handle, *more)
 
-    assert code == -signal.SIGABRT
-    assert len([line for line in err.splitlines() if "aliquot emulator: " in line]) == 1
-    assert "went with its context" in err
+    assert 1 == len([line for line in said.splitlines() if "aliquot emulator: " in line])
+    assert "went with its context" in said
 
 
-def test_destroying_what_went_with_its_context_answers_709(clients):
+def test_destroying_what_went_with_its_context_answers_709(gpu):
     """cuEventDestroy, cuStreamDestroy and cuModuleUnload of a destroyed context's objects fail and end nothing."""
-    codes = clients("a100", "strict=1").run(
-        OWN + "c = own(); e, s, m = ck(d.cuEventCreate(2)), ck(d.cuStreamCreate(1)), ck(d.cuModuleLoadData(PTX))\n"
-        "ck(d.cuCtxDestroy(c))\n"
-        "answer([code(d.cuEventDestroy(e)), code(d.cuStreamDestroy(s)), code(d.cuModuleUnload(m))])"
-    )
+    context = new_context(gpu)
+    objects = {
+        "cuEventDestroy_v2": MAKERS["event"](gpu),
+        "cuStreamDestroy_v2": MAKERS["stream"](gpu),
+        "cuModuleUnload": MAKERS["module"](gpu),
+    }
+    gpu.ok("cuCtxDestroy_v2", context)
 
-    assert codes == [709, 709, 709]
+    assert {CONTEXT_IS_DESTROYED} == {gpu.code(name, handle) for name, handle in objects.items()}
 
 
-@pytest.mark.parametrize(
-    ("make", "destroy"),
-    [("ck(d.cuEventCreate(2))", "d.cuEventDestroy"), ("ck(d.cuStreamCreate(1))", "d.cuStreamDestroy")],
-)
-def test_destroying_twice_ends_the_program(clients, make, destroy):
+@pytest.mark.parametrize(("kind", "destroy"), [("event", "cuEventDestroy_v2"), ("stream", "cuStreamDestroy_v2")])
+def test_destroying_twice_ends_the_program(gpu, kind, destroy):
     """The second cuEventDestroy or cuStreamDestroy of one handle aborts."""
-    code, err = ends(clients(), f"open_gpu(); x = {make}; ck({destroy}(x)); {destroy}(x); answer(1)")
+    handle = MAKERS[kind](gpu)
+    gpu.ok(destroy, handle)
 
-    assert code == -signal.SIGABRT
-    assert "has been destroyed" in err
+    assert "has been destroyed" in aborts(gpu, destroy, handle)
 
 
-def test_a_destroyed_context_stays_current_to_other_threads_and_answers_709(clients):
+def test_a_destroyed_context_stays_current_to_other_threads_and_answers_709(gpu):
     """A thread whose current context another one destroyed gets CUDA_ERROR_CONTEXT_IS_DESTROYED."""
-    before, after = clients("a100", "strict=1").run(
-        OWN + "import threading\nc = own(); gone, done = threading.Event(), threading.Event(); codes = []\n"
-        "def other():\n"
-        "    ck(d.cuCtxSetCurrent(c)); codes.append(code(d.cuMemAlloc(64))); done.set(); gone.wait()\n"
-        "    codes.append(code(d.cuMemAlloc(64)))\n"
-        "t = threading.Thread(target=other); t.start(); done.wait(); ck(d.cuCtxDestroy(c)); gone.set(); t.join()\n"
-        "answer(codes)"
-    )
+    context, other = new_context(gpu), gpu.on("other")
+    other.ok("cuCtxSetCurrent", context)
+    before = other.code("cuMemAlloc_v2", Out(), 64)
+    gpu.ok("cuCtxDestroy_v2", context)
 
-    assert (before, after) == (0, 709)
+    assert (0, CONTEXT_IS_DESTROYED) == (before, other.code("cuMemAlloc_v2", Out(), 64))
 
 
-def test_pushing_a_destroyed_context_ends_the_program(clients):
+def test_pushing_a_destroyed_context_ends_the_program(gpu):
     """cuCtxPushCurrent of a context that cuCtxDestroy has ended aborts."""
-    code, err = ends(clients(), OWN + "c = own(); ck(d.cuCtxDestroy(c)); d.cuCtxPushCurrent(c); answer(1)")
+    context = new_context(gpu)
+    gpu.ok("cuCtxDestroy_v2", context)
 
-    assert code == -signal.SIGABRT
-    assert "context" in err
+    assert "context" in aborts(gpu, "cuCtxPushCurrent_v2", context)
 
 
-def test_a_reset_primary_context_answers_709_until_it_is_retained_again(clients):
+def test_a_reset_primary_context_answers_709_until_it_is_retained_again(gpu):
     """The primary context's handle survives cuDevicePrimaryCtxReset and is usable after the next retain."""
-    codes = clients("a100", "strict=1").run("""
-c = open_gpu(); ck(d.cuDevicePrimaryCtxReset(0)); dead = code(d.cuMemAlloc(64))
-same = int(ck(d.cuDevicePrimaryCtxRetain(0))) == int(c); answer([dead, same, code(d.cuMemAlloc(64))])
-""")
+    gpu.ok("cuDevicePrimaryCtxReset_v2", 0)
+    dead = gpu.code("cuMemAlloc_v2", Out(), 64)
 
-    assert codes == [709, True, 0]
+    assert (CONTEXT_IS_DESTROYED, gpu.context) == (dead, gpu.new("cuDevicePrimaryCtxRetain", 0))
+    assert 0 == gpu.code("cuMemAlloc_v2", Out(), 64)
 
 
-def test_memory_of_a_destroyed_context_is_invalid(clients):
+def test_memory_of_a_destroyed_context_is_invalid(gpu):
     """A copy to an allocation of a destroyed context, and freeing it, answer CUDA_ERROR_INVALID_VALUE."""
-    codes = clients("a100", "strict=1").run(
-        OWN + "a = own(); p = ck(d.cuMemAlloc(64)); b = own(); ck(d.cuCtxDestroy(a))\n"
-        "answer([code(d.cuMemcpyHtoD(p, bytes(64), 64)), code(d.cuMemFree(p))])"
-    )
+    first = new_context(gpu)
+    pointer = gpu.new("cuMemAlloc_v2", 64)
+    new_context(gpu)
+    gpu.ok("cuCtxDestroy_v2", first)
 
-    assert codes == [1, 1]
+    assert INVALID_VALUE == gpu.code("cuMemcpyHtoD_v2", pointer, bytes(64), 64) == gpu.code("cuMemFree_v2", pointer)
 
 
-def test_an_event_is_recorded_in_streams_of_its_context_only(clients):
+def test_an_event_is_recorded_in_streams_of_its_context_only(gpu):
     """cuEventRecord into another context's stream is CUDA_ERROR_INVALID_HANDLE; waiting for and asking it is not."""
-    codes = clients("a100", "strict=1").run(
-        OWN
-        + "a = own(); e, s = ck(d.cuEventCreate(2)), ck(d.cuStreamCreate(1)); b = own(); t = ck(d.cuStreamCreate(1))\n"
-        "answer([code(d.cuEventRecord(e, t)), code(d.cuEventRecord(e, 0)), code(d.cuEventRecord(e, s)),\n"
-        "        code(d.cuStreamWaitEvent(t, e, 0)), code(d.cuEventQuery(e))])"
-    )
+    new_context(gpu)
+    event, own = MAKERS["event"](gpu), MAKERS["stream"](gpu)
+    new_context(gpu)
+    other = MAKERS["stream"](gpu)
 
-    assert codes == [400, 400, 0, 0, 0]
+    assert [INVALID_HANDLE, INVALID_HANDLE, 0] == [gpu.code("cuEventRecord", event, at) for at in (other, 0, own)]
+    assert (0, 0) == (gpu.code("cuStreamWaitEvent", other, event, 0), gpu.code("cuEventQuery", event))
 
 
-def test_a_function_is_launched_in_its_context_only(clients):
+def test_a_function_is_launched_in_its_context_only(gpu):
     """A kernel of a module is refused in another context's stream; a library's kernel runs in any."""
-    codes = clients("a100", "strict=1").run(
-        OWN + "a = own(); k = Spinner(); l = ck(d.cuLibraryLoadData(PTX, [], [], 0, [], [], 0))\n"
-        "f = ck(d.cuLibraryGetKernel(l, b'step_ms2')); b = own(); s = ck(d.cuStreamCreate(1))\n"
-        "go = lambda f: code(d.cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, 0, 0))\n"
-        "answer([go(k.function), go(d.CUfunction(int(f)))])"
-    )
+    new_context(gpu)
+    function = gpu.function()
+    library = gpu.new("cuLibraryLoadData", PTX, None, None, 0, None, None, 0)
+    kernel = gpu.new("cuLibraryGetKernel", library, "step_ms2")
+    new_context(gpu)
+    stream = MAKERS["stream"](gpu)
 
-    assert codes == [400, 0]
+    assert [INVALID_HANDLE, 0] == [gpu.launch(each, 0, stream) for each in (function, kernel)]
 
 
-def test_creating_and_destroying_needs_no_more_and_more_memory(clients):
+def test_creating_and_destroying_needs_no_more_and_more_memory(gpu):
     """Contexts, streams, events and modules that are created and destroyed again and again leave no memory behind."""
-    grown_kib = clients("a100", "strict=1").run(
-        OWN + "def resident(): return int(open('/proc/self/statm').read().split()[1]) * 4\n"
-        "def round(n):\n"
-        "    for _ in range(n):\n"
-        "        c = own(); k = Spinner(); k.launch(1000)\n"
-        "        for _ in range(20):\n"
-        "            e = ck(d.cuEventCreate(2)); ck(d.cuEventRecord(e, k.stream)); ck(d.cuEventDestroy(e))\n"
-        "        s = ck(d.cuStreamCreate(0)); ck(d.cuStreamDestroy(s)); ck(d.cuCtxDestroy(c))\n"
-        "round(600); before = resident(); round(1500); answer(resident() - before)"
-    )
+    gpu.do("make_and_destroy", 600)
+    before_kib = gpu.do("resident_kib")
+    gpu.do("make_and_destroy", 1500)
 
-    assert grown_kib < 1024
+    assert gpu.do("resident_kib") - before_kib < 1024
 
 
-def test_work_of_a_destroyed_stream_and_event_still_ends(clients):
+def test_work_of_a_destroyed_stream_and_event_still_ends(gpu):
     """Kernels in a stream that is destroyed meanwhile still take their time, and an event behind them completes."""
-    early, late = clients("a100", "strict=1").run("""
-open_gpu(); k = Spinner(); other = ck(d.cuStreamCreate(1)); e = ck(d.cuEventCreate(2))
-k.launch(30_000_000); ck(d.cuEventRecord(e, k.stream)); ck(d.cuStreamWaitEvent(other, e, 0))
-ck(d.cuStreamDestroy(k.stream)); ck(d.cuEventDestroy(e))
-early = code(d.cuStreamQuery(other)); t = time.monotonic(); ck(d.cuStreamSynchronize(other))
-answer([early, time.monotonic() - t])
-""")
+    function, event = gpu.function(), MAKERS["event"](gpu)
+    stream, other = MAKERS["stream"](gpu), MAKERS["stream"](gpu)
+    gpu.launch(function, 1_000_000_000, stream)
+    gpu.ok("cuEventRecord", event, stream)
+    gpu.ok("cuStreamWaitEvent", other, event, 0)
+    gpu.ok("cuStreamDestroy_v2", stream)
+    gpu.ok("cuEventDestroy_v2", event)
+    early, began_s = gpu.code("cuStreamQuery", other), time.monotonic()
+    gpu.ok("cuStreamSynchronize", other)
 
-    assert early == 600
-    assert late > 0.02
+    assert NOT_READY == early
+    assert time.monotonic() - began_s > 0.02
 
 
 @pytest.mark.parametrize("strict", [0, 1])

@@ -1,215 +1,286 @@
-"""In strict mode memory is taken from the device in the pieces that hardware takes it in, and kept as long."""
+"""In strict mode memory is taken from the device in the pieces that hardware takes it in, and kept as long.
+
+Code takes memory when a kernel of it is first used in a context.
+"""
 
 from __future__ import annotations
 
 import os
-import socket
-from pathlib import Path
+import struct
 
 import pytest
+from kit.driver_calls import AS_DESCRIPTOR, INVALID_VALUE, MIB, PAGE, PTX, Driver, Out, array3d_shape
+from kit.driver_process import DriverProcess
 
-FREE = "open_gpu()\ndef free(): return ck(d.cuMemGetInfo())[0]\nbefore = free()\n"
-VMM = """
-prop = d.CUmemAllocationProp(); prop.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-prop.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-FD = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; prop.requestedHandleTypes = FD
-"""
+POOL_RESERVED, DEFERRED = 5, 0x80
+MODULE = 2 * MIB
+NO_OPTIONS = (None, None, 0, None, None, 0)
+
+
+class Ledger:
+    """What the device has lost to whatever process since this was made."""
+
+    def __init__(self, gpu: Driver) -> None:
+        self._gpu, self._before = gpu, gpu.memory_info()[0]
+
+    @property
+    def lost(self) -> int:
+        """In bytes."""
+        return self._before - self._gpu.memory_info()[0]
+
+
+@pytest.fixture
+def start(clients):
+    """Starts a process on a machine, and the ledger of its device."""
+
+    def make(*extra, **environment):
+        gpu = clients("a100", "strict=1", *extra).gpu(**environment)
+        return gpu, Ledger(gpu)
+
+    return make
 
 
 @pytest.mark.parametrize(
     ("size", "lost_mib"), [(512, 2), (64 << 10, 8), ((1 << 20) + 512, 200), ((2 << 20) + 512, 400), (2 << 20, 200)]
 )
-def test_allocations_take_pages_of_two_mebibytes(clients, size, lost_mib):
+def test_allocations_take_pages_of_two_mebibytes(start, size, lost_mib):
     """A hundred allocations share pages where several fit into one, and take whole pages otherwise; all come back."""
-    lost, left = clients("a100", "strict=1").run(
-        FREE + f"ps = [ck(d.cuMemAlloc({size})) for _ in range(100)]; lost = before - free()\n"
-        "for p in ps: ck(d.cuMemFree(p))\nanswer([lost, before - free()])"
-    )
+    gpu, device = start()
+    pointers = [gpu.new("cuMemAlloc_v2", size) for _ in range(100)]
+    lost = device.lost
+    for pointer in pointers:
+        gpu.ok("cuMemFree_v2", pointer)
 
-    assert (lost, left) == (lost_mib << 20, 0)
+    assert (lost_mib * MIB, 0) == (lost, device.lost)
 
 
-def test_allocations_that_share_a_page_have_addresses_in_it(clients):
+def test_allocations_that_share_a_page_have_addresses_in_it(start):
     """Four allocations of 512 KiB fill one page of the address space without overlap, the fifth starts another."""
-    addresses = clients("a100", "strict=1").run(
-        "open_gpu(); answer([int(ck(d.cuMemAlloc(512 << 10))) for _ in range(5)])"
-    )
+    gpu, _ = start()
+    addresses = [gpu.new("cuMemAlloc_v2", 512 << 10) for _ in range(5)]
 
-    page = addresses[0] >> 21
-    assert [page] * 4 == [at >> 21 for at in addresses[:4]]
-    assert page != addresses[4] >> 21
-    assert [i << 19 for i in range(4)] == sorted(at % (2 << 20) for at in addresses[:4])
+    page = addresses[0] // PAGE
+    assert [page] * 4 == [at // PAGE for at in addresses[:4]]
+    assert page != addresses[4] // PAGE
+    assert [i << 19 for i in range(4)] == sorted(at % PAGE for at in addresses[:4])
 
 
-def test_managed_memory_takes_no_pages(clients):
+def test_managed_memory_takes_no_pages(start):
     """Managed memory moves as it is touched: a hundred allocations of 64 KiB take what they hold."""
-    lost = clients("a100", "strict=1").run(
-        FREE + "for _ in range(100): ck(d.cuMemAllocManaged(64 << 10, 1))\nanswer(before - free())"
-    )
+    gpu, device = start()
+    for _ in range(100):
+        gpu.new("cuMemAllocManaged", 64 << 10, 1)
 
-    assert lost == 100 * 64 << 10
+    assert 100 * 64 << 10 == device.lost
 
 
 def test_contexts_share_no_page(clients):
     """Small allocations of two contexts take a page each."""
-    lost = clients("a100", "strict=1").run("""
-ck(d.cuInit(0)); a = ck(d.cuCtxCreate(None, 0, 0)); b = ck(d.cuCtxCreate(None, 0, 0)); before = ck(d.cuMemGetInfo())[0]
-ck(d.cuMemAlloc(512)); ck(d.cuCtxSetCurrent(a)); ck(d.cuMemAlloc(512)); answer(before - ck(d.cuMemGetInfo())[0])
-""")
+    driver = clients("a100", "strict=1").driver()
+    driver.ok("cuInit", 0)
+    first, _ = (driver.new("cuCtxCreate_v2", 0, 0) for _ in range(2))
+    device = Ledger(driver)
+    driver.new("cuMemAlloc_v2", 512)
+    driver.ok("cuCtxSetCurrent", first)
+    driver.new("cuMemAlloc_v2", 512)
 
-    assert lost == 4 << 20
+    assert 2 * PAGE == device.lost
 
 
-def test_a_hole_in_a_page_is_used_again(clients):
+def test_a_hole_in_a_page_is_used_again(start):
     """What is freed between other small allocations is found by the next one that fits."""
-    lost = clients("a100", "strict=1").run(
-        FREE + "ps = [ck(d.cuMemAlloc(512 << 10)) for _ in range(4)]; ck(d.cuMemFree(ps[1])); ck(d.cuMemFree(ps[2]))\n"
-        "ck(d.cuMemAlloc(1 << 20)); answer(before - free())"
-    )
+    gpu, device = start()
+    pointers = [gpu.new("cuMemAlloc_v2", 512 << 10) for _ in range(4)]
+    for pointer in pointers[1:3]:
+        gpu.ok("cuMemFree_v2", pointer)
+    gpu.new("cuMemAlloc_v2", MIB)
 
-    assert lost == 2 << 20
+    assert PAGE == device.lost
 
 
-def test_pools_grow_by_32_mebibytes(clients):
+def test_pools_grow_by_32_mebibytes(start):
     """A pool reserves 32 MiB for the first megabyte, and gives them back when all of it is free."""
-    reserved, lost, left = clients("a100", "strict=1").run(
-        FREE + "pool = ck(d.cuDeviceGetDefaultMemPool(0)); s = ck(d.cuStreamCreate(1))\n"
-        "p = ck(d.cuMemAllocAsync(1 << 20, s))\n"
-        "held = int(ck(d.cuMemPoolGetAttribute(pool, d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)))\n"
-        "lost = before - free(); ck(d.cuMemFreeAsync(p, s)); ck(d.cuStreamSynchronize(s))\n"
-        "answer([held, lost, before - free()])"
-    )
+    gpu, device = start()
+    pointer = gpu.allocate("async", MIB).value
+    pool = gpu.new("cuDeviceGetDefaultMemPool", 0)
+    reserved, lost = gpu.call("cuMemPoolGetAttribute", pool, POOL_RESERVED, Out()).value, device.lost
+    gpu.free_async(pointer)
+    gpu.sync()
 
-    assert (reserved, lost, left) == (32 << 20, 32 << 20, 0)
-
-
-def test_a_destroyed_pool_keeps_its_memory_until_it_is_freed(clients):
-    """Memory of a destroyed pool stays taken while it is allocated, also when its context is gone."""
-    kept, left, gone = clients("a100", "strict=1").run(
-        FREE + "s = ck(d.cuStreamCreate(1)); props = d.CUmemPoolProps()\n"
-        "props.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED\n"
-        "props.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE; pool = ck(d.cuMemPoolCreate(props))\n"
-        "p = ck(d.cuMemAllocFromPoolAsync(512 << 20, pool, s)); ck(d.cuMemPoolDestroy(pool)); kept = before - free()\n"
-        "ck(d.cuMemFree(p)); answer([kept, before - free(), 0])"
-    )
-
-    assert (kept, left, gone) == (512 << 20, 0, 0)
+    assert (32 * MIB, 32 * MIB, 0) == (reserved, lost, device.lost)
 
 
-def test_only_deferred_arrays_tell_their_requirements(clients):
+def test_a_destroyed_pool_keeps_its_memory_until_it_is_freed(start):
+    """Memory of a destroyed pool stays taken while it is allocated."""
+    gpu, device = start()
+    pool = gpu.new_pool()
+    pointer = gpu.take(pool, 512 * MIB).value
+    gpu.ok("cuMemPoolDestroy", pool)
+    kept = device.lost
+    gpu.ok("cuMemFree_v2", pointer)
+
+    assert (512 * MIB, 0) == (kept, device.lost)
+
+
+def test_only_deferred_arrays_tell_their_requirements(start):
     """cuArrayGetMemoryRequirements is CUDA_ERROR_INVALID_VALUE unless the array's memory is mapped later."""
-    codes = clients("a100", "strict=1").run("""
-open_gpu(); desc = d.CUDA_ARRAY3D_DESCRIPTOR(); desc.Width, desc.NumChannels = 64, 1
-desc.Format = d.CUarray_format.CU_AD_FORMAT_FLOAT; plain = ck(d.cuArray3DCreate(desc)); desc.Flags = 0x80
-deferred = ck(d.cuArray3DCreate(desc)); answer([code(d.cuArrayGetMemoryRequirements(a, 0)) for a in (plain, deferred)])
-""")
+    gpu, _ = start()
+    arrays = [gpu.new("cuArray3DCreate_v2", array3d_shape(64, 0, 0, flags)) for flags in (0, DEFERRED)]
 
-    assert codes == [1, 0]
+    assert [INVALID_VALUE, 0] == [gpu.code("cuArrayGetMemoryRequirements", Out(64), array, 0) for array in arrays]
 
 
-def test_an_import_holds_the_memory(clients):
+def test_an_import_holds_the_memory(start):
     """Memory exported and imported in one process is booked once, until both handles are released."""
-    lost = clients("a100").run(
-        FREE + VMM + "h = ck(d.cuMemCreate(512 << 20, prop, 0)); fd = ck(d.cuMemExportToShareableHandle(h, FD, 0))\n"
-        "g = ck(d.cuMemImportFromShareableHandle(int(fd), FD)); lost = [before - free()]\n"
-        "ck(d.cuMemRelease(h)); os.close(int(fd)); lost.append(before - free())\n"
-        "ck(d.cuMemRelease(g)); answer([*lost, before - free()])"
-    )
+    gpu, device = start()
+    handle = gpu.create(512 * MIB, handles=AS_DESCRIPTOR).value
+    descriptor = gpu.export(handle)
+    again = gpu.new("cuMemImportFromShareableHandle", descriptor, AS_DESCRIPTOR)
+    lost = [device.lost]
+    gpu.ok("cuMemRelease", handle)
+    gpu.posix("close", descriptor)
+    lost.append(device.lost)
+    gpu.ok("cuMemRelease", again)
 
-    assert lost == [512 << 20, 512 << 20, 0]
+    assert [512 * MIB, 512 * MIB, 0] == [*lost, device.lost]
+
+
+def handed_over(exporter: DriverProcess, descriptor: int, importer: DriverProcess) -> int:
+    """The importer's handle of what a descriptor of the exporter shows; neither has the descriptor after that."""
+    taken = importer.posix("open", f"/proc/{exporter.process.pid}/fd/{descriptor}", os.O_RDWR)
+    exporter.posix("close", descriptor)
+    handle = importer.new("cuMemImportFromShareableHandle", taken, AS_DESCRIPTOR)
+    importer.posix("close", taken)
+    return handle
 
 
 @pytest.mark.parametrize("how", ["released", "killed"])
-def test_memory_in_another_process_outlives_its_exporter(clients, tmp_path: Path, how):
+def test_memory_in_another_process_outlives_its_exporter(clients, how):
     """An importer's handle keeps the memory and pays for it once the exporter has released it or has been killed."""
     machine = clients("a100")
-    path = str(tmp_path / "fd")
-    connect = f"c = socket.socket(socket.AF_UNIX); c.connect({path!r})"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen(2)
-        owner = machine.start(
-            "import socket\n" + FREE + VMM + "h = ck(d.cuMemCreate(512 << 20, prop, 0))\n"
-            f"fd = int(ck(d.cuMemExportToShareableHandle(h, FD, 0))); {connect}\n"
-            "socket.send_fds(c, [b'x'], [fd]); os.close(fd); sys.stdin.readline(); ck(d.cuMemRelease(h)); answer(1)\n"
-            "sys.stdin.readline()"
-        )
-        taken, _ = listener.accept()
-        _, (fd,), _, _ = socket.recv_fds(taken, 1, 1)
-        importer = machine.start(
-            "import socket\n" + FREE + VMM + f"{connect}\n"
-            "_, (fd,), _, _ = socket.recv_fds(c, 1, 1); g = ck(d.cuMemImportFromShareableHandle(fd, FD))\n"
-            "os.close(fd); answer(before - free()); sys.stdin.readline(); held = free(); ck(d.cuMemRelease(g))\n"
-            "answer((free() - held) >> 20)"
-        )
-        given, _ = listener.accept()
-        socket.send_fds(given, [b"x"], [fd])
-        os.close(fd)
-    assert importer.stdout.readline().strip() == "0"
+    exporter, importer = machine.gpu(), machine.gpu()
+    memory = exporter.create(512 * MIB, handles=AS_DESCRIPTOR).value
+    device = Ledger(importer)
+    handle = handed_over(exporter, exporter.export(memory), importer)
+    paid = device.lost
     if how == "killed":
-        owner.kill()
-        owner.wait(10)
+        exporter.kill()
     else:
-        owner.stdin.write("go\n")
-        owner.stdin.flush()
-        owner.stdout.readline()
+        exporter.ok("cuMemRelease", memory)
+    held = Ledger(importer)
+    importer.ok("cuMemRelease", handle)
 
-    importer.stdin.write("go\n")
-    importer.stdin.flush()
-    assert machine.answer(importer) == 512
+    assert (0, -512 * MIB) == (paid, held.lost)
 
 
 def test_imported_memory_answers_with_its_own_handle(clients):
     """cuMemRetainAllocationHandle of an imported mapping is the handle of the import, which one more release ends."""
     machine = clients("a100")
-    owner = machine.start(
-        FREE
-        + VMM
-        + "h = ck(d.cuMemCreate(2 << 20, prop, 0)); print(int(ck(d.cuMemExportToShareableHandle(h, FD, 0))),\n"
-        "    flush=True); sys.stdin.readline()"
-    )
-    path = f"/proc/{owner.pid}/fd/{int(owner.stdout.readline())}"
-    same, codes = machine.run(
-        FREE + VMM + f"fd = os.open({path!r}, os.O_RDWR); g = ck(d.cuMemImportFromShareableHandle(fd, FD))\n"
-        "at = ck(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); ck(d.cuMemMap(at, 2 << 20, 0, g, 0))\n"
-        "kept = ck(d.cuMemRetainAllocationHandle(int(at))); codes = [code(d.cuMemRelease(kept))]\n"
-        "ck(d.cuMemUnmap(at, 2 << 20)); codes += [code(d.cuMemRelease(kept)), code(d.cuMemRelease(g))]\n"
-        "answer([int(kept) == int(g), codes])"
-    )
+    exporter, gpu = machine.gpu(), machine.gpu()
+    descriptor = exporter.export(exporter.create(PAGE, handles=AS_DESCRIPTOR).value)
+    handle = handed_over(exporter, descriptor, gpu)
+    address = gpu.new("cuMemAddressReserve", PAGE, 0, 0, 0)
+    gpu.ok("cuMemMap", address, PAGE, 0, handle, 0)
+    retained = gpu.new("cuMemRetainAllocationHandle", address)
+    codes = [gpu.code("cuMemRelease", retained)]
+    gpu.ok("cuMemUnmap", address, PAGE)
+    codes += [gpu.code("cuMemRelease", retained), gpu.code("cuMemRelease", handle)]
 
-    assert same
-    assert codes == [0, 0, 1]
+    assert (handle, [0, 0, INVALID_VALUE]) == (retained, codes)
 
 
-def test_a_handle_is_released_once(clients):
+def test_a_handle_is_released_once(start):
     """cuMemRelease, cuMemMap and cuMemExportToShareableHandle of a handle that is gone answer INVALID_VALUE."""
-    codes = clients("a100").run(
-        FREE + VMM + "at = ck(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); h = ck(d.cuMemCreate(2 << 20, prop, 0))\n"
-        "ck(d.cuMemRelease(h)); answer([code(d.cuMemRelease(h)), code(d.cuMemMap(at, 2 << 20, 0, h, 0)),\n"
-        "        code(d.cuMemExportToShareableHandle(h, FD, 0))])"
-    )
+    gpu, _ = start()
+    address = gpu.new("cuMemAddressReserve", PAGE, 0, 0, 0)
+    handle = gpu.create(PAGE, handles=AS_DESCRIPTOR).value
+    gpu.ok("cuMemRelease", handle)
 
-    assert codes == [1, 1, 1]
+    assert INVALID_VALUE == gpu.code("cuMemRelease", handle)
+    assert INVALID_VALUE == gpu.code("cuMemMap", address, PAGE, 0, handle, 0)
+    assert INVALID_VALUE == gpu.code("cuMemExportToShareableHandle", Out(4), handle, AS_DESCRIPTOR, 0)
 
 
-def test_eight_threads_map_and_unmap_without_errors(clients):
+def test_eight_threads_map_and_unmap_without_errors(start):
     """Threads that create, map, fill, unmap and release memory of their own never see another's addresses."""
-    errors, left = clients("a100").run(
-        FREE + VMM + "import threading\ncontext = ck(d.cuCtxGetCurrent()); errors = []; size = 2 << 20\n"
-        "def work():\n"
-        "    ck(d.cuCtxSetCurrent(context))\n"
-        "    try:\n"
-        "        for _ in range(150):\n"
-        "            at = ck(d.cuMemAddressReserve(size, 0, 0, 0)); h = ck(d.cuMemCreate(size, prop, 0))\n"
-        "            ck(d.cuMemMap(at, size, 0, h, 0)); ck(d.cuMemRelease(h))\n"
-        "            p = ck(d.cuMemAlloc(size)); ck(d.cuMemsetD8(at, 1, 4096)); ck(d.cuMemFree(p))\n"
-        "            ck(d.cuMemUnmap(at, size)); ck(d.cuMemAddressFree(at, size))\n"
-        "    except RuntimeError as error:\n"
-        "        errors.append(str(error))\n"
-        "ts = [threading.Thread(target=work) for _ in range(8)]\n"
-        "for t in ts: t.start()\n"
-        "for t in ts: t.join()\n"
-        "answer([errors, before - free()])"
-    )
+    gpu, device = start()
+    threads = [gpu.on(f"thread {number}") for number in range(8)]
 
-    assert (errors, left) == ([], 0)
+    def together(name, *arguments):
+        """All threads make a call at once; an argument that is a list has one for each of them."""
+        begun = [
+            thread.begin(name, *(each[number] if isinstance(each, list) else each for each in arguments))
+            for number, thread in enumerate(threads)
+        ]
+        answers = [pending.answer() for pending in begun]
+        assert {0} == {answer.code for answer in answers}, name
+        return [answer.values[0] for answer in answers if answer.values]
+
+    together("cuCtxSetCurrent", gpu.context)
+    properties = struct.pack("4iQ8x", 1, 0, 1, 0, 0)
+    for _ in range(150):
+        addresses = together("cuMemAddressReserve", Out(), PAGE, 0, 0, 0)
+        handles = together("cuMemCreate", Out(), PAGE, properties, 0)
+        together("cuMemMap", addresses, PAGE, 0, handles, 0)
+        together("cuMemRelease", handles)
+        pointers = together("cuMemAlloc_v2", Out(), PAGE)
+        together("cuMemsetD8_v2", addresses, 1, 4096)
+        together("cuMemFree_v2", pointers)
+        together("cuMemUnmap", addresses, PAGE)
+        together("cuMemAddressFree", addresses, PAGE)
+
+    assert 0 == device.lost
+
+
+def test_a_library_takes_nothing_until_a_kernel_of_it_is_used(start):
+    """Loading it and naming a kernel are free; cuKernelGetFunction takes the module's memory once."""
+    gpu, device = start(f"module_kib={MODULE >> 10}")
+    library = gpu.new("cuLibraryLoadData", PTX, *NO_OPTIONS)
+    kernel = gpu.new("cuLibraryGetKernel", library, "spin_ns")
+    steps = [device.lost]
+    for _ in range(2):
+        gpu.new("cuKernelGetFunction", kernel)
+        steps.append(device.lost)
+    gpu.ok("cuLibraryUnload", library)
+
+    assert [0, MODULE, MODULE, 0] == [*steps, device.lost]
+
+
+def test_a_launch_loads_the_kernel_of_a_library(clients):
+    """A library loaded before any context takes its memory in the context of its first launch, and goes with it."""
+    gpu = clients("a100", "strict=1", f"module_kib={MODULE >> 10}").driver()
+    gpu.ok("cuInit", 0)
+    library = gpu.new("cuLibraryLoadData", PTX, *NO_OPTIONS)
+    gpu.open()
+    device = Ledger(gpu)
+    kernel = gpu.new("cuLibraryGetKernel", library, "step_ms2")
+    steps = [device.lost]
+    for _ in range(2):
+        assert 0 == gpu.launch(kernel)
+        steps.append(device.lost)
+    gpu.ok("cuDevicePrimaryCtxReset_v2", 0)
+    gpu.open()
+
+    assert [0, MODULE, MODULE, 0] == [*steps, device.lost]
+
+
+def test_a_module_is_loaded_with_its_first_function(start):
+    """cuModuleLoadData takes nothing, cuModuleGetFunction the module's memory, once."""
+    gpu, device = start(f"module_kib={MODULE >> 10}")
+    module = gpu.new("cuModuleLoadData", PTX)
+    steps = [device.lost]
+    for name in ("spin_ns", "step_ms2"):
+        gpu.new("cuModuleGetFunction", module, name)
+        steps.append(device.lost)
+
+    assert [0, MODULE, MODULE] == steps
+
+
+def test_eager_loading_takes_the_memory_at_once(start):
+    """With CUDA_MODULE_LOADING=EAGER a library and a module take their memory when they are loaded."""
+    gpu, device = start(f"module_kib={MODULE >> 10}", CUDA_MODULE_LOADING="EAGER")
+    gpu.new("cuLibraryLoadData", PTX, *NO_OPTIONS)
+    library = device.lost
+    gpu.new("cuModuleLoadData", PTX)
+
+    assert [MODULE, 2 * MODULE] == [library, device.lost]
