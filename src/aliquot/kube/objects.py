@@ -375,11 +375,14 @@ class Pod(Wire):
 
     @property
     def share_missing(self) -> str:
-        """Which of its containers run without their share and why, by its node's agent; empty if none does."""
+        """Which of its containers run or wait without their share and why, by its node's agent; empty if none does."""
         reasons = read_missing(self.metadata.annotations.get(PLAN_STATUS, ""))
         statuses = [*self.status.init_container_statuses, *self.status.container_statuses] if reasons else []
-        running = [status.name for status in statuses if status.state.running is not None]
-        return "; ".join(f"container {n} runs without its share: {reasons[n]}" for n in running if n in reasons)
+        return "; ".join(
+            f"container {s.name} {'waits' if s.state.waiting else 'runs'} without its share: {reasons[s.name]}"
+            for s in statuses
+            if s.name in reasons and (s.state.running is not None or s.state.waiting is not None)
+        )
 
     @property
     def restarts(self) -> int:

@@ -62,11 +62,15 @@ class NodePod(Wire):
         """Names of its containers that run now."""
         return {status.name for status in self.statuses if status.state.running is not None}
 
-    def unconfigurable(self) -> set[str]:
-        """Names of its containers that kubelet cannot configure, as where it has no devices for them."""
-        return {status.name for status in self.statuses if status.detail.reason == "CreateContainerConfigError"}
+    def failing(self) -> set[str]:
+        """Names of its containers that kubelet was to start and could not, or is to start again later.
+
+        One for which it has no devices alternates between the two reasons.
+        """
+        return {status.name for status in self.statuses if status.detail.reason in FAILING_REASONS}
 
 
+FAILING_REASONS: Final = ("CreateContainerConfigError", "CrashLoopBackOff")
 NODE_PODS: Final = Resource(NodePod, "Pod", "pods")
 FETCHED_S: Final = 60.0
 """How long a queried pod is kept before the watch delivers it: its end may never be reported."""

@@ -32,7 +32,7 @@ class Removable(Enum):
     NAME = "a device name that no container was started with"
     LEFTOVER = "a left-over"
     HOLDER = "a holder pod"
-    POD = "a running pod"
+    POD = "a pod"
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,9 @@ TABLE: Final[Mapping[Removable, Row]] = {
     Removable.NAME: Row(Source.KUBELET),
     # Folders, CDI files and arbiter records of no tenant. The tenants are silent until they are recovered in full.
     Removable.LEFTOVER: Row(Source.TENANTS),
-    # A pod that runs without its share, replaced by its controller. No share is given without our record of it, which a
-    # tenant's folder restores; until they are recovered in full, the tenants are silent.
+    # A pod that runs without its share or cannot start again, replaced by its controller. No share is given without our
+    # record of it, which a tenant's folder restores; until they are recovered in full, the tenants are silent. A share
+    # whose container does not run is not used.
     Removable.POD: Row(Source.TENANTS, (Source.KUBELET,)),
     # By the plans of bound pods; the ledger has also the binds under way, and is silent about GPUs it does not know.
     Removable.HOLDER: Row(Source.API, (Source.LEDGER,)),

@@ -194,10 +194,11 @@ def test_an_init_container_that_has_ended_takes_nothing_from_others_after_a_rest
     assert [] == room.answers.reasons
 
 
-def running(room: Checked, name: str) -> None:
-    """The API server knows that the pod's container runs."""
+def running(room: Checked, name: str, **waiting: str) -> None:
+    """The API server knows that the pod's containers run, but for those that wait: their names with the reasons."""
     pod = room.pods.known[f"uid-{name}"]
-    body = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    states = {"main": {"running": {}}} | {c: {"waiting": {"reason": reason}} for c, reason in waiting.items()}
+    body = {"phase": "Running", "containerStatuses": [{"name": c, "state": state} for c, state in states.items()]}
     pod.status = msgspec.convert(body, type(pod.status))
 
 
@@ -301,6 +302,45 @@ def test_a_pod_that_kubelet_started_without_devices_is_shown_and_replaced(room: 
 
     assert (["ns/a uid-a"] if controlled else []) == room.answers.deleted
     assert ("GpuShareReplaced" if controlled else "GpuShareFailed") == room.answers.reasons[-1]
+
+
+def test_a_container_that_ended_after_kubelet_lost_its_devices_is_shown_and_replaced(room: Checked):
+    """Kubelet cannot start it again and says so by turns with its pause; before it ended it was left alone."""
+    room.started("a")
+    room.pods.known["uid-a"].metadata.owner_references = [CONTROLLER]
+    running(room, "a")
+    kubelet_forgets(room)
+    room.check()
+    assert [] == room.answers.reasons_of_pods
+
+    for reason in ("CreateContainerConfigError", "CrashLoopBackOff", "CreateContainerConfigError"):
+        running(room, "a", main=reason)
+        room.check()
+        room.clock.now_s += WAITS_S / 3
+    assert [] == room.answers.deleted
+    room.check()
+
+    said = "kubelet lost its devices and cannot start it again"
+    assert {"main": said} == read_missing(room.answers.annotations[PLAN_STATUS])
+    assert ["ns/a uid-a"] == room.answers.deleted
+    assert "GpuShareReplaced" == room.answers.reasons[-1]
+
+
+def test_a_pod_of_which_a_container_runs_with_its_share_is_not_replaced_for_another(room: Checked):
+    """The container that kubelet cannot start again is shown; the one that runs keeps what it has."""
+    room.started("a")
+    pod = room.pods.known["uid-a"]
+    pod.metadata.owner_references = [CONTROLLER]
+    pod.spec.containers.append(replace(pod.spec.containers[0], name="side"))
+    running(room, "a", side="CrashLoopBackOff")
+    kubelet_forgets(room)
+
+    for _ in range(3):
+        room.check()
+        room.clock.now_s += WAITS_S
+
+    assert ({"ns/a/main"}, []) == (set(room.tenants()), room.answers.deleted)
+    assert ["side"] == list(read_missing(room.answers.annotations[PLAN_STATUS]))
 
 
 def test_a_container_that_had_no_share_and_has_one_now_costs_no_pod_its_life(room: Checked):

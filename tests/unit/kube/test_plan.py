@@ -138,7 +138,7 @@ def test_containers_without_their_share_are_read_with_the_reason():
     assert {"main": "no device", "side": "a long rea"} == read_missing(status)
 
 
-def test_a_pod_is_said_to_miss_its_share_while_the_container_runs():
+def test_a_pod_is_said_to_miss_its_share_while_the_container_runs_or_waits():
     """The state of a pod is the word of kubectl once the container has ended or the pod leaves."""
 
     def pod(state: str, **metadata: str) -> Pod:
@@ -151,4 +151,5 @@ def test_a_pod_is_said_to_miss_its_share_while_the_container_runs():
 
     assert ["GpuShareMissing", "Error", "Terminating"] == [pod("running").state, pod("terminated").state, leaving.state]
     assert "container main runs without its share: kubelet gave it no device" == pod("running").share_missing
+    assert "container main waits without its share: kubelet gave it no device" == pod("waiting").share_missing
     assert "" == pod("terminated").share_missing

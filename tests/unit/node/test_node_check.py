@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from aliquot.node.allocation.kubelet import ContainerDevices, PodDevicesEntry
 from aliquot.node.allocation.outcomes import WAITS_S, Unserved, findings, missing
@@ -43,6 +44,16 @@ def test_a_container_that_kubelet_has_no_devices_for_misses_its_share():
 
     assert [(waiting("").key, "main")] == list(missing([waiting("CreateContainerConfigError")], [], [], []))
     assert [] == list(missing([waiting("ImagePullBackOff"), waiting("ContainerCreating")], [], [], []))
+
+
+@pytest.mark.parametrize("reason", ["CreateContainerConfigError", "CrashLoopBackOff"])
+def test_a_container_that_ended_and_whose_devices_kubelet_lost_misses_its_share(reason: str):
+    """Kubelet cannot start it again, which our record of it does not change; a record of kubelet's would."""
+    ended = pod({"phase": "Running", "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": reason}}}]})
+    ours = [("uid-1", "main")]
+
+    assert [(ended.key, "main")] == list(missing([ended], [], [], ours))
+    assert [] == list(missing([ended], [], [PodDevicesEntry("uid-1", "main", IDS)], ours))
 
 
 def test_pods_that_ask_for_no_share_or_do_not_run_are_in_order():

@@ -359,11 +359,19 @@ class Allocations:
         entries = await asyncio.to_thread(read_device_checkpoint, self._settings.device_plugins)
         await self.finish_recovery()
         if entries is not None and not self.provisioner.recovering and not self.records.failure:
-            ours = [(allotment.uid, allotment.container) for allotment in self.records if allotment.plan]
-            containers = list(missing(pods, held, entries, ours))
-            for owner, container in containers:
-                await self.report(owner, container, "missing", "kubelet gave it no device")
-            self.outcomes.keep_missing({(owner.uid, container) for owner, container in containers})
+            ours = {(allotment.uid, allotment.container) for allotment in self.records if allotment.plan}
+            running = {(pod.metadata.uid, container) for pod in pods for container in pod.running()}
+            noted = set()
+            for owner, container in missing(pods, held, entries, ours):
+                had = (owner.uid, container) in ours
+                why = "kubelet lost its devices and cannot start it again" if had else "kubelet gave it no device"
+                if any(uid == owner.uid for uid, _ in ours & running):
+                    # Another container of the pod uses its share: the pod is not replaced.
+                    await self.outcomes.report(owner, container, "missing", why)
+                else:
+                    await self.report(owner, container, "missing", why)
+                    noted.add((owner.uid, container))
+            self.outcomes.keep_missing(noted)
         await self.outcomes.replace()
 
         # Names without a container go that kubelet did not have in two checks in a row.

@@ -6,7 +6,8 @@ pods start together that work would delay their start. A repeated outcome, as wh
 written once. A success is written together with the annotations by which another project's tools recognise that a pod
 has its devices.
 
-A container that runs and is in no record, ours or kubelet's, was admitted while the plugin was not registered. A pod
+A container that runs and is in no record, ours or kubelet's, was admitted while the plugin was not registered. One that
+does not run and is not in kubelet's, which has lost them, cannot be started, whatever ours say. A pod
 that will never get its share, that has run without it for long, or that has waited for it for long and runs nothing
 meanwhile, is replaced where a controller makes a new one, and reported where none would. Replacements of one
 controller's pods come with growing pauses. `findings` and `missing` are pure.
@@ -105,20 +106,22 @@ def missing(
     checkpoint: Iterable[PodDevicesEntry],
     ours: Iterable[tuple[str, str]],
 ) -> Iterator[tuple[PodKey, str]]:
-    """Containers that request a share, were admitted, and have it by no record; `ours` are by pod uid and container.
+    """Containers that request a share, were admitted, and lack it; `ours` are our records by pod uid and container.
 
-    They run without it, or kubelet, which knows the devices meanwhile, cannot start them and never will. `pods` are
-    those of before kubelet was asked: what it had admitted is in its records, which it writes at admission.
+    They run and no record has their share, or kubelet, which knows the devices meanwhile, has none for them and cannot
+    start them again. `pods` are those of before kubelet was asked: what it had admitted is in its records, which it
+    writes at admission.
     """
     rows = {(row.namespace, row.pod, row.container) for row in held}
     entries = {(entry.uid, entry.container) for entry in checkpoint}
     recorded = set(ours)
     for pod in pods:
-        key, admitted = pod.key, pod.running() | pod.unconfigurable()
+        key, running = pod.key, pod.running()
+        admitted = running | pod.failing()
         for name in [container.name for container in pod.requesting() if container.name in admitted]:
             named = (key.uid, name) in entries or (key.namespace, key.pod, name) in rows
             said: dict[Source, Answer] = {
-                Source.TENANTS: "used" if (key.uid, name) in recorded else "gone",
+                Source.TENANTS: "used" if name in running and (key.uid, name) in recorded else "gone",
                 Source.KUBELET: "used" if named else "gone",
             }
             if not (pod.ended or pod.metadata.deletion_timestamp or kept_by(Removable.POD, said)):
