@@ -1,11 +1,13 @@
 """Reads YAML and JSON that people write: manifests, configuration files, kubeconfigs.
 
 libyaml's loader is ten times as fast as PyYAML's own, but it builds nested values by recursion in C and crashes the
-process where they are nested too deeply. Its event parser does not recurse, so it measures the depth first.
+process where they are nested too deeply. Its event parser does not recurse, so it measures the depth first, and what
+aliases expand to.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +17,14 @@ from aliquot.model.errors import UserError
 from aliquot.model.sharepod import SharePodManifest, parse_sharepod
 
 MAX_DEPTH: Final = 100
+MAX_ALIASED: Final = 1_000_000
+"""Values, and characters of them, that the aliases (`*name`) of a text may stand for."""
+
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class BadYaml(UserError):
-    """A text that is not YAML, or nested too deeply to be a manifest."""
+    """A text that is not YAML, or nested too deeply or expanded too far by its aliases to be a manifest."""
 
 
 def read_yaml(text: str, name: str = "") -> list[Any]:
@@ -33,7 +38,7 @@ def read_yaml(text: str, name: str = "") -> list[Any]:
         BadYaml: One sentence with the file and the line.
     """
     try:
-        _check_nesting(text)
+        _check_events(text)
         return [document for document in yaml.load_all(text, _LOADER) if document is not None]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -78,17 +83,22 @@ def read_sharepods(text: str, name: str = "") -> list[SharePodManifest]:
     return [parse_sharepod(document) for document in documents]
 
 
-def _check_nesting(text: str) -> None:
-    """Refuse what the loader would crash on, and keys that it would silently overwrite.
+def _check_events(text: str) -> None:
+    """Refuse what the loader would crash on, keys that it would silently overwrite, and aliases that multiply.
 
     A key written twice is refused where it is a plain text: of `request: 0.3` and, below, `request: 0.5` the loader
-    keeps the last.
+    keeps the last. An alias costs the loader nothing, as the value is shared, but a program that writes the document
+    out again writes it each time: twelve lines of nine aliases each become 9^12 values.
     """
     open_collections: list[_Collection] = []
+    sizes: dict[str, float] = {}
+    size = aliased = 0.0
     for event in yaml.parse(text, _LOADER):
         mark: Any = event.start_mark
         if isinstance(event, yaml.CollectionEndEvent):
-            open_collections.pop()
+            ended = open_collections.pop()
+            if ended.anchor:
+                sizes[ended.anchor] = size - ended.start
         elif isinstance(event, yaml.NodeEvent):
             if open_collections and isinstance(event, yaml.ScalarEvent):
                 if first := open_collections[-1].key_before(event.value, mark.line + 1):
@@ -96,8 +106,21 @@ def _check_nesting(text: str) -> None:
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
             elif open_collections:
                 open_collections[-1].step()
+            if isinstance(event, yaml.AliasEvent):
+                expanded = sizes.get(event.anchor or "", 0)  # the loader refuses an unknown one
+                size += expanded
+                aliased += expanded
+                if aliased > MAX_ALIASED:
+                    problem = f"its aliases stand for more than {MAX_ALIASED:,} values; write less, or write it out"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+                continue
+            start = size
+            size += 1 + len(event.value) if isinstance(event, yaml.ScalarEvent) else 1
             if isinstance(event, yaml.CollectionStartEvent):
-                open_collections.append(_Collection(isinstance(event, yaml.MappingStartEvent)))
+                is_mapping = isinstance(event, yaml.MappingStartEvent)
+                open_collections.append(_Collection(is_mapping, event.anchor, start))
+            if event.anchor:  # a collection that is still open would contain itself
+                sizes[event.anchor] = size - start if isinstance(event, yaml.ScalarEvent) else math.inf
         if len(open_collections) > MAX_DEPTH:
             problem = f"it is nested more than {MAX_DEPTH} levels deep"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
@@ -106,7 +129,9 @@ def _check_nesting(text: str) -> None:
 class _Collection:
     """A mapping or a list that is being read: its nodes are by turns keys and values if it is a mapping."""
 
-    def __init__(self, is_mapping: bool) -> None:
+    def __init__(self, is_mapping: bool, anchor: str | None, start: float) -> None:
+        self.anchor = anchor
+        self.start = start
         self._is_mapping = is_mapping
         self._at_key = is_mapping
         self._lines: dict[str, int] = {}

@@ -29,6 +29,33 @@ def test_the_deepest_manifest_that_is_read():
         read_yaml("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1))
 
 
+ALIAS_BOMB = "a0: &a0 {k: v}\n" + "".join(
+    f"a{level}: &a{level} {{{', '.join(f'k{i}: *a{level - 1}' for i in range(9))}}}\n" for level in range(1, 13)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(ALIAS_BOMB, id="mappings of mappings"),
+        pytest.param(f"a: &a {'x' * 10_000}\nb: [{', '.join(['*a'] * 101)}]", id="a long text, often"),
+        pytest.param("a: &a {b: *a}", id="a mapping within itself"),
+        pytest.param("&a [*a]", id="a list within itself"),
+    ],
+)
+def test_aliases_that_expand_without_bound_are_refused(text: str):
+    """What a text stands for when its aliases are written out is bounded, however short the text is."""
+    with pytest.raises(BadYaml, match=r"^bomb.yaml is not readable as YAML: line \d+: its aliases stand for more than"):
+        read_yaml(text, "bomb.yaml")
+
+
+def test_aliases_that_repeat_a_value_are_read():
+    """An alias stands for its value, also as a key and in a merge."""
+    assert [{"a": {"k": "v"}, "b": [{"k": "v"}] * 500}] == read_yaml(f"a: &a {{k: v}}\nb: [{', '.join(['*a'] * 500)}]")
+    assert [{"a": "x", "x": 1}] == read_yaml("a: &a x\n*a : 1")
+    assert [{"a": {"k": 1}, "b": {"k": 1, "l": 2}}] == read_yaml("a: &a {k: 1}\nb: {<<: *a, l: 2}")
+
+
 @pytest.mark.parametrize(
     ("text", "line", "key", "first"),
     [
