@@ -174,7 +174,12 @@ def _engine() -> list[Finding]:
                 runtime.root.rmdir()
         except RuntimeDirError as error:
             findings.append(Finding("runtime dir", "fault", str(error), "set ALIQUOT_RUNTIME_DIR"))
-        findings.append(Finding("engine", "ok", f"none is up at {runtime.root}; a run starts its own"))
+        none, other = f"none is up at {runtime.root}", _other_engine()
+        if other:
+            who, _, way_out = other.partition("; ")
+            findings.append(Finding("engine", "note", f"{none}, and a run is refused: {who}", way_out))
+        else:
+            findings.append(Finding("engine", "ok", f"{none}; a run starts its own"))
         histories = [state_dir() / name for name in HISTORY_FILES]
     except AliquotError as error:
         return [Finding("engine", "fault", str(error), f"look into {runtime.engine_log}; end it and start again")]
@@ -187,6 +192,21 @@ def _engine() -> list[Finding]:
     way_out = "sqlite3 FILE .recover saves what can be read of it; delete it when you do not need it"
     notes = [note for file in histories if (note := damaged_note(file))]
     return findings + [Finding("history", "note", note, way_out) for note in notes]
+
+
+def _other_engine() -> str:
+    """Which other engine shares GPUs of this machine; empty where none does."""
+    from aliquot.driver.discovery import NoDriver, find_driver, find_gpus
+    from aliquot.driver.gpu_lock import GpuTaken, check_free
+
+    try:
+        libnvml = find_driver().libnvml
+        check_free(libnvml, find_gpus(libnvml).gpus)
+    except GpuTaken as error:
+        return str(error)
+    except (NoDriver, OSError):  # no GPUs, or no locks: no engine is in the way of another
+        pass
+    return ""
 
 
 def _arbiter(status: Status) -> list[Finding]:

@@ -58,16 +58,9 @@ class GpuLock:
         self._descriptor = os.open(libnvml, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with _alone(self._descriptor):
-                owners = {}
-                for gpu in gpus:  # by the process id as the owner knows itself
-                    kind, length = self._control(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, gpu, _RANGE)
-                    owners[gpu.uuid] = 0 if kind == fcntl.F_UNLCK else length
-                taken = [gpu for gpu in gpus if owners[gpu.uuid]]
-                if taken:
-                    free = [str(gpu.index) for gpu in gpus if not owners[gpu.uuid]]
-                    raise GpuTaken(_sentence(taken[0], owners[taken[0].uuid], free))
+                check_free(libnvml, gpus)
                 for gpu in gpus:
-                    self._control(fcntl.F_OFD_SETLK, fcntl.F_RDLCK, gpu, os.getpid())
+                    _control(self._descriptor, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, gpu, os.getpid())
         except OSError as error:  # a file system without locks
             _LOG.warning("%s cannot be locked, so other engines are not seen: %s", libnvml, in_words(error))
         except BaseException:
@@ -78,11 +71,33 @@ class GpuLock:
         """Give the GPUs back."""
         os.close(self._descriptor)
 
-    def _control(self, command: int, kind: int, gpu: Gpu, length: int) -> tuple[int, int]:
-        number = int.from_bytes(hashlib.sha256(gpu.uuid.encode()).digest()[:5])
-        lock = _FLOCK.pack(kind, os.SEEK_SET, number * _RANGE, length, 0)
-        kind, _, _, length, _ = _FLOCK.unpack(fcntl.fcntl(self._descriptor, command, lock))
-        return kind, length
+
+def check_free(libnvml: Path, gpus: Sequence[Gpu]) -> None:
+    """Refuse GPUs that another engine shares. Takes none, and hinders no engine from taking them.
+
+    Raises:
+        GpuTaken: another engine has one of them.
+        OSError: there are no locks on this file system.
+    """
+    owners = {}
+    descriptor = os.open(libnvml, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for gpu in gpus:  # by the process id as the owner knows itself
+            kind, length = _control(descriptor, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, gpu, _RANGE)
+            owners[gpu.uuid] = 0 if kind == fcntl.F_UNLCK else length
+    finally:
+        os.close(descriptor)
+    taken = [gpu for gpu in gpus if owners[gpu.uuid]]
+    if taken:
+        free = [str(gpu.index) for gpu in gpus if not owners[gpu.uuid]]
+        raise GpuTaken(_sentence(taken[0], owners[taken[0].uuid], free))
+
+
+def _control(descriptor: int, command: int, kind: int, gpu: Gpu, length: int) -> tuple[int, int]:
+    number = int.from_bytes(hashlib.sha256(gpu.uuid.encode()).digest()[:5])
+    lock = _FLOCK.pack(kind, os.SEEK_SET, number * _RANGE, length, 0)
+    kind, _, _, length, _ = _FLOCK.unpack(fcntl.fcntl(descriptor, command, lock))
+    return kind, length
 
 
 @contextlib.contextmanager

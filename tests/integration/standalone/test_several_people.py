@@ -22,7 +22,6 @@ from .stage import Aliquot
 
 pytestmark = pytest.mark.skipif(bool(probe_substitution()), reason="the kernel refuses mount namespaces")
 SHOWN = "mount --bind {cache} /etc/ld.so.cache && exec {aliquot}"
-UP = "aliquot.cli", "up", "--no-web"
 
 
 class Login(Aliquot):
@@ -32,15 +31,19 @@ class Login(Aliquot):
         super().__init__(Path(tempfile.mkdtemp(prefix=f"alq-{name}-")))
         self._drivers = drivers
 
-    def up(self, *words: str) -> subprocess.Popen[str]:
-        """`aliquot up` that has said that it is ready, or has ended."""
-        line = " ".join([sys.executable, "-m", *UP, *words])
+    def start_here(self, *words: str) -> subprocess.Popen[str]:
+        """A command of aliquot on this machine."""
+        line = " ".join([sys.executable, "-m", "aliquot.cli", *words])
         shown = SHOWN.format(cache=self._drivers / "cache", aliquot=line)
         how = ["--user", "--map-root-user"] if os.geteuid() else []
-        process = subprocess.Popen(
+        return subprocess.Popen(
             ["unshare", "--mount", *how, "sh", "-c", shown], env=self.env, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
+
+    def up(self, *words: str) -> subprocess.Popen[str]:
+        """`aliquot up` that has said that it is ready, or has ended."""
+        process = self.start_here("up", "--no-web", *words)
         assert process.stdout is not None
         while (said := process.stdout.readline()) and not said.startswith("ready"):
             pass
@@ -81,6 +84,22 @@ def test_a_second_engine_does_not_give_out_the_same_gpus(logins: tuple[Login, Lo
     assert 1 == said.count("\n")
     assert f"is shared by your own engine, pid {first.pid} ({one.runtime}); use that one" in said
     assert f"export ALIQUOT_RUNTIME_DIR={one.runtime}" in said
+
+
+def test_the_doctor_names_the_engine_that_would_refuse_a_run(logins: tuple[Login, Login]):
+    """Where another engine shares the GPUs, the doctor says who, and what to do; when it has ended, a run may start."""
+    one, other = logins
+    engine = one.up()
+    during, _ = other.start_here("doctor").communicate()
+    engine.terminate()
+    engine.communicate()
+    after, _ = other.start_here("doctor").communicate()
+
+    none = f"none is up at {other.runtime}"
+    assert f"note   engine         {none}, and a run is refused: GPU 0 (GPU-" in during
+    assert f"is shared by your own engine, pid {engine.pid} ({one.runtime})\n" in during
+    assert f"-> use that one: export ALIQUOT_RUNTIME_DIR={one.runtime}, or end it\n" in during
+    assert f"{none}; a run starts its own\n" in after
 
 
 def test_two_engines_divide_the_gpus_of_a_machine(logins: tuple[Login, Login]):
