@@ -20,7 +20,7 @@ from click.core import ParameterSource
 
 from aliquot.cli.calling import ask_engine, read_text, short_name
 from aliquot.cli.options import Amount, Span, emulate_option, not_gpus_option, only_gpus_option
-from aliquot.model.errors import AliquotError, UserError
+from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.quantities import format_mib
 from aliquot.standalone.paths import HISTORY_FILES, EngineLock, RuntimeDir, runtime_dir, state_dir
 
@@ -122,6 +122,14 @@ def _serve(text: str, options: dict[str, Any]) -> None:
     with EngineLock(runtime, wait_s=2.0) as lock:
         if lock is None:
             raise AliquotError(f"an engine is up at {runtime.root} already; use it, or end it first: aliquot down")
+        if options["web"] and options["history"] not in (None, "none"):
+            from aliquot.web.history.file import HistoryFile
+
+            try:  # now: later only the dashboard would say that nothing is kept
+                HistoryFile(Path(options["history"]).absolute()).close()
+            except OSError as error:
+                sentence = f"--history cannot be written: {in_words(error)}; name a file of yours, or none"
+                raise UserError(sentence) from None
         named = ["turns", "quota_ms", "handover", "fail_policy", "metrics_port"]
         named += ["policy"] if options["policy"] else []
         engine = Engine.start(

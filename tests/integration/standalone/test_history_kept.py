@@ -122,6 +122,20 @@ def test_an_engine_goes_on_with_its_history(aliquot_cli: Aliquot, tmp_path: Path
     assert 0o600 == path.stat().st_mode & 0o777
 
 
+@pytest.mark.parametrize("place", ["no file/history.db", "folder", "locked.db"])
+def test_a_history_that_cannot_be_written_is_refused(aliquot_cli: Aliquot, tmp_path: Path, place: str):
+    """`up --history` says so in one sentence before the engine starts."""
+    (tmp_path / "no file").write_text("")
+    (tmp_path / "folder").mkdir()
+    other = HistoryFile(tmp_path / "locked.db")
+    done = aliquot_cli("up", "--emulate", "v100", "--port", "0", "--history", str(tmp_path / place))
+    other.close()
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert 1 == done.stderr.count("\n")
+    assert "--history" in done.stderr
+
+
 @contextlib.contextmanager
 def _engine(command: Aliquot, path: Path) -> Iterator[Served]:
     process = command.start("up", "--emulate", "v100", "--port", "0", "--history", str(path))
