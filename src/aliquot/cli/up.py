@@ -244,6 +244,8 @@ def _listener(port: int) -> str:
 def _start_detached(context: click.Context) -> None:
     """Start the command of this context without --detach, in a session of its own, and print what it says when ready.
 
+    A signal that ends this command before then, as Ctrl-C, ends the engine too.
+
     Raises:
         NotStarted: it ended before it was ready; its last sentence says why.
     """
@@ -260,6 +262,10 @@ def _start_detached(context: click.Context) -> None:
             words += [option.opts[0], str(value)]
     runtime = RuntimeDir(runtime_dir())
     runtime.create()
+    signals: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, lambda number, _: signals.append(number))
     with runtime.engine_log.open("ab") as log:
         start = log.tell()
         stdin = None if context.params["file"] == "-" else subprocess.DEVNULL
@@ -267,6 +273,11 @@ def _start_detached(context: click.Context) -> None:
         process = subprocess.Popen(argv, stdin=stdin, stdout=log, stderr=log, start_new_session=True)
     while True:
         status = process.poll()
+        if signals:
+            process.terminate()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C does not wait for its end
+            process.wait()
+            raise SystemExit(128 + signals[0])
         with runtime.engine_log.open("rb") as source:
             source.seek(start)
             lines = source.read().decode(errors="replace").splitlines()

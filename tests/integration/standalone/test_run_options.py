@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -161,6 +164,21 @@ def test_a_background_engine_that_cannot_start_says_why(aliquot_cli: Aliquot):
     done = aliquot_cli("up", "-d", "--emulate", "voodoo2")
 
     assert (2, True) == (done.returncode, done.stderr.startswith("aliquot: no emulated GPU 'voodoo2'"))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_background_engine_ends_with_the_command_that_waits_for_it(aliquot_cli: Aliquot, number: int, status: int):
+    """Ctrl-C of `up -d` before it is ready leaves no engine behind that nobody knows of."""
+    words = ("up", "-d", "--emulate", "v100", "--no-web", "-f", "-")  # not ready before its input ends
+    with aliquot_cli.start(*words, stdin=subprocess.PIPE) as command:
+        children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+        eventually(children.read_text, "the engine was started")
+        engine = os.pidfd_open(int(children.read_text()))
+        command.send_signal(number)
+        ended = select.select([engine], [], [], 20)[0]
+        os.close(engine)
+
+    assert (status, True) == (command.returncode, bool(ended))
 
 
 def test_down_gives_up_after_its_time(up: Cluster):
