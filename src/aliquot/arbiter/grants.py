@@ -39,10 +39,10 @@ class Descriptor:
     def of(cls, pid: int, number: int) -> Descriptor | None:
         """The file's identity as the kernel reports it; None if it is gone or not visible."""
         try:
-            found = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116
+            status = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116
         except OSError:
             return None
-        return cls(pid, number, (found.st_dev, found.st_ino), stat.S_ISREG(found.st_mode))
+        return cls(pid, number, (status.st_dev, status.st_ino), stat.S_ISREG(status.st_mode))
 
     def compare(self, other: Descriptor) -> int | None:
         """Below, at or above 0 as this comes before the other or is of the same memory; None: one of them is gone."""
@@ -58,7 +58,7 @@ class Shared:
     files: set[tuple[int, int]] = field(default_factory=set)
 
 
-class _Known(NamedTuple):
+class _OpenFile(NamedTuple):
     descriptor: Descriptor
     number: int
     holder: Hashable
@@ -80,7 +80,7 @@ class SharedMemory:
     def __init__(self) -> None:
         self._all: dict[int, Shared] = {}
         self._last = int.from_bytes(os.urandom(6), "little") << 8  # not those of the arbiter before
-        self._files: dict[tuple[int, int], list[_Known]] = {}  # in the kernel's order
+        self._files: dict[tuple[int, int], list[_OpenFile]] = {}  # in the kernel's order
         self._descriptors = 0
 
     def get(self, number: int, holder: Hashable) -> Shared | None:
@@ -105,7 +105,7 @@ class SharedMemory:
         shared.holders.add(holder)
         if not self.is_full():
             _, place = self._search(descriptor)
-            self._files.setdefault(descriptor.file, []).insert(place, _Known(descriptor, number, holder))
+            self._files.setdefault(descriptor.file, []).insert(place, _OpenFile(descriptor, number, holder))
             self._descriptors += 1
             shared.files.add(descriptor.file)
         return shared
@@ -125,43 +125,44 @@ class SharedMemory:
             return 0
         shared.holders.discard(holder)
         for file in shared.files & self._files.keys():
-            self._replace(file, [each for each in self._files[file] if (each.number, each.holder) != (number, holder)])
+            entries = self._files[file]
+            self._replace(file, [entry for entry in entries if (entry.number, entry.holder) != (number, holder)])
         return 0 if shared.holders else self._all.pop(number).bytes
 
     def leave_all(self, holder: Hashable) -> int:
         """The process is gone; the bytes that no process holds now."""
-        for file, known in list(self._files.items()):
-            self._replace(file, [each for each in known if each.holder is not holder])
-        left = [number for number, shared in self._all.items() if shared.holders == {holder}]
+        for file, entries in list(self._files.items()):
+            self._replace(file, [entry for entry in entries if entry.holder is not holder])
+        unheld = [number for number, shared in self._all.items() if shared.holders == {holder}]
         for shared in self._all.values():
             shared.holders.discard(holder)
-        return sum(self._all.pop(number).bytes for number in left)
+        return sum(self._all.pop(number).bytes for number in unheld)
 
     def held_bytes(self, holder: Hashable) -> int:
         """What a process holds of it, alone or with others."""
         return sum(shared.bytes for shared in self._all.values() if holder in shared.holders)
 
-    def _replace(self, file: tuple[int, int], known: list[_Known]) -> None:
-        self._descriptors -= len(self._files[file]) - len(known)
-        self._files[file] = known
-        if not known:
+    def _replace(self, file: tuple[int, int], entries: list[_OpenFile]) -> None:
+        self._descriptors -= len(self._files[file]) - len(entries)
+        self._files[file] = entries
+        if not entries:
             del self._files[file]
 
     def _search(self, descriptor: Descriptor) -> tuple[int, int]:
         """The number of the memory or 0, and the place of the descriptor; what has been closed is forgotten."""
-        known = self._files.get(descriptor.file, [])
-        low, high = 0, len(known)
-        if known and descriptor.compare(descriptor) is None:
+        entries = self._files.get(descriptor.file, [])
+        low, high = 0, len(entries)
+        if entries and descriptor.compare(descriptor) is None:
             return 0, 0
         while low < high:
             middle = (low + high) // 2
-            order = descriptor.compare(known[middle].descriptor)
+            order = descriptor.compare(entries[middle].descriptor)
             if order is None:
-                del known[middle]
+                del entries[middle]
                 self._descriptors -= 1
                 high -= 1
             elif order == 0:
-                return known[middle].number, middle
+                return entries[middle].number, middle
             elif order < 0:
                 high = middle
             else:
@@ -215,9 +216,9 @@ class MemoryLease:
         Called when a measurement is used. It may have begun before the previous one was used, but not before the one
         before that was: two periods cover it.
         """
-        found = max(self.max_bytes, self.earlier_max_bytes)
+        maximum = max(self.max_bytes, self.earlier_max_bytes)
         self.max_bytes, self.earlier_max_bytes = self.leased_bytes, self.max_bytes
-        return found
+        return maximum
 
 
 @dataclass(slots=True, eq=False)
@@ -349,29 +350,29 @@ class GrantState:
 
     def export(self, process: Process, size_bytes: int, descriptor: int, number: int) -> int:
         """Memory of a process's lease becomes shared, or has one more descriptor; 0: it stays where it was."""
-        found = Descriptor.of(process.pid, descriptor)
-        if found is None or self.shared.is_full() or (number and not self.shared.get(number, process)):
+        file = Descriptor.of(process.pid, descriptor)
+        if file is None or self.shared.is_full() or (number and not self.shared.get(number, process)):
             return 0
         if not number:
-            if self.shared.find(found):
+            if self.shared.find(file):
                 return 0
             number = self.shared.make(size_bytes)
             process.leases[self.slot].shared_bytes += size_bytes
             self.add(process.leases[self.slot], -size_bytes)
             self._add_shared(size_bytes)
-        self.shared.hold(number, process, found)
+        self.shared.hold(number, process, file)
         return number
 
     def join(self, process: Process, size_bytes: int, descriptor: int) -> tuple[int, bool]:
         """A process maps this much of an import: the memory's number or 0, and whether it is known but does not fit."""
-        found = Descriptor.of(process.pid, descriptor)
-        number = 0 if found is None else self.shared.find(found)
-        if found is None or not number:
+        file = Descriptor.of(process.pid, descriptor)
+        number = 0 if file is None else self.shared.find(file)
+        if file is None or not number:
             return 0, False
         more = self.shared.more(number, size_bytes)
         if more > self.free_bytes():
             return 0, True
-        self.shared.hold(number, process, found).bytes += more
+        self.shared.hold(number, process, file).bytes += more
         self._add_shared(more)
         self._write_shared(process)
         return number, False

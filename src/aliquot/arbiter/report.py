@@ -79,9 +79,9 @@ def _compare(engine: Dispatcher, gpus: dict[str, GpuStatus], now_ns: int) -> boo
         if uuid not in gpus:
             continue
         bare = any(tenant.enforce == "never" for tenant in gpus[uuid].tenants)
-        found = gpus[uuid].bare if bare else gpus[uuid].unregistered
-        if len(found) < MAX_UNREGISTERED:
-            found.append(Unregistered(pid, -used >> 20))
+        listed = gpus[uuid].bare if bare else gpus[uuid].unregistered
+        if len(listed) < MAX_UNREGISTERED:
+            listed.append(Unregistered(pid, -used >> 20))
     return True
 
 

@@ -231,9 +231,9 @@ class Engine:
         """
         with self._lock, contextlib.suppress(ArbiterError, OSError), ArbiterClient(self.runtime.root) as client:
             status = client.status()
-            found = self.ledger.cluster.measured
-            found.turns = {self.ledger.node: status.turns}
-            found.kernels = kernel_lengths_us(status)
+            measured = self.ledger.cluster.measured
+            measured.turns = {self.ledger.node: status.turns}
+            measured.kernels = kernel_lengths_us(status)
             return status
         return None
 

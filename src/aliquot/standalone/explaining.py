@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def gpu_facts(ledger: MachineLedger, gpus: Sequence[Gpu]) -> list[GpuFacts]:
     """Every GPU with what is left of it and the holders of the rest."""
-    found = []
+    listed = []
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     for held in ledger_gpus(ledger.cluster, ledger.node):
         gpu = by_uuid[GpuUuid(held.uuid)]
@@ -48,8 +48,8 @@ def gpu_facts(ledger: MachineLedger, gpus: Sequence[Gpu]) -> list[GpuFacts]:
             {kind: text for kind, text in labels.items() if text}, gpu.links, gpu.numa, core_list(gpu.near_cores),
             gpu.driver,
         )  # fmt: skip
-        found.append(facts)
-    return found
+        listed.append(facts)
+    return listed
 
 
 def promised_gpus(engine: Engine) -> list[status.Gpu]:
@@ -69,15 +69,15 @@ def explanations(engine: Engine, pods: Pods, call: ExplainCall) -> Explanations:
     if request is not None:
         return Explanations([engine.look(lambda ledger: explained(ledger, call.name or "the request", request))])
     names = [call.name] if call.name else [pod.name for pod in pods.facts() if pod.phase == "Pending"]
-    found = [_by_name(engine, pods, name) for name in names]
-    for explanation in found:
+    answers = [_by_name(engine, pods, name) for name in names]
+    for explanation in answers:
         # How soon the tenant wakes and what endangers its promise, worded as in `aliquot top`.
         gpus = status.gpus if status is not None else []
         mine = [tenant for gpu in gpus for tenant in gpu.tenants if tenant.name == explanation.name]
         if waking := [tenant for tenant in mine if tenant.wake is not None]:
             explanation.lines += [f"  {tenant.wake_text}" for tenant in waking]
             explanation.facts["wake"] = [msgspec.to_builtins(tenant.wake) for tenant in waking]
-    return Explanations(found)
+    return Explanations(answers)
 
 
 def explained(ledger: MachineLedger, name: str, request: GpuRequest) -> ExplanationFacts:
@@ -131,6 +131,6 @@ def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:
     return engine.look(lambda ledger: explained(ledger, full, request))
 
 
-def _facts(name: str, found: PlacementExplanation) -> ExplanationFacts:
-    fits = found.placement is not None or bool(found.held)
-    return ExplanationFacts(name, fits, found.lines(name), found.facts())
+def _facts(name: str, explanation: PlacementExplanation) -> ExplanationFacts:
+    fits = explanation.placement is not None or bool(explanation.held)
+    return ExplanationFacts(name, fits, explanation.lines(name), explanation.facts())

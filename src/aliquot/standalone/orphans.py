@@ -42,19 +42,19 @@ def end_orphans(
         return is_theirs(pid) and (not on_gpu or has_driver_open(PROC / str(pid), majors) is True)
 
     began_s = time.monotonic()
-    asked: set[int] = set()
-    while left := [pid for pid in _pids() if pid != os.getpid() and belongs(pid)]:
+    signalled: set[int] = set()
+    while living := [pid for pid in _pids() if pid != os.getpid() and belongs(pid)]:
         passed_s = time.monotonic() - began_s
         if passed_s > grace_s + END_TIMEOUT_S:
             break
-        for pid in left:
+        for pid in living:
             if passed_s >= grace_s:
                 _signal(pid, signal.SIGKILL, belongs)
-            elif pid not in asked:
+            elif pid not in signalled:
                 _signal(pid, signal.SIGTERM, belongs)
-        asked |= set(left)
+        signalled |= set(living)
         time.sleep(_POLL_S)
-    return sorted(asked - set(left))
+    return sorted(signalled - set(living))
 
 
 def named_processes(folders: Mapping[TenantName, Path]) -> dict[str, list[RunProcess]]:

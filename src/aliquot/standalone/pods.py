@@ -43,16 +43,16 @@ class NotRunning(AliquotError):
 
 def changes(old: SharePodManifest, new: SharePodManifest) -> str:
     """What differs between two versions of a SharePod: `request 0.3 -> 0.25, template`."""
-    found = [
+    differences = [
         f"{name} {before or 'none'} -> {after or 'none'}"
         for name in old.spec.gpu.__struct_fields__
         if (before := getattr(old.spec.gpu, name)) != (after := getattr(new.spec.gpu, name))
     ]
     if old.spec.template != new.spec.template:
-        found.append("template")
+        differences.append("template")
     if old.metadata != new.metadata:
-        found.append("metadata")
-    return ", ".join(found) or "spec"
+        differences.append("metadata")
+    return ", ".join(differences) or "spec"
 
 
 def _full(name: str) -> str:

@@ -277,7 +277,7 @@ class EngineServer:
                     return
             else:
                 tenant = self._engine.admit(name, request, cpu_bind=call.cpu_bind)
-            ended, found = False, list[int]()
+            ended, ended_pids = False, list[int]()
             try:
                 _send(connection, tenant.lease())
                 ended = _wait_for_end(connection)
@@ -285,10 +285,10 @@ class EngineServer:
                 # A shell's background job outlives its shell, but for its use of the GPU, which the next tenant gets;
                 # what outlives a run that was killed is an orphan.
                 if ended:
-                    found = end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S, on_gpu=True)
+                    ended_pids = end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S, on_gpu=True)
                 self._engine.release(tenant, grace_s=ORPHAN_GRACE_S, keep=ended)
             if ended:
-                _send(connection, wire.LeftBehind(len(found)))
+                _send(connection, wire.LeftBehind(len(ended_pids)))
         finally:
             with self._lock:
                 self._leases -= 1
