@@ -153,10 +153,22 @@ def nvml_places(handles: Sequence[Any]) -> list[NvmlPlace]:
     addresses = [_address(_tried(pynvml, pynvml.nvmlDeviceGetPciInfo, handle)) for handle in handles]
     places = []
     for i, handle in enumerate(handles):
-        links = [
-            "X" if i == j else _label(pynvml, (handle, other), (peers[i], peers[j]), addresses[j])
-            for j, other in enumerate(handles)
-        ]
+        links = []
+        for j, other in enumerate(handles):
+            bonded = peers[i][addresses[j]]
+            if not bonded and i != j and peers[i][_SWITCH] and peers[j][_SWITCH]:
+                index = pynvml.NVML_P2P_CAPS_INDEX_NVLINK
+                status = _tried(pynvml, pynvml.nvmlDeviceGetP2PStatus, handle, other, index)
+                # A switch fabric can be split between machines: links to a switch alone do not make a pair.
+                joined = status in (None, pynvml.NVML_P2P_STATUS_OK)
+                bonded = min(peers[i][_SWITCH], peers[j][_SWITCH]) if joined else 0
+            if i == j:
+                links.append("X")
+            elif bonded:
+                links.append(f"NV{bonded}")
+            else:
+                level = _tried(pynvml, pynvml.nvmlDeviceGetTopologyCommonAncestor, handle, other)
+                links.append(FAR if level is None else _PCIE.get(level, FAR))
         scope, words = pynvml.NVML_AFFINITY_SCOPE_NODE, -(-NODES_MAX // _WORD)
         nodes = _set_bits(_tried(pynvml, pynvml.nvmlDeviceGetMemoryAffinity, handle, words, scope))
         cores = _set_bits(_tried(pynvml, pynvml.nvmlDeviceGetCpuAffinity, handle, CORES_MAX // _WORD))
@@ -212,20 +224,6 @@ def _peers(pynvml: Any, handle: Any) -> Counter[object]:
         if remote is not None:
             found[_address(remote)] += 1
     return found
-
-
-def _label(pynvml: Any, pair: tuple[Any, Any], peers: tuple[Counter[object], Counter[object]], address: object) -> str:
-    one, other = pair
-    bonded = peers[0][address]
-    if not bonded and peers[0][_SWITCH] and peers[1][_SWITCH]:
-        index = pynvml.NVML_P2P_CAPS_INDEX_NVLINK
-        status = _tried(pynvml, pynvml.nvmlDeviceGetP2PStatus, one, other, index)
-        # A switch fabric can be split between machines: links to a switch alone do not make a pair.
-        bonded = min(peers[0][_SWITCH], peers[1][_SWITCH]) if status in (None, pynvml.NVML_P2P_STATUS_OK) else 0
-    if bonded:
-        return f"NV{bonded}"
-    level = _tried(pynvml, pynvml.nvmlDeviceGetTopologyCommonAncestor, one, other)
-    return FAR if level is None else _PCIE.get(level, FAR)
 
 
 def _set_bits(words: Sequence[int] | None) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -67,16 +68,13 @@ def candidates(name: str, first: Iterable[Path] = ()) -> list[Path]:
     """Existing files by that name where the loader looks, the folders of `first` before its own first choice."""
     folders = (Path(folder) for folder in _WHERE_DRIVERS_LIE)
     paths = [*(path / name for path in first), *cached_libraries()[name], *(path / name for path in folders)]
-    return [path for path in dict.fromkeys(paths) if _is_64_bit(path)]
-
-
-def _is_64_bit(path: Path) -> bool:
-    """Whether it is there and of our own kind: a driver brings its 32-bit twin along, which is not ours to cover."""
-    try:
-        with path.open("rb") as library:
-            return library.read(5) == b"\x7fELF\x02"
-    except OSError:
-        return False
+    existing = []
+    for path in dict.fromkeys(paths):
+        # A driver brings its 32-bit twin along, which is not ours to cover.
+        with contextlib.suppress(OSError), path.open("rb") as library:
+            if library.read(5) == b"\x7fELF\x02":
+                existing.append(path)
+    return existing
 
 
 def driver_files(name: str, first: Iterable[Path] = ()) -> list[Path]:

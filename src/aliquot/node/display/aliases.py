@@ -95,7 +95,29 @@ def hami(facts: NodeReport) -> Iterable[Metric]:
         for use in gpu.uses:
             context.add_metric(_hami_labels(gpu, use), use.status.memory_context_mib * _MIB)
     yield context
-    yield from _hami_allocated(facts)
+    # The promised part of each GPU; the memory's ratio is a fraction, the cores' in hundredths, as in HAMi.
+    where = ("node", "device_uuid", "device_index")
+    kinds = {
+        "hami_gpu_memory_limit_bytes": ("Memory of a GPU", (*where, "device_type")),
+        "hami_gpu_memory_allocated_bytes": ("Memory promised", (*where, "device_cores", "device_type")),
+        "hami_gpu_shared_count": ("Containers that share a GPU", (*where, "device_type")),
+        "hami_gpu_core_allocated_ratio": ("Compute promised, of 100", (*where, "device_type")),
+        "hami_node_gpu_memory_allocated_ratio": ("Part of the memory that is promised", where),
+    }
+    allocated = [GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in kinds.items()]
+    for gpu in facts.gpus:
+        node, index, uuid, kind = _hami_host(facts, gpu)
+        promised_mib = sum(use.status.memory_limit_mib for use in gpu.uses)
+        values: tuple[tuple[float, list[str]], ...] = (
+            (gpu.memory_mib * _MIB, [kind]),
+            (promised_mib * _MIB, ["100", kind]),
+            (len(gpu.uses), [kind]),
+            (sum(use.status.request_milli for use in gpu.uses) / 10, [kind]),
+            (promised_mib / gpu.memory_mib, []),
+        )
+        for family, (value, more) in zip(allocated, values, strict=True):
+            family.add_metric([node, uuid, index, *more], value)
+    yield from allocated
 
 
 def hami_legacy(facts: NodeReport) -> Iterable[Metric]:
@@ -129,32 +151,6 @@ def _hami(
             limit.add_metric(labels, use.status.memory_limit_mib * _MIB)
             util.add_metric(labels, 100 * use.status.usage)
     yield from (used, limit, util, host_used, host_util)
-
-
-def _hami_allocated(facts: NodeReport) -> Iterable[Metric]:
-    """The promised part of each GPU; the memory's ratio is a fraction, the cores' in hundredths, as in HAMi."""
-    where = ("node", "device_uuid", "device_index")
-    kinds = {
-        "hami_gpu_memory_limit_bytes": ("Memory of a GPU", (*where, "device_type")),
-        "hami_gpu_memory_allocated_bytes": ("Memory promised", (*where, "device_cores", "device_type")),
-        "hami_gpu_shared_count": ("Containers that share a GPU", (*where, "device_type")),
-        "hami_gpu_core_allocated_ratio": ("Compute promised, of 100", (*where, "device_type")),
-        "hami_node_gpu_memory_allocated_ratio": ("Part of the memory that is promised", where),
-    }
-    found = [GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in kinds.items()]
-    for gpu in facts.gpus:
-        node, index, uuid, kind = _hami_host(facts, gpu)
-        promised_mib = sum(use.status.memory_limit_mib for use in gpu.uses)
-        values: tuple[tuple[float, list[str]], ...] = (
-            (gpu.memory_mib * _MIB, [kind]),
-            (promised_mib * _MIB, ["100", kind]),
-            (len(gpu.uses), [kind]),
-            (sum(use.status.request_milli for use in gpu.uses) / 10, [kind]),
-            (promised_mib / gpu.memory_mib, []),
-        )
-        for family, (value, more) in zip(found, values, strict=True):
-            family.add_metric([node, uuid, index, *more], value)
-    yield from found
 
 
 def _hami_host(facts: NodeReport, gpu: NodeGpu) -> list[str]:
