@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from test_hook_pools import POOLS
-
 # The child imports what the parent makes past the hook, as a process of no tenant does, and lets go at once.
-IMPORTS = (
-    """
-import multiprocessing.reduction as reduction, socket
+IMPORTS = """
+import ctypes as c, multiprocessing.reduction as reduction, socket
 here, there = socket.socketpair()
 imports = os.fork() == 0
-"""
-    + POOLS
-    + """
+cuda = Cuda(); L = cuda.lib; MIB = 1 << 20
+class Location(c.Structure): _fields_ = [("type", c.c_int), ("id", c.c_int)]
+class Prop(c.Structure):
+    _fields_ = [("type", c.c_int), ("handles", c.c_int), ("location", Location),
+                ("win", c.c_void_p), ("flags", c.c_ubyte * 8)]
+def held(): return cuda.stats()["reserved_bytes"] // MIB
+def info(): L.cuMemGetInfo_v2(c.byref(c.c_size_t()), c.byref(c.c_size_t()))
 if imports:
     here.close(); results = []; handles = []
     while there.recv(1):
@@ -32,7 +33,6 @@ for mib in (30, 30, 2, 30, 30):
     here.recv(1)
 here.close(); os.wait()
 """
-)
 
 
 def test_an_import_is_charged_before_it_is_mapped(tenant):
