@@ -48,7 +48,7 @@ API CUresult cuCtxGetLimit(size_t *value, int limit)
 }
 
 /* Stacks for every resident thread, the printf buffer and the device-side heap are memory: what exceeds the first
- * settings is booked. */
+ * settings is charged. */
 static uint64_t limit_bytes(CUcontext c, int limit)
 {
     static const size_t included[] = {1024, 1 << 20, 8 << 20};

@@ -148,18 +148,18 @@ struct emu_array {
 
 /* MEM_LOW: device memory below 4 GiB, for the interface of 32-bit pointers. */
 enum mem_kind { MEM_LOW, MEM_DEVICE, MEM_MANAGED, MEM_HOST, MEM_REGISTERED, MEM_POOL, MEM_VMM, MEM_MODULE };
-/* What an allocation takes: bytes of its own, or granules of a page that others share (book.c). */
+/* What an allocation takes: bytes of its own, or granules of a page that others share (charge.c). */
 typedef struct {
     int dev;
     uint64_t bytes;
     void *page;
     unsigned at, count;
     CUdeviceptr address;
-} emu_booking;
+} emu_charge;
 typedef struct emu_mem {
     CUdeviceptr base;
     size_t size;
-    emu_booking booked;
+    emu_charge charged;
     enum mem_kind kind;
     int dev;
     unsigned flags;
@@ -277,7 +277,7 @@ bool emu_sched_start(int dev); /* with emu_lock, as all of these; false: the pro
 void emu_sched_forget(CUstream s);
 void emu_sched_notice_stream(CUstream s); /* a thread is about to wait for all that is in it */
 void emu_sched_notice(emu_op *op);        /* or for this; NULL: for nothing */
-void emu_sched_look(int dev);             /* books what is past by now */
+void emu_sched_look(int dev);             /* charges what is past by now */
 void emu_sched_host(bool begins);
 /* launch.c */
 void emu_count_launch(void);
@@ -288,7 +288,7 @@ void emu_value_store(const emu_op *op);
 void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns);
 /* memory.c */
 CUresult emu_mem_free(CUdeviceptr p);
-CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book,
+CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool charge,
                      CUdeviceptr *out); /* after NEED_CTX, but for pools */
 bool emu_mem_remove(CUdeviceptr base);  /* from the table only */
 bool emu_oom_fault(void);               /* one more allocation: is it one of those that fail? */
@@ -301,10 +301,10 @@ bool emu_mem_holds(CUdeviceptr p, size_t size);    /* from there on, in one allo
 bool emu_mem_take(CUdeviceptr base, emu_mem *out); /* and out of the table */
 bool emu_mem_next(CUdeviceptr from, emu_mem *out); /* the first that begins at `from` or later */
 void emu_mem_set_pool(CUdeviceptr base, CUmemoryPool pool);
-/* book.c */
-CUresult emu_book(int dev, CUcontext owner, enum mem_kind kind, size_t size, emu_booking *out);
-void emu_unbook(const emu_booking *b);
-void emu_book_block(emu_mem *m); /* widens it to the page that it shares with others */
+/* charge.c */
+CUresult emu_charge_memory(int dev, CUcontext owner, enum mem_kind kind, size_t size, emu_charge *out);
+void emu_uncharge(const emu_charge *b);
+void emu_charge_block(emu_mem *m); /* widens it to the page that it shares with others */
 /* array.c */
 CUresult emu_array_use(CUarray a); /* CU_OK, or what the use of this handle answers */
 CUresult emu_array_end(CUarray a);

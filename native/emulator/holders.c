@@ -1,4 +1,4 @@
-/* holders.c: memory that several processes hold. It is booked once, to one of its holders, and passes to another when
+/* holders.c: memory that several processes hold. It is charged once, to one of its holders, and passes to another when
  * that one lets go or dies; it is free when no process holds it.
  */
 #include <string.h>
@@ -25,7 +25,7 @@ static int any_holder(const emu_shared *m)
     return -1;
 }
 
-static void book(emu_shm *s, const emu_shared *m, int slot, bool pays)
+static void charge(emu_shm *s, const emu_shared *m, int slot, bool pays)
 {
     shm_lock(m->gpu);
     s->gpu[m->gpu].used += pays ? m->bytes : -m->bytes;
@@ -68,10 +68,10 @@ static void leave(emu_shm *s, emu_shared *m, int slot, bool cleared)
     set(m, slot, false);
     if (m->payer == slot) {
         if (!cleared)
-            book(s, m, slot, false);
+            charge(s, m, slot, false);
         m->payer = any_holder(m);
         if (m->payer >= 0)
-            book(s, m, m->payer, true);
+            charge(s, m, m->payer, true);
     }
     if (m->payer < 0)
         memset(m, 0, sizeof *m);

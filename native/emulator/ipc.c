@@ -49,7 +49,7 @@ static void forget_freed(void)
         struct export *e = *at;
         emu_mem m = {0};
         if (emu_mem_next(e->base, &m))
-            emu_book_block(&m); /* of a shared page some allocation may be left */
+            emu_charge_block(&m); /* of a shared page some allocation may be left */
         if (m.base == e->base && m.id == e->id) {
             at = &e->next;
             continue;
@@ -87,7 +87,7 @@ API CUresult cuIpcGetMemHandle(ipc_handle *out, CUdeviceptr p)
     if (!out || !found || found->kind != MEM_DEVICE)
         return CU_INVALID;
     emu_mem m = *found;
-    emu_book_block(&m);
+    emu_charge_block(&m);
     emu_ctx_sync(emu_current());
     pthread_mutex_lock(&lock);
     int fd = share(&m);

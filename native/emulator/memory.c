@@ -1,4 +1,4 @@
-/* memory.c: allocations. Device memory is host memory mapped on first touch, booked in engine.shm when it is allocated. */
+/* memory.c: allocations. Device memory is host memory mapped on first touch, charged in engine.shm when it is allocated. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +15,9 @@ CUresult emu_mem_drop(CUdeviceptr base)
     emu_mem m;
     if (!emu_mem_take(base, &m))
         return CU_INVALID;
-    if (m.kind != MEM_REGISTERED && !m.booked.page)
+    if (m.kind != MEM_REGISTERED && !m.charged.page)
         munmap((void *)m.base, page_round(m.size));
-    emu_unbook(&m.booked);
+    emu_uncharge(&m.charged);
     return CU_OK;
 }
 
@@ -48,21 +48,21 @@ static void *map_bytes(size_t size, bool low)
     return mmap(NULL, page_round(size), PROT_READ | PROT_WRITE, how, -1, 0);
 }
 
-CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdeviceptr *out)
+CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool charge, CUdeviceptr *out)
 {
     CUcontext owner = kind == MEM_POOL ? NULL : emu_root(emu_current()); /* a pool has no context */
-    emu_booking booked = {0};
+    emu_charge charged = {0};
     bool low = kind == MEM_LOW;
-    book |= kind == MEM_POOL;
-    if (emu_oom_fault() || (book && emu_book(dev, owner, kind, size, &booked) != CU_OK))
+    charge |= kind == MEM_POOL;
+    if (emu_oom_fault() || (charge && emu_charge_memory(dev, owner, kind, size, &charged) != CU_OK))
         return CU_OOM;
-    void *p = booked.page ? (void *)booked.address : map_bytes(size, low);
+    void *p = charged.page ? (void *)charged.address : map_bytes(size, low);
     kind = low ? MEM_DEVICE : kind;
-    emu_mem m = {.base = (CUdeviceptr)p, .size = size, .booked = booked, .kind = kind, .dev = dev, .ctx = owner};
+    emu_mem m = {.base = (CUdeviceptr)p, .size = size, .charged = charged, .kind = kind, .dev = dev, .ctx = owner};
     if (p == MAP_FAILED || emu_mem_insert(m) != CU_OK) {
-        if (p != MAP_FAILED && !booked.page)
+        if (p != MAP_FAILED && !charged.page)
             munmap(p, page_round(size));
-        emu_unbook(&booked);
+        emu_uncharge(&charged);
         return CU_OOM;
     }
     *out = m.base;

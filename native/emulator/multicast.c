@@ -10,7 +10,7 @@ typedef struct {
     size_t size;
     unsigned long long handle_types, flags;
 } multicast_prop;
-#define MULTICAST_BOOKED (64u << 10)
+#define MULTICAST_CHARGED (64u << 10)
 
 API CUresult cuMulticastGetGranularity(size_t *out, const multicast_prop *prop, int option)
 {
@@ -30,16 +30,16 @@ API CUresult cuMulticastCreate(handle **out, const multicast_prop *prop)
     if (!out || !prop || !prop->devices || !prop->size || prop->size % GRAIN || prop->flags)
         return CU_INVALID;
     CUallocProp host = {.type = 1, .location = {2, 0}};
-    if (shm_charge(emu_current()->dev, MULTICAST_BOOKED) != 0)
+    if (shm_charge(emu_current()->dev, MULTICAST_CHARGED) != 0)
         return CU_OOM;
     CUresult r = cuMemCreate(out, prop->size, &host, 0);
     if (r) {
-        shm_release(emu_current()->dev, MULTICAST_BOOKED);
+        shm_release(emu_current()->dev, MULTICAST_CHARGED);
         return r;
     }
     physical *p = (*out)->of;
     p->prop.location = (CUmemLocation){1, emu_current()->dev};
-    p->booked = MULTICAST_BOOKED;
+    p->charged = MULTICAST_CHARGED;
     p->wanted = prop->devices;
     return CU_OK;
 }

@@ -1,4 +1,4 @@
-/* nvml_samples.c: the longer tales of the same books: samples of the last seconds, details and accounts of processes. */
+/* nvml_samples.c: the longer tales of the same ledger: samples of the last seconds, details and accounts of processes. */
 #include <string.h>
 #include "nvml.h"
 

@@ -1,6 +1,6 @@
 /* pool.c: memory pools and stream-ordered allocation.
  *
- * A pool books what it reserves from the device; memory freed to it stays reserved up to the release threshold and is
+ * A pool charges what it reserves from the device; memory freed to it stays reserved up to the release threshold and is
  * handed out again without asking the device. In strict mode it reserves 32 MiB at a time, as on hardware. A destroyed
  * pool stays until the last of its memory is freed.
  */

@@ -2,7 +2,7 @@
  *
  * Such a pool's memory lies in one memfd, each allocation at an offset of its own that is never used twice; what is freed
  * is a hole. The first page says which GPU the memory is of. An importer maps the same file, may not allocate from it,
- * and pays for nothing: the exporter's books have it all.
+ * and pays for nothing: the exporter is charged for all of it.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

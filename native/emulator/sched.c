@@ -1,8 +1,8 @@
 /* sched.c: moves the process's streams along the GPUs' shared clocks, one thread per GPU and process.
  *
  * Work that takes no GPU time (copies, fills, events, callbacks) is done as soon as its stream gets there; kernels need
- * the GPU (share.c). A kernel is booked with exactly its time once its end has passed, the next one begins where it
- * ended: who looks late (the thread here, or a call that asks whether work is done) books all that is past in one go and
+ * the GPU (share.c). A kernel is charged with exactly its time once its end has passed, the next one begins where it
+ * ended: who looks late (the thread here, or a call that asks whether work is done) charges all that is past in one go and
  * loses nothing. So the thread does not wake up for every kernel, only for what a program can notice: see `nap_end`.
  */
 #define _GNU_SOURCE
@@ -15,7 +15,7 @@
 
 #define QUEUE 1024
 #define PATIENCE_NS 10000000ull /* how often a waiting process looks whether the owner still lives */
-#define BATCH_NS 100000ull      /* kernels that no thread waits for are booked this late */
+#define BATCH_NS 100000ull      /* kernels that no thread waits for are charged this late */
 #define SPIN_NS 20000ull        /* how often a spinning kernel looks at its word */
 #define IDLE_NS 10000000000ull
 static __thread bool in_a_hurry;
@@ -219,7 +219,7 @@ static bool end_spinner(int dev, uint64_t now)
     return false;
 }
 
-/* Bring the head of `s` forward on the clock. 0: part or all of it is booked; else when to look again. */
+/* Bring the head of `s` forward on the clock. 0: part or all of it is charged; else when to look again. */
 static uint64_t step(int dev, CUstream s)
 {
     emu_gpu *g = &shm_open_engine()->gpu[emu_conf()->place[dev]];

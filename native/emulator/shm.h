@@ -34,7 +34,7 @@ typedef struct {
     uint32_t sample_at;
     uint64_t used;
 } emu_gpu;
-/* Physical memory that more than one process may hold: in the books of one of them, the payer. */
+/* Physical memory that more than one process may hold: charged to one of them, the payer. */
 typedef struct {
     uint64_t inode, bytes; /* inode: of its memfd; 0: a free place */
     int32_t gpu, payer;
@@ -65,10 +65,10 @@ void shm_sweep_sometimes(void); /* at most every 10 ms */
 int shm_charge(int device, uint64_t bytes);
 void shm_release(int device, uint64_t bytes);
 void shm_memory(int device, uint64_t *total, uint64_t *free_bytes);
-bool shm_share(uint64_t inode, int device, uint64_t bytes); /* memory that this process has booked is exported */
+bool shm_share(uint64_t inode, int device, uint64_t bytes); /* memory that this process has charged is exported */
 int shm_hold(uint64_t inode); /* it is imported: its device, or -1 where no process holds it or it is out of sight */
 void shm_let_go(uint64_t inode);
-void shm_heirs(int slot); /* of a slot whose process is gone, after its books are cleared */
+void shm_heirs(int slot); /* of a slot whose process is gone, after its charges are cleared */
 bool shm_acquire(int device);
 bool shm_waiters(int device);
 void shm_hand_over(int device);

@@ -1,7 +1,7 @@
 /* vmm.c: virtual memory management: address ranges and physical memory handled apart.
  *
  * A handle is a memfd of the asked size, so mapping it twice shows the same bytes and it can be passed to another process
- * as a file descriptor. It is booked when created and given back when no handle and no mapping is left, here or in the
+ * as a file descriptor. It is charged when created and given back when no handle and no mapping is left, here or in the
  * processes that have imported it.
  */
 #define _GNU_SOURCE
@@ -98,7 +98,7 @@ static void unref(physical *p)
     if (p->shared)
         shm_let_go(p->inode);
     else
-        shm_release(p->prop.location.id, p->booked);
+        shm_release(p->prop.location.id, p->charged);
     free(p);
 }
 
@@ -181,7 +181,7 @@ API CUresult cuMemCreate(handle **out, size_t size, const CUallocProp *prop, uns
     pthread_mutex_lock(&lock);
     physical *p = fd >= 0 && ftruncate(fd, (off_t)size) == 0 ? physical_new(prop, size, fd) : NULL;
     if (p)
-        p->booked = device ? size : 0;
+        p->charged = device ? size : 0;
     handle *h = p ? first_handle(p) : NULL;
     pthread_mutex_unlock(&lock);
     if (!p && fd >= 0)
@@ -326,8 +326,8 @@ API CUresult cuMemExportToShareableHandle(int *fd, handle *h, int type, unsigned
     pthread_mutex_lock(&lock);
     physical *p = emu_physical(h);
     *fd = p ? dup(p->fd) : -1;
-    if (*fd >= 0 && p->booked && !p->shared)
-        p->shared = shm_share(p->inode, p->prop.location.id, p->booked);
+    if (*fd >= 0 && p->charged && !p->shared)
+        p->shared = shm_share(p->inode, p->prop.location.id, p->charged);
     pthread_mutex_unlock(&lock);
     return !p ? CU_INVALID : *fd < 0 ? CU_OOM : CU_OK;
 }
@@ -341,7 +341,7 @@ static physical *from_outside(int fd, const struct stat *st)
     CUallocProp prop = {.type = 1, .handle_types = 1, .location = {1, device < 0 ? 0 : device}};
     physical *p = device < 0 && !pays ? NULL : physical_new(&prop, size, fd);
     if (p) {
-        p->booked = size;
+        p->charged = size;
         p->shared = !pays || shm_share(p->inode, 0, size);
     } else if (pays) {
         shm_release(0, size);

@@ -7,11 +7,11 @@ typedef struct physical {
     struct physical *next;
     void *first; /* the handle that cuMemRetainAllocationHandle answers, while it lives */
     CUallocProp prop;
-    size_t size, booked;
+    size_t size, charged;
     int fd;
     unsigned refs; /* handles and mappings */
     uint64_t inode;
-    bool shared;              /* exported or imported: its booking is in engine.shm (holders.c) */
+    bool shared;              /* exported or imported: its charge is in engine.shm (holders.c) */
     unsigned devices, wanted; /* of a multicast object: who joined, and how many have to */
 } physical;
 typedef struct {

@@ -13,7 +13,7 @@ static void slot_is_made(struct slot *slot)
     pthread_rwlockattr_t alone_first;
     pthread_rwlockattr_init(&alone_first);
     pthread_rwlockattr_setkind_np(&alone_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
-    pthread_rwlock_init(&slot->memory.books, &alone_first);
+    pthread_rwlock_init(&slot->memory.charge_lock, &alone_first);
     atomic_store(&slot->token.given_back, ~0u);
 }
 

@@ -2,7 +2,7 @@
  *
  * One SOCK_SEQPACKET connection per process, made at the first need. One mutex keeps a question and its answer
  * together; a dead connection is closed, and link_revive() builds a new one with a jittered back-off, attaches every
- * slot again and restores the books before anybody else may speak.
+ * slot again and restores the ledger before anybody else may speak.
  *
  * A process that only asks, for memory or for processes, attaches as a viewer: no answers of it are waited for and it has
  * no helper thread, which in a program that uses NVML alone would have to load the driver. Its first context, allocation

@@ -37,7 +37,7 @@ struct above {
     void (*slot_is_attached)(struct slot *slot);                       /* to launch and allocate, or that was tried */
     void (*helper_looks)(struct slot *slot, const aliquot_page *page); /* in each round of the helper */
     void (*capture_is_abandoned)(const void *graph);                   /* its stream or context has ended */
-    uint64_t (*memory_is_scarce)(struct slot *slot);                   /* the books held alone; the bytes yet to come */
+    uint64_t (*memory_is_scarce)(struct slot *slot); /* the charge lock held alone; the bytes yet to come */
 };
 extern HIDDEN const struct above aliquot_above;
 
@@ -52,7 +52,7 @@ bool slot_view(struct slot *slot);   /* to ask only */
 bool link_send(const aliquot_message *message);
 bool link_ask(aliquot_message *message, uint16_t expect, int *fd);
 bool link_alive(void);
-bool link_shares(void); /* the arbiter keeps books of what processes share */
+bool link_shares(void); /* the arbiter keeps the ledger of what processes share */
 bool link_revive(void);
 bool link_crowded(void); /* the arbiter takes no more processes of the tenant for now */
 /* Reports to the arbiter what of this process bypassed the hook since the last report; one comparison if nothing. */

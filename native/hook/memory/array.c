@@ -110,7 +110,7 @@ static CUresult end(CUresult result, struct slot *slot, void **array, const stru
                                        .other = charge_owner,
                                        .refs = 1,
                                        .page = cost->shared ? block_join(slot, cost->shared) : 0});
-    pthread_rwlock_unlock(&slot->memory.books);
+    pthread_rwlock_unlock(&slot->memory.charge_lock);
     return result;
 }
 

@@ -113,7 +113,7 @@ static CUresult from_pool(struct request *ask, struct slot *slot)
     if (!slot_attach(slot) || !charge_try(slot, granules(ask->bytes), attempt, ask))
         REFUSE(wrong_stream(ask->stream) || pool_is_foreign(ask->pool), forward(ask),
                REAL(cuMemFree_v2, CUdeviceptr)(*ask->ptr));
-    pthread_rwlock_unlock(&slot->memory.books);
+    pthread_rwlock_unlock(&slot->memory.charge_lock);
     return ask->result;
 }
 

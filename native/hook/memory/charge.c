@@ -24,18 +24,18 @@ bool charge_try(struct slot *slot, uint64_t bytes, bool (*attempt)(struct slot *
 {
     if (!context_noticed(slot))
         return false;
-    if (pthread_rwlock_rdlock(&slot->memory.books) != 0)
+    if (pthread_rwlock_rdlock(&slot->memory.charge_lock) != 0)
         return false; /* the driver calls back into the program at the end of the context */
     if (attempt(slot, false, with))
         return true;
-    pthread_rwlock_unlock(&slot->memory.books);
+    pthread_rwlock_unlock(&slot->memory.charge_lock);
     uint64_t end = now_ns() + PENDING_PATIENCE_NS;
     for (bool more = true; more; nanosleep(&(struct timespec){0, 500000}, NULL)) {
-        pthread_rwlock_wrlock(&slot->memory.books);
+        pthread_rwlock_wrlock(&slot->memory.charge_lock);
         uint64_t coming = aliquot_above.memory_is_scarce(slot);
         if (attempt(slot, true, with))
             return true;
-        pthread_rwlock_unlock(&slot->memory.books);
+        pthread_rwlock_unlock(&slot->memory.charge_lock);
         more = coming && now_ns() < end && !capture_running() && memory_may_fit(slot, bytes, coming);
     }
     memory_denied(slot);
@@ -86,7 +86,7 @@ CUresult charge_end(CUresult result, struct slot *slot, uint32_t kind, uint64_t 
             .kind = kind, .key = key, .slot = slot, .bytes = bytes, .other = ends ? charge_owner : 0, .refs = 1});
     else
         memory_release(slot, bytes);
-    pthread_rwlock_unlock(&slot->memory.books);
+    pthread_rwlock_unlock(&slot->memory.charge_lock);
     return result;
 }
 

@@ -2,7 +2,7 @@
  *
  * The rules: reserve before the driver is asked; take an entry out before the driver frees and put it back when it did
  * not, since the next allocation may have the same address; one locked operation for each change. An allocation holds
- * the slot's books, shared, from its reservation to its entry. One that was refused holds them alone and has what can be
+ * the slot's charge lock, shared, from its reservation to its entry. One that was refused holds it alone and has what can be
  * spared returned first, so no allocation is refused for what another thread is about to give back. A context may end in
  * another thread at any of these moments: what is entered after the end of its owner is given back.
  */
@@ -47,12 +47,12 @@ bool charge_undecided(struct slot **slot);
  * are one. For an allocation it is found before the driver is asked, since the context may be gone afterwards. */
 uint64_t owner_now(struct slot *slot);
 extern HIDDEN __thread uint64_t charge_owner __attribute__((tls_model("initial-exec"))); /* since charge_begin() */
-/* Tries with the books held, then alone with what can be spared returned, as long as `bytes` may fit once frees under way
- * are done. True: done, and the books are still held. */
+/* Tries with the charge lock held, then alone with what can be spared returned, as long as `bytes` may fit once frees under way
+ * are done. True: done, and the charge lock is still held. */
 bool charge_try(struct slot *slot, uint64_t bytes, bool (*attempt)(struct slot *, bool alone, void *), void *with);
-/* Holds the books and reserves; false: over the limit, nothing is held. Without a slot nothing is to be done. */
+/* Holds the charge lock and reserves; false: over the limit, nothing is held. Without a slot nothing is to be done. */
 bool charge_begin(struct slot *slot, uint64_t bytes);
-/* Enters a reserved charge when the driver agreed, gives it back when not, lets go of the books; returns `result`. */
+/* Enters a reserved charge when the driver agreed, gives it back when not, lets go of the charge lock; returns `result`. */
 CUresult charge_end(CUresult result, struct slot *slot, uint32_t kind, uint64_t key, uint64_t bytes);
 void charge_enter(struct ledger_entry entry);
 /* Gives back what was charged under an entry that has been taken out. */
@@ -120,7 +120,7 @@ CUresult graph_captured_alloc(CUresult result, struct slot *slot, const struct c
 void graph_freed(CUdeviceptr ptr);
 /* graph.c: the driver has destroyed a graph whose name has been taken out. */
 void graph_dropped(const struct ledger_entry *name);
-void shared_reclaim(void); /* share.c */
+void shared_reclaim(void);           /* share.c */
 extern _Atomic bool shares_are_kept; /* some memory, by descriptors alone */
 /* Something was freed: the next completion point looks. */
 extern HIDDEN _Atomic int memory_freed;

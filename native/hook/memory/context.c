@@ -136,9 +136,9 @@ static void views_ended(struct slot *slot, bool gone)
 /* What is allocated from now on belongs to another; no allocation is under way. */
 static uint64_t owner_taken(struct slot *slot)
 {
-    pthread_rwlock_wrlock(&slot->memory.books);
+    pthread_rwlock_wrlock(&slot->memory.charge_lock);
     uint64_t owner = atomic_exchange(&slot->memory.owner, 0);
-    pthread_rwlock_unlock(&slot->memory.books);
+    pthread_rwlock_unlock(&slot->memory.charge_lock);
     return owner;
 }
 

@@ -218,7 +218,7 @@ static CUresult added(CUresult result, struct slot *slot, void *graph, uint64_t 
         enter(graph, slot, bytes, ptr);
     else
         gone(slot, bytes, 0);
-    pthread_rwlock_unlock(&slot->memory.books);
+    pthread_rwlock_unlock(&slot->memory.charge_lock);
     return result;
 }
 
@@ -316,7 +316,7 @@ CUresult on_graph_add_node_v2(enum aliquot_symbol symbol, void **node, void *gra
     return added(result, slot, graph, bytes, slot ? params->alloc.ptr : 0);
 }
 
-/* An allocation that was captured: the graph that the stream captured into before it pays. Called with the books held. */
+/* An allocation that was captured: the graph that the stream captured into before it pays. Called with the charge lock held. */
 CUresult graph_captured_alloc(CUresult result, struct slot *slot, const struct capturing *into, uint64_t bytes,
                               const CUdeviceptr *ptr)
 {
@@ -327,7 +327,8 @@ CUresult graph_captured_alloc(CUresult result, struct slot *slot, const struct c
         gone(slot, bytes, 0);
     else if (result != CUDA_SUCCESS || into->graph)
         return added(result, slot, into->graph, bytes, result == CUDA_SUCCESS ? *ptr : 0);
-    pthread_rwlock_unlock(&slot->memory.books); /* without a graph to tie it to it stays charged, on the safe side */
+    pthread_rwlock_unlock(
+        &slot->memory.charge_lock); /* without a graph to tie it to it stays charged, on the safe side */
     return result;
 }
 
@@ -355,7 +356,7 @@ static bool instantiating(void *graph, struct ledger_entry *exec)
     ledger_change(LEDGER_GRAPH, name.other, -1, 0, &body);
     if (!graph_begin(body.slot, body.bytes))
         return false;
-    pthread_rwlock_unlock(&body.slot->memory.books);
+    pthread_rwlock_unlock(&body.slot->memory.charge_lock);
     exec->slot = body.slot;
     exec->bytes = body.bytes;
     return true;

@@ -142,7 +142,7 @@ void memory_release(struct slot *slot, uint64_t bytes)
 static bool settled(struct slot *slot)
 {
     for (int i = 0; i < 10; i++) {
-        if (pthread_rwlock_trywrlock(&slot->memory.books) == 0)
+        if (pthread_rwlock_trywrlock(&slot->memory.charge_lock) == 0)
             return true;
         nanosleep(&(struct timespec){0, SHORT_NAP_NS / 5}, NULL);
     }
@@ -169,7 +169,7 @@ void memory_tick(struct slot *slot, const aliquot_page *page)
         pthread_mutex_unlock(&slot->link.lock);
     }
     if (alone)
-        pthread_rwlock_unlock(&slot->memory.books);
+        pthread_rwlock_unlock(&slot->memory.charge_lock);
 }
 
 /* A context's own memory is measured by the arbiter; the first guess is its allowance. */

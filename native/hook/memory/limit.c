@@ -59,7 +59,7 @@ CUresult on_ctx_set_limit(enum aliquot_symbol symbol, int limit, size_t value)
     CUresult result = REAL_AT(symbol, int, size_t)(limit, value);
     if (result != CUDA_SUCCESS) {
         memory_release(slot, reserved);
-        pthread_rwlock_unlock(&slot->memory.books);
+        pthread_rwlock_unlock(&slot->memory.charge_lock);
         return result;
     }
     struct ledger_entry entry = {.kind = LEDGER_LIMIT,
@@ -69,6 +69,6 @@ CUresult on_ctx_set_limit(enum aliquot_symbol symbol, int limit, size_t value)
                                  .refs = 1};
     ledger_take(LEDGER_LIMIT, entry.key, &entry);
     settle(&entry, had, reserved, by, limit);
-    pthread_rwlock_unlock(&slot->memory.books);
+    pthread_rwlock_unlock(&slot->memory.charge_lock);
     return result;
 }

@@ -5,7 +5,7 @@
  * another: charge.h has the rules.
  *
  * It attaches slots and asks the arbiter for leases, and reads from the work whether anything captures and which context
- * is current. It never launches, nor decides about the token. Locks, in their order: `primary_lock`, `books`, a pool's or
+ * is current. It never launches, nor decides about the token. Locks, in their order: `primary_lock`, `charge_lock`, a pool's or
  * the graphs', a slot's `link.lock`, the ledger's.
  */
 #ifndef ALIQUOT_MEMORY_H
@@ -25,7 +25,7 @@ struct graphs {
 
 struct memory {
     pthread_rwlock_t
-        books; /* shared by allocations from their reservation to their entry; alone when one was refused */
+        charge_lock; /* shared by allocations from their reservation to their entry; alone when one was refused */
     uint64_t leased, context_bytes, context_each;
     _Atomic uint64_t unused;           /* changed under the lock, read without */
     uint64_t reserved_ns, released_ns; /* when memory was last reserved, and last given back to the arbiter */

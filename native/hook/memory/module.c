@@ -138,7 +138,7 @@ static CUresult finish(struct load *load, CUresult result, void **module, enum a
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (result == CUDA_SUCCESS && !charge) {
-        pthread_rwlock_unlock(&load->slot->memory.books);
+        pthread_rwlock_unlock(&load->slot->memory.charge_lock);
         return result;
     }
     return charge_end(result, load->slot, LEDGER_MODULE, result == CUDA_SUCCESS ? (uintptr_t)*module : 0, charge);
@@ -177,7 +177,7 @@ static CUresult used(struct load *load, CUresult result)
         ledger_take(LEDGER_CODE, load->key, &code);
     else if (ledger_change(LEDGER_CODE, load->key, 0, charge, &code) == LEDGER_NONE)
         memory_release(load->slot, charge);
-    pthread_rwlock_unlock(&load->slot->memory.books);
+    pthread_rwlock_unlock(&load->slot->memory.charge_lock);
     return result;
 }
 

@@ -29,7 +29,7 @@ CUresult linear_end(CUresult result, struct slot *slot, uint64_t ptr, uint64_t b
                                        .other = charge_owner,
                                        .page = page.key,
                                        .refs = 1});
-    pthread_rwlock_unlock(&slot->memory.books);
+    pthread_rwlock_unlock(&slot->memory.charge_lock);
     return result;
 }
 

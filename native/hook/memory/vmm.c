@@ -26,7 +26,7 @@ static CUresult created(CUresult result, struct slot *slot, uint64_t handle, uin
         handle_enter(handle, object_new(slot, bytes));
     else
         memory_release(slot, bytes);
-    pthread_rwlock_unlock(&slot->memory.books);
+    pthread_rwlock_unlock(&slot->memory.charge_lock);
     return result;
 }
 
@@ -133,7 +133,7 @@ static bool imported_size(uint64_t object, uint64_t bytes)
         return false;
     if (ledger_change(LEDGER_OBJECT, object, 0, more, &entry) == LEDGER_NONE)
         memory_release(entry.slot, more);
-    pthread_rwlock_unlock(&entry.slot->memory.books);
+    pthread_rwlock_unlock(&entry.slot->memory.charge_lock);
     return true;
 }
 

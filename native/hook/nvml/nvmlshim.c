@@ -1,6 +1,6 @@
 /* nvmlshim.c: libnvidia-ml.so.1 leads to the hook that stands for libcuda.so.1.
  *
- * A file has one SONAME, and the hook of a process must be one: one connection, one set of books. So NVML's names have a
+ * A file has one SONAME, and the hook of a process must be one: one connection, one ledger. So NVML's names have a
  * file of their own that holds nothing but jumps. The hook behind it is the one already loaded in this namespace; else
  * the tenant's, which lies in lib/ beside the tenant's configuration.
  */

@@ -4,7 +4,7 @@
  *   connection lost, grant still valid           launch until its deadline (all three)
  *   connection lost, grant over                  run r x 100 ms,    launch freely   wait
  *                                                sleep the rest
- *   arbiter back (new boot id)                   attach again, restore the books, wait for a grant (all three)
+ *   arbiter back (new boot id)                   attach again, restore the ledger, wait for a grant (all three)
  *   connected, but without a sign of life        as connection lost, until the next sign (all three)
  *   never reached (no socket at start)           no memory; a program that needs none launches freely until then, and
  *                                                the time is reported to it. After a second a line on stderr says so

@@ -1,7 +1,7 @@
-/* book.c: what allocations take from the device. In strict mode it is pages of 2 MiB, as on hardware: a larger allocation
+/* charge.c: what allocations take from the device. In strict mode it is pages of 2 MiB, as on hardware: a larger allocation
  * takes whole pages, smaller ones of one context share a page by its granules of 512 bytes, which shows in their
  * addresses. Otherwise, and for managed memory, which moves as it is touched, it is granules. Small allocations of pools,
- * which have booked their memory themselves, share pages of addresses only.
+ * which have charged their memory themselves, share pages of addresses only.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -19,11 +19,11 @@ typedef struct page {
     CUdeviceptr base;
     uint64_t id;
     int dev;
-    bool low, booked;       /* low: below 4 GiB */
+    bool low, charged;      /* low: below 4 GiB */
     unsigned left, longest; /* granules: free, and what no free run is longer than */
     uint64_t taken[GRANULES / 64];
 } page;
-static page *by_room[GRANULES + 1];             /* by `longest`; full ones are known to their bookings only */
+static page *by_room[GRANULES + 1];             /* by `longest`; full ones are known to their charges only */
 static uint64_t any_by_room[GRANULES / 64 + 1]; /* a bit for each list that is not empty */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -112,12 +112,12 @@ static CUdeviceptr map_page(bool low)
     return (CUdeviceptr)at;
 }
 
-static page *new_page(int dev, uint64_t owner, bool low, bool booked)
+static page *new_page(int dev, uint64_t owner, bool low, bool charged)
 {
     static uint64_t serial;
     CUdeviceptr base = map_page(low);
     page *p = base ? malloc(sizeof *p) : NULL;
-    if (!p || (booked && shm_charge(dev, PAGE) != 0)) {
+    if (!p || (charged && shm_charge(dev, PAGE) != 0)) {
         if (base)
             munmap((void *)base, PAGE);
         free(p);
@@ -128,45 +128,45 @@ static page *new_page(int dev, uint64_t owner, bool low, bool booked)
                 .id = ++serial,
                 .dev = dev,
                 .low = low,
-                .booked = booked,
+                .charged = charged,
                 .left = GRANULES,
                 .longest = GRANULES};
     list(p);
     return p;
 }
 
-static bool fits(const page *p, int dev, uint64_t owner, bool low, bool booked)
+static bool fits(const page *p, int dev, uint64_t owner, bool low, bool charged)
 {
-    return p->dev == dev && p->owner == owner && p->low == low && p->booked == booked;
+    return p->dev == dev && p->owner == owner && p->low == low && p->charged == charged;
 }
 
-static CUresult share(int dev, uint64_t owner, enum mem_kind kind, unsigned count, emu_booking *out)
+static CUresult share(int dev, uint64_t owner, enum mem_kind kind, unsigned count, emu_charge *out)
 {
-    bool low = kind == MEM_LOW, booked = kind != MEM_POOL;
+    bool low = kind == MEM_LOW, charged = kind != MEM_POOL;
     unsigned at = GRANULES;
     page *p = NULL, *next;
     for (unsigned longest = next_room(count); at == GRANULES && longest <= GRANULES; longest = next_room(longest + 1))
         for (page *one = by_room[longest]; at == GRANULES && one; one = next) {
             next = one->next;
-            at = fits(one, dev, owner, low, booked) ? room(one, count) : GRANULES;
+            at = fits(one, dev, owner, low, charged) ? room(one, count) : GRANULES;
             p = one;
         }
     if (at == GRANULES) {
-        p = new_page(dev, owner, low, booked);
+        p = new_page(dev, owner, low, charged);
         if (!p)
             return CU_OOM;
         at = 0;
     }
     mark(p, at, count, true);
-    *out = (emu_booking){.dev = dev, .page = p, .at = at, .count = count, .address = p->base + at * GRANULE};
+    *out = (emu_charge){.dev = dev, .page = p, .at = at, .count = count, .address = p->base + at * GRANULE};
     return CU_OK;
 }
 
-CUresult emu_book(int dev, CUcontext owner, enum mem_kind kind, size_t size, emu_booking *out)
+CUresult emu_charge_memory(int dev, CUcontext owner, enum mem_kind kind, size_t size, emu_charge *out)
 {
     bool in_pages = kind == MEM_POOL || (emu_conf()->strict && kind != MEM_MANAGED);
     uint64_t grain = in_pages ? PAGE : GRANULE;
-    *out = (emu_booking){.dev = dev};
+    *out = (emu_charge){.dev = dev};
     if (kind == MEM_POOL && size > PAGE - GRANULE)
         return CU_OK;
     if (!in_pages || size > PAGE - GRANULE) {
@@ -180,7 +180,7 @@ CUresult emu_book(int dev, CUcontext owner, enum mem_kind kind, size_t size, emu
     return r;
 }
 
-void emu_unbook(const emu_booking *b)
+void emu_uncharge(const emu_charge *b)
 {
     if (b->bytes)
         shm_release(b->dev, b->bytes);
@@ -192,16 +192,16 @@ void emu_unbook(const emu_booking *b)
     if (p->left == GRANULES) {
         unlist(p);
         munmap((void *)p->base, PAGE);
-        if (p->booked)
+        if (p->charged)
             shm_release(b->dev, PAGE);
         free(p);
     }
     pthread_mutex_unlock(&lock);
 }
 
-void emu_book_block(emu_mem *m)
+void emu_charge_block(emu_mem *m)
 {
-    page *p = m->booked.page;
+    page *p = m->charged.page;
     if (!p)
         return;
     m->base = p->base;
