@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -9,8 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aliquot.node.allocation.checkpoint import Allotment, CheckpointError, Content, read_checkpoint, write_checkpoint
+from aliquot.node.allocation.checkpoint import (
+    Allotment,
+    Allotments,
+    CheckpointError,
+    Content,
+    read_checkpoint,
+    write_checkpoint,
+)
 
+HELD = Allotment("ab12", ("g0-000",), "uid", "ns", "pod", "main", '{"v":1}')
 CONTENT = Content("node-1", (Allotment("ab12", ("g0-000", "g0-001"), "uid", "ns", "pod", "main", '{"v":1}', "570-a"),))
 TEXT = st.text(max_size=12)
 ALLOTMENTS = st.builds(
@@ -106,3 +115,21 @@ def test_a_file_that_ends_too_early_is_told_in_words(tmp_path: Path, content: by
 
     assert "is not a checkpoint (" in trouble
     assert "unpack" not in trouble
+
+
+def test_an_agent_that_starts_on_a_full_disk_knows_what_is_held(tmp_path: Path):
+    """What recovery found is known though it cannot be written; nothing new is given until it can be."""
+    in_the_way = tmp_path / "checkpoint.json.new"
+    in_the_way.mkdir()
+    allotments = Allotments(tmp_path / "checkpoint.json", "node-1")
+
+    asyncio.run(allotments.start_with([HELD]))
+    assert ([HELD], True) == (list(allotments), "could not be written" in allotments.failure)
+    with pytest.raises(CheckpointError):
+        asyncio.run(allotments.give(["g0-001"]))
+    assert [HELD] == list(allotments)
+
+    in_the_way.rmdir()
+    asyncio.run(allotments.write())
+    assert "" == allotments.failure
+    assert (HELD,) == read_checkpoint(tmp_path / "checkpoint.json")[0].allotments

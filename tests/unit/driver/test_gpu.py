@@ -1,10 +1,13 @@
-"""How CUDA's variables name the GPUs of a tenant."""
+"""How CUDA's variables name the GPUs of a tenant, and which CPU cores near a GPU are chosen for it."""
 
 from __future__ import annotations
 
-import msgspec
+import os
 
-from aliquot.driver.gpu import Gpu, cuda_variables
+import msgspec
+import pytest
+
+from aliquot.driver.gpu import Gpu, TooManyCores, cuda_variables, least_used, nearest_cores
 
 # Indices that are not in the order of the addresses, as after an address was given to another slot.
 GPUS = [
@@ -38,3 +41,28 @@ def test_uuids_stand_where_the_numbers_are_not_certain():
     assert {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a"} == cuda_variables(["GPU-b", "GPU-a"], mig)
     assert {"CUDA_VISIBLE_DEVICES": "GPU-a"} == cuda_variables(["GPU-a"], [])
     assert "GPU-c" == devices(["GPU-c"], GPUS[:2])
+
+
+@pytest.fixture
+def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process may use cores 0 to 7."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
+
+def test_the_least_used_cores_come_first():
+    """Of equals the lower number."""
+    assert (2, 0) == least_used([0, 1, 2, 3], 2, {0: 1, 1: 2, 3: 5})
+
+
+@pytest.mark.usefixtures("allowed")
+def test_near_cores_come_before_unused_ones():
+    """A core that is near and used is taken before one that is far and not; far ones only fill up."""
+    assert "4-5" == nearest_cores(2, [4, 5], {4: 3, 5: 3})
+    assert "1,4-5" == nearest_cores(3, [4, 5], {0: 1})
+
+
+@pytest.mark.usefixtures("allowed")
+def test_more_cores_than_there_are_is_refused():
+    """The sentence names how many there are."""
+    with pytest.raises(TooManyCores, match="may use 8 CPU cores"):
+        nearest_cores(9)
