@@ -60,7 +60,6 @@ def openb(
     from aliquot_lab.cli.sim_run import nothing_finished
     from aliquot_lab.sim.openb import batch, results
     from aliquot_lab.sim.policies import parsed
-    from aliquot_lab.sim.seeds import seed_list
 
     published = results.Published(expected) if expected else None
     todo = batch.tasks(nodes, traces, parsed(policy), seed_list(seeds), tune)
@@ -125,35 +124,8 @@ def run(policy: str, seeds: str, out: Path, output: str, **options: Any) -> int:
     """Run jobs through policies in virtual time and write a report."""
     from aliquot_lab.cli.sim_run import run_study
     from aliquot_lab.sim.policies import parsed
-    from aliquot_lab.sim.seeds import seed_list
 
-    return run_study(_scenario(**options), parsed(policy), seed_list(seeds), out=out, output=output, options=options)
-
-
-def _scenario(**options: Any) -> Any:
-    from aliquot.placement.pool_policy import pool_policy
-    from aliquot_lab.sim.engine import Discipline, SimSettings
-    from aliquot_lab.sim.kernel import us
-    from aliquot_lab.sim.pool import PoolSettings
-    from aliquot_lab.sim.runs import Scenario
-    from aliquot_lab.sim.workloads.trace import Draws, TraceReplay
-
-    pool = PoolSettings(pool_policy(options["pool"]), us(options["vgpu_create_s"]), us(options["pod_start_s"]))
-    load = options["load"]
-    if load is None and options["service_s"] is not None:
-        raise UserError(f"--service-s {options['service_s']:g}: gives times to jobs that are drawn; add --load")
-    return Scenario(
-        nodes=options["nodes"],
-        trace=options["trace"],
-        settings=SimSettings(Discipline(options["queue"]), pool, options["moves"]),
-        replay=TraceReplay(options["from_s"], options["gpu_only"], options["jitter_s"], options["compress"]),
-        draws=None if load is None else Draws(load, options["arrivals"], mean_service_s=options["service_s"]),
-        services=str(options["services"] or ""),
-        whole=options["whole"],
-        warmup=options["warmup"],
-        stop_at_last_arrival=options["until_last"],
-        timing=options["timing"],
-    )
+    return run_study(parsed(policy), seed_list(seeds), out=out, output=output, options=options)
 
 
 @sim.command()

@@ -17,24 +17,40 @@ from aliquot.cli.entry import INTERRUPTED
 from aliquot.cli.tables import columns
 from aliquot.lib.package import version
 from aliquot.model.errors import UserError
+from aliquot.placement.pool_policy import pool_policy
 from aliquot_lab.sim import load, parallel, runs, sizes, study, terminal
+from aliquot_lab.sim.engine import Discipline, SimSettings
 from aliquot_lab.sim.imports.quantities import Unreadable, parse_elapsed
+from aliquot_lab.sim.kernel import us
+from aliquot_lab.sim.pool import PoolSettings
 from aliquot_lab.sim.report.page import page
+from aliquot_lab.sim.workloads.trace import Draws, TraceReplay
 
 
 def run_study(
-    scenario: runs.Scenario, policies: Sequence[str], seeds: Sequence[int], *, out: Path, output: str,
-    options: Mapping[str, Any],
-) -> int:  # fmt: skip
-    """Do the runs, write the folder and print what came of them; the exit status."""
-    goal = sizes.Goal(_wait_s(options["wait_s"]), options["wait_at"], options["gpu_hour_price"])
+    policies: Sequence[str], seeds: Sequence[int], *, out: Path, output: str, options: Mapping[str, Any]
+) -> int:
+    """Do the runs that the command's options ask for, write the folder and print what came of them; the exit status."""
+    scenario = _scenario(options)
+    try:
+        wait_s = parse_elapsed(options["wait_s"])
+    except Unreadable as error:
+        raise UserError(f"--wait {options['wait_s']}: {error}") from None
+    if wait_s is None:
+        raise UserError(f"--wait {options['wait_s']}: is no duration; allowed are 10m, 2h and 0")
+    goal = sizes.Goal(wait_s, options["wait_at"], options["gpu_hour_price"])
     clusters = sizes.sizes_of(scenario.nodes)
     asked = [task for each in sizes.scenarios(scenario, clusters) for task in runs.tasks(each, policies, seeds)]
     for line in runs.warnings(scenario):
         click.echo(f"aliquot: {line}", err=True)
     if output == "text" and len(clusters) == 1:
         click.echo("\n".join(load.sentences(runs.offered_load(scenario, seeds[0]).facts())))
-    done = _done(asked, options)
+    if options["where"] is None:
+        done: parallel.Finished[Any, Any] = parallel.run_all(runs.run, asked, workers=options["jobs"], title="sim")
+    else:
+        from aliquot_lab.sim import remote
+
+        done = remote.run_all(options["where"], asked)
     if not done.results:
         return nothing_finished(out)
     swept = sizes.size_facts(done.results, goal) if len(clusters) > 1 else None
@@ -56,22 +72,25 @@ def nothing_finished(out: Path) -> int:
     return INTERRUPTED
 
 
-def _done(asked: Sequence[runs.RunTask], options: Mapping[str, Any]) -> parallel.Finished[Any, Any]:
-    if options["where"] is None:
-        return parallel.run_all(runs.run, asked, workers=options["jobs"], title="sim")
-    from aliquot_lab.sim import remote
-
-    return remote.run_all(options["where"], asked)
-
-
-def _wait_s(text: str) -> float:
-    try:
-        wait_s = parse_elapsed(text)
-    except Unreadable as error:
-        raise UserError(f"--wait {text}: {error}") from None
-    if wait_s is None:
-        raise UserError(f"--wait {text}: is no duration; allowed are 10m, 2h and 0")
-    return wait_s
+def _scenario(options: Mapping[str, Any]) -> runs.Scenario:
+    pool = PoolSettings(pool_policy(options["pool"]), us(options["vgpu_create_s"]), us(options["pod_start_s"]))
+    asked_load = options["load"]
+    if asked_load is None and options["service_s"] is not None:
+        raise UserError(f"--service-s {options['service_s']:g}: gives times to jobs that are drawn; add --load")
+    return runs.Scenario(
+        nodes=options["nodes"],
+        trace=options["trace"],
+        settings=SimSettings(Discipline(options["queue"]), pool, options["moves"]),
+        replay=TraceReplay(options["from_s"], options["gpu_only"], options["jitter_s"], options["compress"]),
+        draws=None
+        if asked_load is None
+        else Draws(asked_load, options["arrivals"], mean_service_s=options["service_s"]),
+        services=str(options["services"] or ""),
+        whole=options["whole"],
+        warmup=options["warmup"],
+        stop_at_last_arrival=options["until_last"],
+        timing=options["timing"],
+    )
 
 
 def _tell(facts: dict[str, Any], output: str) -> None:
