@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from aliquot.arbiter import records
 from aliquot.arbiter.records import Status
+from aliquot.arbiter.records import unhooked as unhooked_tenants
 from aliquot.cli.calling import arbiter_status, ask_engine
 from aliquot.cli.forms import show
 from aliquot.cli.options import output_option
@@ -223,6 +223,6 @@ def _arbiter(status: Status) -> list[Finding]:
 
 def unhooked(status: Status) -> list[Finding]:
     """Tenants whose programs got driver functions that the hook could not intercept, or ran unhooked."""
-    sentences = records.unhooked(status)
+    sentences = unhooked_tenants(status)
     way_out = "their share or memory limit may not hold; report the driver's version with this line"
     return [Finding("hook", "fault", "; ".join(sentences), way_out)] if sentences else []
