@@ -115,9 +115,9 @@ def _why(shape: Shape, nodes: Sequence[NodeSpec]) -> str:
     if shape.models and models.isdisjoint(shape.models):
         return f"the model {'|'.join(shape.models)}, which no node has"
     if shape.whole + (shape.rest_milli > 0) > gpus:
-        return f"more than the {gpus} GPUs of the largest node"
+        return f"more than the {gpus} GPU{'' if gpus == 1 else 's'} of the largest node"
     if shape.cpu_milli > cpu:
-        return f"more than the {cpu / 1000:g} CPUs of the largest node"
+        return f"more than the {cpu / 1000:g} CPU{'' if cpu == 1000 else 's'} of the largest node"
     if shape.memory_mib > memory:
         return f"more than the {memory / 1024:,.0f} GiB of the largest node"
     return "what no node has together"

@@ -57,6 +57,9 @@ def test_what_a_job_asks_that_no_node_has_is_said():
     ) == left_out(offered(load, nodes).facts())
     assert "" == all_impossible(load, nodes)
     assert "1 asks for more than the 4 GPUs of the largest node" == all_impossible(jobs((0, 60, 8)), nodes)
+    assert "1 asks for more than the 1 GPU of the largest node" == all_impossible(
+        jobs((0, 60, 8)), read_cluster("v100")
+    )
 
 
 def test_jobs_that_arrive_at_once_offer_no_load():

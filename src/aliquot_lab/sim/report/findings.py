@@ -49,13 +49,17 @@ def unfair(facts: Facts) -> str:
     """In overload a policy only decides which jobs wait: the class that pays most for it."""
     rows = facts["policies"]
     intro = "More is asked than there is, so a policy only decides which jobs wait"
-    found = []
-    for kind, title in KINDS:
-        waits = [(row["mean"][f"wait_mean_{kind}_s"], row["policy"]) for row in rows
-                 if f"wait_mean_{kind}_s" in row["mean"]]  # fmt: skip
-        if len(waits) > 1 and (most := max(waits))[0] >= LEAST_WAIT_S:
-            least = min(waits)
+    waits = {
+        title: [(row["mean"][figure], row["policy"]) for row in rows if figure in row["mean"]]
+        for title, figure in ((title, f"wait_mean_{kind}_s") for kind, title in KINDS)
+    }
+    found, inside = [], []
+    for title, of_policies in waits.items():
+        if len(of_policies) > 1 and (most := max(of_policies))[0] >= LEAST_WAIT_S:
+            least = min(of_policies)
             found.append((most[0] / max(least[0], LEAST_WAIT_S), title, most, least))
+        same = len(of_policies) > 1 and len({duration(wait_s) for wait_s, _ in of_policies}) == 1
+        inside += [(wait_s, title, "every policy" if same else policy) for wait_s, policy in of_policies]
     found = [entry for entry in found if entry[0] >= UNFAIR]
     if found:
         times, title, most, least = max(found)
@@ -63,8 +67,6 @@ def unfair(facts: Facts) -> str:
             f"{intro}: jobs of {title} wait {duration(most[0])} on average under {most[1]}, "
             f"{times:.0f} times as long as under {least[1]} ({duration(least[0])})."
         )
-    inside = [(row["mean"][f"wait_mean_{kind}_s"], title, row["policy"]) for row in rows for kind, title in KINDS
-              if f"wait_mean_{kind}_s" in row["mean"]]  # fmt: skip
     if len(inside) > 1:
         longest, shortest = max(inside), min(inside)
         return (

@@ -85,6 +85,16 @@ def test_overload_names_the_jobs_that_pay():
     assert said in verdict(overloaded)
 
 
+def test_overload_that_is_the_same_under_all_policies_names_none():
+    """Where every policy lets a class of jobs wait as long, the difference between classes is no policy's."""
+    said = unfair(facts(row("aliquot", 9, fractional=1815, one=4080), row("bestfit", 9, fractional=1815, one=4080)))
+
+    assert (
+        "jobs of one GPU wait 1 h 8 min on average under every policy, "
+        "jobs of part of a GPU 30 min 15 s under every policy."
+    ) == said.partition(": ")[2]
+
+
 def test_a_cluster_that_holds_its_load_has_no_word_on_overload():
     """The verdict is the load and the policy."""
     assert 2 == len(
