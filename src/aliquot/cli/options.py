@@ -12,7 +12,7 @@ import click
 
 from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import MILLI, BadQuantity, parse_memory, parse_milli
+from aliquot.model.quantities import MILLI, parse_memory, parse_milli
 from aliquot.model.requests import GpuRequest, Labels, checked, parse_label
 from aliquot.model.wake import parse_span, parse_wake
 
@@ -55,7 +55,7 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
             return value
         try:
             return self.parse(value)
-        except BadQuantity as error:
+        except UserError as error:
             raise UserError(f"{param.opts[0] if param else self.name}: {error}") from None
 
 
@@ -111,20 +111,27 @@ class Amount(click.ParamType):  # type: ignore[type-arg]
 SECONDS = Amount(100_000, above_zero=True)
 
 
-def out_option(help_text: str, *, required: bool = False) -> Callable[[Command], Command]:
+def out_option(help_text: str, *, required: bool = False, default: Path | None = None) -> Callable[[Command], Command]:
     """`--out FOLDER`."""
 
     def checked_folder(_context: click.Context, _option: click.Parameter, folder: Path | None) -> Path | None:
-        """Refuse a folder that cannot be, before anything runs for it."""
-        for path in () if folder is None else (folder, *folder.parents):
-            if path.exists():
-                if not path.is_dir():
-                    raise UserError(f"--out {folder}: {path} is a file; name a folder")
-                break
+        """Refuse a folder that cannot be made or written, before anything runs for it."""
+        import tempfile
+
+        try:
+            for path in () if folder is None else (folder, *folder.absolute().parents):
+                if path.exists():
+                    if not path.is_dir():
+                        raise UserError(f"--out {folder}: {path} is a file; name a folder")
+                    with tempfile.TemporaryDirectory(dir=path):
+                        break
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"--out {folder} cannot be written: {reason}; name a folder of yours") from None
         return folder
 
     kind = click.Path(path_type=Path)
-    return click.option("--out", type=kind, required=required, callback=checked_folder, help=help_text)
+    return click.option("--out", type=kind, required=required, default=default, callback=checked_folder, help=help_text)
 
 
 output_option = click.option(

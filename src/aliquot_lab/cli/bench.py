@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aliquot.cli.lazy import WholeSentences
-from aliquot.cli.options import SECONDS, Amount, output_option
+from aliquot.cli.options import SECONDS, Amount, out_option, output_option
 from aliquot.model.errors import UserError
 
 if TYPE_CHECKING:
@@ -268,9 +268,9 @@ def filter_(cases: tuple[str, ...], asks: int, reviewers: int, output: str) -> N
 @click.argument("files", nargs=-1, type=click.Path())
 @click.option("--jobs", type=click.IntRange(10, 1_000_000), default=4000, show_default=True, help="Jobs per seed.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many workloads.")
-@click.option("--out", type=click.Path(), help="Also write topology_churn.svg and .json into this folder.")
+@out_option("Also write topology_churn.svg and .json into this folder.")
 @output_option
-def topology(files: tuple[str, ...], jobs: int, seeds: int, out: str | None, output: str) -> None:
+def topology(files: tuple[str, ...], jobs: int, seeds: int, out: Path | None, output: str) -> None:
     """Modelled bandwidth of 2- and 4-GPU jobs by first index, by NVIDIA's best-effort policy and by ours.
 
     FILES are outputs of nvidia-smi topo -m; without any, the machines of the emulated profiles. Machines whose links
@@ -286,7 +286,7 @@ def topology(files: tuple[str, ...], jobs: int, seeds: int, out: str | None, out
     shares = ", ".join(f"{part:.0%} request {size}" for size, part in SIZES.items())
     about = f"{seeds} seeds of {jobs} jobs on each machine; {shares}; load {LOAD:.0%}"
     if out:
-        draw_churn(rows, Path(out), about)
+        draw_churn(rows, out, about)
     if output == "json":
         click.echo(json.dumps({"about": about, "means": means(rows), "rows": rows}))
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aliquot.cli.lazy import WholeSentences
-from aliquot.cli.options import output_option
+from aliquot.cli.options import out_option, output_option
 
 if TYPE_CHECKING:
     from aliquot_lab.bench.fig6 import Phase, Report
@@ -28,7 +28,7 @@ def demo() -> None:
 @click.option("--fast", is_flag=True, help="Under a minute: shorter phases and a window of 2 s, by the same clock.")
 @click.option("--emulate", metavar="PROFILE", help="Use an emulated GPU; v100 where there is no NVIDIA driver.")
 @output_option
-@click.option("--out", type=click.Path(path_type=Path), default=Path("demo-out"), help="Folder for the pictures.")
+@out_option("Folder for the pictures.", default=Path("demo-out"))
 def fig6(fast: bool, emulate: str | None, output: str, out: Path) -> None:
     """Fig. 6 of KubeShare: three tenants share one GPU and each gets its share.
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from aliquot.cli.kubectl import cli as kubectl
 from aliquot.cli.main import cli
+from aliquot.cli.options import out_option
 from aliquot.model.errors import UserError
 
 
@@ -41,6 +42,28 @@ def test_an_option_that_names_something_is_not_empty(value: str):
         accepted.append((program, name, option))
 
     assert [] == accepted
+
+
+@pytest.mark.parametrize(
+    ("folder", "sentence"),
+    [
+        ("/proc/x", "--out /proc/x cannot be written: "),
+        (f"{__file__}/x", f"--out {__file__}/x: {__file__} is a file; name a folder"),
+        ("x" * 3000, "cannot be written: file name too long; name a folder of yours"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_refused_before_work_begins(folder: str, sentence: str):
+    """Results of a long run are not lost because of where they were to go."""
+
+    @click.command()
+    @out_option("Folder.")
+    def work(out: str) -> None:
+        pytest.fail(f"works for {out}")
+
+    with pytest.raises(UserError) as refused:
+        CliRunner().invoke(work, ["--out", folder], standalone_mode=False, catch_exceptions=False)
+
+    assert sentence in str(refused.value)
 
 
 @pytest.mark.parametrize("command", ["apply", "explain", "delete"])
