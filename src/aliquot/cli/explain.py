@@ -74,7 +74,7 @@ def explain(
             where = f"--emulate {emulate} is an empty machine" if emulate else "--books has no waiting request"
             raise UserError(f"{where}; give a request (--gpu-request 0.5) or a file (-f)")
         if ledger_file:
-            decider = saved_cluster(read_text(ledger_file), ledger_file, policy)
+            decider = saved_cluster(read_text(ledger_file), f"--books {ledger_file}", policy)
             explanations = [explained_on(decider, who, one) for who, one in requests]
         else:
             machine = imagined_ledger(emulate or "", policy)

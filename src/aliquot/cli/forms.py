@@ -201,7 +201,11 @@ class CustomColumns:
                 raise BadPath(f'"{column:.60}" is not a column; write HEADER:PATH, such as {_EXAMPLES[COLUMNS]}')
             if header.strip() in self._paths:
                 raise BadPath(f'the column "{header.strip():.60}" is there twice; give each a header of its own')
-            self._paths[header.strip()] = Path.of(path.strip().removeprefix("{").removesuffix("}"))
+            path = path.strip()
+            if path.startswith("{") != path.endswith("}"):
+                missing = "closing" if path.startswith("{") else "opening"
+                raise BadPath(f'"{path:.60}" has no {missing} brace')
+            self._paths[header.strip()] = Path.of(path.removeprefix("{").removesuffix("}"))
 
     @property
     def paths(self) -> list[Path]:

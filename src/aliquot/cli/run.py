@@ -13,6 +13,7 @@ import click
 
 from aliquot.cli.options import (
     Milli,
+    Quantity,
     Span,
     device_options,
     emulate_option,
@@ -23,9 +24,12 @@ from aliquot.cli.options import (
 from aliquot.driver.gpu import nearest_cores
 from aliquot.driver.injection import MODES, Mode
 from aliquot.model.errors import UserError, in_words, one_line
-from aliquot.model.ids import tenant_name
+from aliquot.model.ids import TenantName, tenant_name
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import ENFORCE, GpuRequest
+
+MAX_GPUS: Final = 1024
+"""More than any machine has."""
 
 _GPU_NAMES: Final = r"(?:[0-9]+|GPU-[0-9a-fA-F-]{36})(?:,(?:[0-9]+|GPU-[0-9a-fA-F-]{36}))*"
 
@@ -36,7 +40,7 @@ _GPU_NAMES: Final = r"(?:[0-9]+|GPU-[0-9a-fA-F-]{36})(?:,(?:[0-9]+|GPU-[0-9a-fA-
 )
 @click.option("--gpu-limit", type=Milli(), help="Maximum while others are idle. [default: the whole GPU]")
 @memory_option("GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]")
-@click.option("--gpus", type=click.IntRange(1), metavar="N", help="N whole GPUs, in place of --gpu-request.")
+@click.option("--gpus", type=click.IntRange(1, MAX_GPUS), metavar="N", help="N whole GPUs, in place of --gpu-request.")
 @click.option(
     "--gpu",
     default="",
@@ -54,7 +58,9 @@ _GPU_NAMES: Final = r"(?:[0-9]+|GPU-[0-9a-fA-F-]{36})(?:,(?:[0-9]+|GPU-[0-9a-fA-
 @click.option("--cpu-bind", type=click.IntRange(1), metavar="N", help="Run on the N CPU cores nearest to the GPU.")
 @emulate_option
 @click.option("--inject", type=click.Choice(MODES), default="auto", show_default=True, help="How CUDA is intercepted.")
-@click.option("--name", help="The tenant's name. [default: run-PID]")
+@click.option(
+    "--name", type=Quantity("name", tenant_name), metavar="TEXT", help="The tenant's name. [default: run-PID]"
+)
 @click.option("--wait", is_flag=True, help="Wait for room instead of being refused; Ctrl-C leaves the queue.")
 @click.option("--timeout", "timeout_s", type=Span(), metavar="TIME",
               help="End the command after this time: 10m, 1h30m; the exit status is then 124.")  # fmt: skip
@@ -67,7 +73,7 @@ _GPU_NAMES: Final = r"(?:[0-9]+|GPU-[0-9a-fA-F-]{36})(?:,(?:[0-9]+|GPU-[0-9a-fA-
 def run(
     emulate: str | None,
     inject: Mode,
-    name: str | None,
+    name: TenantName | None,
     wait: bool,
     timeout_s: float | None,
     variables: tuple[str, ...],
@@ -88,7 +94,7 @@ def run(
     from aliquot.standalone.wire import LeaseCall
 
     request, cpu_bind = _request(wanted), wanted["cpu_bind"] or 0
-    who = tenant_name(name if name is not None else f"run-{os.getpid()}")
+    who = name or tenant_name(f"run-{os.getpid()}")
     chosen = _variables(variables, env_files)
     folder = None if cwd is None else Path(cwd).absolute()
     if folder is not None and not folder.is_dir():

@@ -102,7 +102,7 @@ def parse_spec(spec: str) -> tuple[Profile, int]:
     if not times or name not in PROFILES or not _COUNT.fullmatch(number):
         raise UnknownProfile(f"no emulated GPU {spec!r}; known are {', '.join(PROFILES)}, as in v100 or v100x4")
     if not 1 <= int(number) <= MAX_GPUS:
-        raise UnknownProfile(f"{spec!r} asks for {number} GPUs; a machine has 1 to {MAX_GPUS}")
+        raise UnknownProfile(f"no emulated machine {spec!r}; a machine has 1 to {MAX_GPUS} GPUs")
     return PROFILES[name], int(number)
 
 

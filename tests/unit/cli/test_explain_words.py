@@ -27,7 +27,7 @@ def explain(*words: str) -> subprocess.CompletedProcess[str]:
     [
         (["pod", "--gpu-request", "1"], "explain one thing at a time"),
         (["--books", "/nonexistent", "--gpu-request", "1"], "/nonexistent cannot be read"),
-        (["--books", __file__, "--gpu-request", "1"], "not the ledger of a cluster"),
+        (["--books", __file__, "--gpu-request", "1"], f"--books {__file__}: not the ledger of a cluster"),
         (["--books", "x", "--emulate", "v100", "--gpu-request", "1"], "on one thing at a time"),
         (["--policy", "gaia"], "a running engine has its own policy"),
         (["--emulate", "v100"], "is an empty machine; give a request"),

@@ -87,7 +87,9 @@ def test_columns_are_a_table():
     assert ["b", "<none>", "<none>", "<none>", "b,4096"] == table[2]
 
 
-@pytest.mark.parametrize("text", ["NAME", "NAME:", ":.name", "NAME:.name,", "NAME:.name,NAME:.mib", "NAME:.items["])
+@pytest.mark.parametrize(
+    "text", ["NAME", "NAME:", ":.name", "NAME:.name,", "NAME:.name,NAME:.mib", "NAME:.items[", "A:{.x", "A:.x}"]
+)
 def test_columns_that_cannot_be_read_are_named(text: str):
     """One sentence says which column is wrong."""
     with pytest.raises(UserError, match=r"^-o custom-columns: ") as refused:
