@@ -54,7 +54,7 @@ class Verdicts:
 class Judged:
     """A code for each node that was asked about, int32 [n]: `FITS`, or `index of a reason << 1 | LASTS`.
 
-    `again` is added to each sentence (see `Wording`).
+    `again` is added to each sentence about what others hold (see `Wording`).
     """
 
     codes: NDArray[np.int32]
@@ -63,7 +63,7 @@ class Judged:
 
     def sentence(self, code: int) -> str:
         """Why nodes of this code do not fit."""
-        return f"{text_of(self.reasons[code >> 1])}{self.again}"
+        return f"{text_of(self.reasons[code >> 1])}{'' if lasting(code) else self.again}"
 
 
 def verdicts(ledger: Ledger, ask: PodAsk, names: Sequence[str]) -> Verdicts:

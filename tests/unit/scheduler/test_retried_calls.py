@@ -92,6 +92,19 @@ def test_a_pod_that_is_woken_is_refused_in_other_words():
     assert [reason, reason, f"{reason} now", f"{reason} now"] == heard
 
 
+def test_a_pod_that_no_freed_share_lets_in_is_always_refused_in_the_same_words():
+    """A reason that lasts has no "now" behind it, and is no news for kube-scheduler however often the pod is woken."""
+    served, heard = Served(), set()
+    served.extender.wording.clock = clock = Clock()
+    for version in range(4):
+        asked = pod(**{"aliquot.dev/gpu-model": "A100"})
+        asked["metadata"]["resourceVersion"] = str(version // 2)
+        heard.add(served.post("filter", {"Pod": asked, "NodeNames": ["m"]})[1]["FailedAndUnresolvableNodes"]["m"])
+        clock.now_s += 5
+
+    assert {"has no GPU of model A100"} == heard
+
+
 def test_no_second_set_of_victims_goes_while_the_ledger_has_not_seen_the_first_go():
     """kube-scheduler calls preempt again when the filter, whose watch is behind, refused the room that was made."""
     served = Served()

@@ -165,7 +165,7 @@ class Extender:
         if not (judged.codes == FITS).any():
             places = np.flatnonzero(judged.codes & LASTS == 0).tolist()
             self.on_waiting(args.pod, ask, (names[place] for place in places))
-            if self.wording.next_is_second(ask.key, version):
+            if places and self.wording.next_is_second(ask.key, version):  # no freed share changes the other reasons
                 judged = replace(judged, again=" now")
         return filter_result(judged, names, nodes)
 

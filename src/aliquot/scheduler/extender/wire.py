@@ -13,7 +13,7 @@ called at once. If the event of a freed share reaches kube-scheduler before it r
 pod sleep beside free room until the next change, which a quiet cluster may not have for minutes. But kube-scheduler
 writes the refusal into the pod's condition, and if the text is new, its own write is such a change: it calls again some
 milliseconds later, when the ledger is up to date. So every refusal has another text than the one before, but for that
-of the retry.
+of the retry. Reasons that no freed share takes away have one wording.
 
 The retry is the call that shows the pod changed since a refusal in new words. How long ago that was says nothing: the
 share may be freed a moment after any refusal. It is answered once the ledger has seen the pod so changed, and with it
