@@ -16,6 +16,7 @@ import yaml
 from aliquot.kube.dialects import FOREIGN, NATIVE, spoken, unread
 from aliquot.kube.dialects.base import Dialect, put, strip
 from aliquot.kube.dialects.kubeshare import API_VERSION_1 as KUBESHARE1
+from aliquot.kube.dialects.native import unknown_words
 from aliquot.kube.names import API_VERSION
 from aliquot.kube.objects import Pod, Undecodable, decoded
 from aliquot.kube.quantities import format_mib_quantity
@@ -76,10 +77,11 @@ def convert(document: object, target: Dialect = NATIVE, others: Mapping[str, Dia
     pod, prefix = _pod(whole, inner, path), "".join(f"{key}." for key in path)
     try:
         dialect = spoken(pod, others)
+        misspelt = BadPod(pod.metadata.key, unknown_words(pod)).under(prefix)
         if dialect is None:
-            return [Converted(whole, notes=_left(inner, prefix))]
+            return [Converted(whole, notes=(*misspelt, *_left(inner, prefix)))]
         if dialect.name == target.name:
-            return [Converted(whole, dialect.name)]
+            return [Converted(whole, dialect.name, misspelt)]
         ask = dialect.read(pod)
     except BadPod as error:
         raise BadManifest(f"{who(whole)}: {'; '.join(error.under(prefix))}") from None
@@ -88,7 +90,7 @@ def convert(document: object, target: Dialect = NATIVE, others: Mapping[str, Dia
         strip(inner, dialect.owned)
         left = _left(inner, prefix)
         put(inner, target.write(ask))
-    return [Converted(whole, dialect.name, (*ask.notes, *left))]
+    return [Converted(whole, dialect.name, (*misspelt, *ask.notes, *left))]
 
 
 def _unread(value: Any, path: str = "") -> list[str]:

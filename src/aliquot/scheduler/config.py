@@ -147,7 +147,9 @@ def looked_at(*, whole: bool = True) -> str:
     Nothing of what is done then is needed for a share, so these pods pass where no webhook answers.
     """
     asks = asks_for_gpus(whole=whole)
-    starts = " || ".join(f"key.startsWith('{start}')" for start in unread.RESOURCES)
+    prefixes = {*unread.RESOURCES, *unread.READ}
+    shortest = sorted(one for one in prefixes if not any(one != other and one.startswith(other) for other in prefixes))
+    starts = " || ".join(f"key.startsWith('{start}')" for start in shortest)
     words = _resource(f"({starts}) && !(key in {_listed(unread.READ)})")
     noted = _noted("annotations", f"key in {_listed(unread.ANNOTATIONS)}")
     return f"oldObject == null ? !({asks}) && ({words} || {noted}) : object.spec != oldObject.spec && ({asks})"

@@ -244,6 +244,33 @@ def container(**limits: Any) -> dict[str, Any]:
                 "sharedgpu/colour is not kept: it is not known here",
             ],
         ),
+        (
+            {
+                "kind": "Deployment",
+                "metadata": {"name": "d"},
+                "spec": {
+                    "template": {
+                        "metadata": {"annotations": {"aliquot.dev/gpu-model": "T4"}},
+                        "spec": {"containers": [container(**{"aliquot.dev/gpu-percents": 20})]},
+                    }
+                },
+            },
+            [
+                'spec.template.spec.containers[m].resources.limits["aliquot.dev/gpu-percents"] is not a resource of '
+                "Aliquot; it knows aliquot.dev/gpu-percent, aliquot.dev/gpu-memory"
+            ],
+        ),
+        (
+            {
+                "kind": "Pod",
+                "metadata": {"name": "p"},
+                "spec": {"containers": [container(**{"nvidia.com/gpumem": 9, "aliquot.dev/gpu-percents": 20})]},
+            },
+            [
+                'spec.containers[m].resources.limits["aliquot.dev/gpu-percents"] is not a resource of Aliquot; it '
+                "knows aliquot.dev/gpu-percent, aliquot.dev/gpu-memory"
+            ],
+        ),
         ({"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container(**{"nvidia.com/gpu": 1})]}}, []),
         ({"kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"name": "gpu"}]}}, []),
     ],

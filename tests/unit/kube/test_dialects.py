@@ -202,6 +202,19 @@ def test_a_peers_priority_is_told_as_not_kept(made: Pod, says: str):
     assert [f"{says}priority is not kept: {ORDERED}"] == list(found.notes)
 
 
+def test_hamis_priority_alone_asks_for_no_gpu():
+    """As in HAMi; beside a container that asks, the one with a priority alone gets nothing, and its author is told."""
+    alone, beside = limits("side", {"nvidia.com/priority": 1}), limits("main", {"nvidia.com/gpumem": 1000})
+
+    assert read(pod(alone)) is None
+    found = read(pod(alone, beside))
+    assert found is not None and ["main"] == [c.container for c in found.containers]
+    assert [
+        'spec.containers[side].resources.limits["nvidia.com/priority"] asks for no GPU; add "nvidia.com/gpu", or '
+        "leave it out"
+    ] == list(found.notes)
+
+
 def test_the_annotation_priority_is_refused_with_what_orders_pods():
     """The word that Aliquot once knew orders nothing, and says so instead of being passed over."""
     made = pod(limits("main", {"aliquot.dev/gpu-percent": 30}), annotations={"aliquot.dev/priority": "5"})

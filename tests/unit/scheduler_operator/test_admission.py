@@ -306,9 +306,22 @@ def test_words_of_systems_that_are_not_read_get_a_warning(
     assert () == said.faults and f'"{named}"] is not read here and is left as it is; ' in warning
 
 
+@pytest.mark.parametrize("named", ["nvidia.com/gpumemm", "nvidia.com/gpu-10gb", "tencent.com/vcuda-cores"])
+@pytest.mark.parametrize("others", [{}, {"nvidia.com/gpu": 1}, {"aliquot.dev/gpu-percent": 30}])
+def test_a_word_that_is_like_one_that_is_read_gets_a_warning(named: str, others: dict[str, Any]):
+    """Misspelt or another plugin's, beside a request that is read or not: the same that `aliquot convert` reports."""
+    said = Admission().mutate(ask(pod({named: 1, **others})))
+
+    assert () == said.faults
+    assert (
+        f'spec.containers[main].resources.limits["{named}"] is not known here and is left as it is',
+    ) == said.warnings
+
+
 @pytest.mark.parametrize(
     ("limits", "sentence"),
     [
+        ({"nvidia.com/priority": 1}, 'asks for no GPU; add "nvidia.com/gpu", or leave it out'),
         ({"aliyun.com/gpu-mem": 1024}, "where it means MiB, convert with --aliyun-unit MiB"),
         ({"aliyun.com/gpu-mem": 16}, ""),
         ({"aliquot.dev/gpu-percent": 10, "aliquot.dev/gpu-memory": 4}, "did you mean 4Gi?"),

@@ -34,6 +34,7 @@ USE_UUID: Final = "nvidia.com/use-gpuuuid"
 NOUSE_UUID: Final = "nvidia.com/nouse-gpuuuid"
 ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE: Final = "hami.io/vgpu-devices-to-allocate"
+_REQUESTS: Final = frozenset({GPU, MEM, MEM_PART, CORES})
 _OWN_RESOURCES: Final = frozenset({MEM, MEM_PART, CORES, PRIORITY})
 _OWN_ANNOTATIONS: Final = (USE_TYPE, NOUSE_TYPE, USE_UUID, NOUSE_UUID)
 _NOT_KEPT: Final = {
@@ -68,13 +69,18 @@ class Hami(Dialect):
         asks = [
             ask
             for c, role, path in containers_of(pod)
-            if names_any(c, self.owned.resources) and (ask := _ask(pod, c, role, path, faults)) is not None
+            if names_any(c, _REQUESTS) and (ask := _ask(pod, c, role, path, faults)) is not None
         ]
         if faults:
             raise BadPod(pod.metadata.key, faults)
         notes = [f"{key} is not kept: {why}" for key, why in _NOT_KEPT.items() if key in pod.metadata.annotations]
         if any(ask.priority for ask in asks):
             notes.append(f"{PRIORITY} is not kept: {ORDERED}")
+        notes += [
+            f'{path}.resources.limits["{PRIORITY}"] asks for no GPU; add "{GPU}", or leave it out'
+            for c, _, path in containers_of(pod)
+            if asked(c, PRIORITY) is not None and not names_any(c, _REQUESTS)
+        ]
         return pod_ask(pod, asks, self.name, notes)
 
     def write(self, ask: PodAsk) -> Words:

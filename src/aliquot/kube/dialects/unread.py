@@ -14,10 +14,12 @@ from itertools import islice
 from typing import Any, Final
 
 from aliquot.kube import names
+from aliquot.kube.dialects import FOREIGN
 from aliquot.kube.requests import MAX_FAULTS
 
 _MODEL: Final = "gaia.tencent.com/gpu-model"
 _SHARE: Final = f"for a share of Aliquot's write {names.GPU_PERCENT} and {names.GPU_MEMORY} in resources.limits"
+_UNKNOWN: Final = "it is not known here"
 _WHOLE: Final = f"for whole GPUs of Aliquot's write {names.GPU_PERCENT}: 100 for each in resources.limits"
 RESOURCES: Final = {
     "volcano.sh/vgpu-": _SHARE,
@@ -37,8 +39,8 @@ RESOURCES: Final = {
 }
 """How names of resources begin, and the way out; the first that fits counts."""
 
-READ: Final = ("aliyun.com/gpu-mem",)
-"""Resources that begin so and are read."""
+READ: Final = tuple(sorted({name for dialect in FOREIGN.values() for name in dialect.owned.resources}))
+"""Resources that are read. Others that begin like one of them request a GPU in words that are not known here."""
 
 ANNOTATIONS: Final = {
     "gpu-fraction": f"write {names.GPU_PERCENT}, hundredths of a GPU, in resources.limits",
@@ -48,8 +50,11 @@ ANNOTATIONS: Final = {
 
 
 def way_out(name: str) -> str:
-    """What to write in place of a resource; empty for one that is read, or that is not known."""
-    return "" if name in READ else next((way for start, way in RESOURCES.items() if name.startswith(start)), "")
+    """What to write in place of a resource; empty for one that is read, or that requests no GPU."""
+    if name in READ:
+        return ""
+    way = next((way for start, way in RESOURCES.items() if name.startswith(start)), "")
+    return way or (_UNKNOWN if name.startswith(READ) else "")
 
 
 def model_affinity(pod: dict[str, Any]) -> dict[str, str]:
@@ -73,4 +78,8 @@ def unread(pod: dict[str, Any]) -> list[str]:
             for name in (*(resources.get("limits") or {}), *(resources.get("requests") or {})):
                 if way := way_out(name):
                     found[f'spec.{place}[{container.get("name", "?")}].resources.limits["{name}"]'] = way
-    return [f"{where} is not read here and is left as it is; {way}" for where, way in islice(found.items(), MAX_FAULTS)]
+    return [
+        f"{where} is not {'known' if way == _UNKNOWN else 'read'} here and is left as it is"
+        f"{'' if way == _UNKNOWN else f'; {way}'}"
+        for where, way in islice(found.items(), MAX_FAULTS)
+    ]

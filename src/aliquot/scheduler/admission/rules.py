@@ -109,7 +109,7 @@ class Admission:
                 return AdmissionAnswer((), admitted, (*warnings,))
             ask = dialect.read(pod)
             if not ask.containers:
-                return AdmissionAnswer((), admitted, (*warnings,))
+                return AdmissionAnswer((), admitted, (*warnings, *ask.notes))
             self._rewrite(document, ask, dialect)
             read(decoded(document, Pod), self.dialects)
         except BadPod as error:
