@@ -39,8 +39,16 @@ ONE_OF = {
     "turns": ["fluid", "kubeshare", "gemini"],
     "access": ["token", "open"],
     "failurePolicy": ["Fail", "Ignore"],
+    "pullPolicy": ["Always", "IfNotPresent", "Never"],
 }
+FOLDER = r"^/"
 PATTERNS = {
+    "defaultGpuLimit": r"^(\d+(\.\d{1,3})?|\d+(\.\d)?%|\d+m)?$",
+    "prometheus": r"^(https?://.+)?$",
+    "kubeletDir": FOLDER,
+    "cdiDir": FOLDER,
+    "runtimeDir": FOLDER,
+    "stateDir": FOLDER,
     "pool": r"^(on-demand|reservation:\d+|hybrid:\d+)$",
     "emulate": rf"^(({'|'.join(map(re.escape, PROFILES))})(x([1-9]|1[0-{MAX_GPUS - 10}]))?)?$",
 }
@@ -67,7 +75,10 @@ def schema(value: object, key: str = "") -> dict[str, Any]:
     if key in PATTERNS:
         return {"type": "string", "pattern": PATTERNS[key]}
     kinds = {bool: "boolean", int: "integer", str: "string", list: "array"}
-    return {"type": kinds[type(value)]} | ({"minimum": 0} if type(value) is int else {})
+    bounds = {"minimum": 0} if type(value) is int else {}
+    if key.lower().endswith("port"):
+        bounds["maximum"] = 65535
+    return {"type": kinds[type(value)]} | bounds
 
 
 def scheduler_config() -> dict[str, Any]:
