@@ -83,6 +83,21 @@ def test_a_waiting_pod_is_told_the_smallest_change():
     assert any(line.startswith("Nearest: ") for line in lines)
 
 
+@pytest.mark.parametrize("rewritten", [True, False])
+def test_a_waiting_pod_is_told_of_memory_that_was_meant_in_another_unit(rewritten: bool):
+    """Of gpushare's pods also after admission wrote the amount in Aliquot's words: a Deployment's author sees no
+    warning."""
+    own = {"aliquot.dev/gpu-percent": "1", "aliquot.dev/gpu-memory": "1024Gi"}
+    limits = own if rewritten else {"aliyun.com/gpu-mem": "1024"}
+    notes = {"aliquot.dev/dialect": "aliyun"} if rewritten else {}
+    spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+    waits = msgspec.convert({"metadata": {"name": "w", "namespace": "lab", "annotations": notes}, "spec": spec}, Pod)
+
+    said = "\n".join(lines_of(explained(scene(waits), waits)))
+
+    assert "aliyun.com/gpu-mem 1024 is read as 1024 GiB" in said and "scheduler.aliyunUnit=MiB" in said
+
+
 def test_containers_that_fit_alone_but_not_together_are_told_so():
     """Two containers of 0.6 on one GPU: each fits, both do not."""
     waits = pod("w", 60, 60)
@@ -98,6 +113,17 @@ def test_a_pod_on_a_node_is_told_its_gpu():
 
     assert "lab/h is on b:" == next(iter(lines_of(told)))
     assert (1, 300, 4096) == tuple(told["slices"][0][k] for k in ("gpu", "request_milli", "memory_mib"))
+
+
+@pytest.mark.parametrize("note", [{"aliquot.dev/bogus": "1"}, {"aliquot.dev/gpu-limit": "0.01"}])
+def test_a_pod_on_a_node_is_told_its_gpu_whatever_its_annotations_say_now(note: dict[str, str]):
+    """The plan decides; what an edit made of the request is named beside it."""
+    here = placed("h", "b", 1, 300, 4096)
+    here.metadata.annotations |= note
+    told = explained(scene(here), here)
+
+    assert ("placed", 1) == (told["state"], told["slices"][0]["gpu"])
+    assert next(iter(note)) in told["sentences"][0]
 
 
 @pytest.mark.parametrize(

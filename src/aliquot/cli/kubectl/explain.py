@@ -14,7 +14,7 @@ import click
 from aliquot.cli.forms import show
 from aliquot.cli.kubectl.scene import ClusterScene, Target, form_option, read_scene, target_options
 from aliquot.kube import names
-from aliquot.kube.dialects import read
+from aliquot.kube.dialects import aliyun, read
 from aliquot.kube.objects import Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.requests import BadPod, PodAsk
@@ -81,12 +81,16 @@ def explained(scene: ClusterScene, pod: Pod) -> dict[str, Any]:
     Only nodes count that Kubernetes allows for the pod.
     """
     facts: dict[str, Any] = {"pod": pod.metadata.key, "state": "", "node": pod.spec.node_name, "sentences": []}
-    try:
-        ask, plan = read(pod), read_plan(pod.metadata.annotations)
-    except (BadPod, BadPlan) as error:
-        return facts | {"state": "wrong", "sentences": [str(error)]}
     if pod.ended:
         return facts | {"state": "ended", "sentences": [f"it has ended ({pod.status.phase}) and holds nothing"]}
+    ask, plan, fault = None, None, ""
+    try:
+        plan = read_plan(pod.metadata.annotations)
+        ask = read(pod)
+    except (BadPod, BadPlan) as error:
+        fault = str(error)
+    if fault and not (plan and pod.spec.node_name):
+        return facts | {"state": "wrong", "sentences": [fault]}
     if not pod.spec.node_name:
         if ask is None:
             return facts | {"state": "other", "sentences": ["it requests no GPU; why it waits: kubectl describe pod"]}
@@ -114,7 +118,7 @@ def explained(scene: ClusterScene, pod: Pod) -> dict[str, Any]:
         for container, given in plan.containers.items()
         for piece in given.slices
     ]
-    sentences = []
+    sentences = [f"what its annotations say now changes nothing, its plan decides: {fault}"] if fault else []
     if conflict := scene.ledger.inconsistent.get(pod.metadata.uid, ""):
         sentences.append(f"its plan does not fit the ledger: {conflict}")
     if status := pod.metadata.annotations.get(names.PLAN_STATUS, ""):
@@ -134,6 +138,10 @@ def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk) -> dict[str, Any]:
     if not ledger.cluster.index:
         sentences.append("no node has GPUs that Aliquot knows of; is aliquot node running (kubectl aliquot doctor)?")
     sentences += [f"node {sentence_of(ledger.absent(name))}" for name in sorted(ledger.faulty)]
+    sentences += ask.notes
+    if pod.metadata.annotations.get(names.DIALECT) == aliyun.Aliyun.name:  # rewritten: its own words are gone
+        amounts = [c.request.memory.mib or 0 for c in ask.containers if c.request.memory is not None]
+        sentences += [note for amount in amounts if (note := aliyun.unit_note(amount))]
     if gates:
         sentences.append(f"it is held back by scheduling gates: {', '.join(gate.name for gate in gates)}")
     if accounts and all(account.placement for _, account in accounts):

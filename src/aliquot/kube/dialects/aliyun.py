@@ -57,12 +57,8 @@ class Aliyun(Dialect):
             raise BadPod(pod.metadata.key, faults)
         several, uid = len(found) > 1, pod.metadata.uid
         together = Labels(affinity=f"pod-{uid}"[:63]) if several and uid else Labels()
-        notes = [
-            f"{MEMORY} {amount} is read as {amount} GiB, more than any GPU has; where it means MiB, convert with "
-            "--aliyun-unit MiB and install with scheduler.aliyunUnit=MiB"
-            for _, _, amount in found
-            if self.unit_mib > 1 and amount * self.unit_mib > MAX_GPU_MIB
-        ]
+        in_gib = self.unit_mib == UNIT_MIB["GiB"]
+        notes = [note for _, _, amount in found if in_gib and (note := unit_note(amount * self.unit_mib))]
         several_notes = [
             f"{MEMORY} on several containers means one GPU in gpushare; only placed together, not converted so"
         ]
@@ -134,6 +130,17 @@ class Aliyun(Dialect):
     def _planned(self, plan: PodPlan, container: str) -> int:
         given = plan.containers.get(container)
         return sum(piece.memory_mib for piece in given.slices) // self.unit_mib if given is not None else 0
+
+
+def unit_note(memory_mib: int) -> str:
+    """A sentence for memory that was probably meant in MiB and read as GiB; empty for other amounts."""
+    amount, rest = divmod(memory_mib, UNIT_MIB["GiB"])
+    if rest or memory_mib <= MAX_GPU_MIB:
+        return ""
+    return (
+        f"{MEMORY} {amount} is read as {amount} GiB, more than any GPU has; where it means MiB, convert with "
+        "--aliyun-unit MiB and install with scheduler.aliyunUnit=MiB"
+    )
 
 
 def _first_device(plan: PodPlan, devices: Mapping[str, Device]) -> Device | None:
