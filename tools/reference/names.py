@@ -56,7 +56,8 @@ def page_text() -> str:
         table(("resource", "what it says"), resources),
         "## Annotations by which a pod asks",
         f"Each may have `.<container>` behind its name and then counts for that container. Any other annotation that "
-        f"begins with `{names.PREFIX}` is refused on a pod.",
+        f"begins with `{names.PREFIX}` is refused on a new pod. They count until the pod has its node; from then on "
+        "its plan decides, and a change of them is accepted and changes nothing.",
         table(("annotation", "what it says"), asking),
         "## What Aliquot writes, and labels that it heeds",
         table(("name", "where", "what it says"), others),

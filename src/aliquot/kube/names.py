@@ -67,7 +67,7 @@ PLAN: Final = f"{GROUP}/plan"
 """Annotation: the decision as JSON, written with the pod's node in one step and never again."""
 
 PLAN_STATUS: Final = f"{GROUP}/plan-status"
-"""Annotation: the outcome of the plan on the node."""
+"""Annotation: the outcome of the plan on the node, written by its agent for people and commands; nothing acts on it."""
 
 TRACEPARENT: Final = f"{GROUP}/traceparent"
 """Annotation: W3C trace context. Its author may write one, in which the pod's trace is continued; where tracing is on,
@@ -87,6 +87,10 @@ DIALECT: Final = f"{GROUP}/dialect"
 
 SHAREPOD_GENERATION: Final = f"{GROUP}/sharepod-generation"
 """Annotation on the pods of SharePods: the generation of the SharePod that the pod was made of."""
+
+SHAREPOD_SPEC: Final = f"{GROUP}/sharepod-spec"
+"""Annotation on the pods of SharePods: a digest of what the SharePod asked for then, which another spelling of the same
+amounts leaves as it is."""
 
 HOLDS: Final = f"{GROUP}/holds"
 """Annotation on holder pods: the UUID of the GPU that the stock plugin gave them, written by the node's agent."""

@@ -7,6 +7,8 @@ SharePod names is one more condition there. The GPU is the first container's.
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -85,6 +87,18 @@ def pod_of(sharepod: SharePod, *, node: str = "", gpu_uuid: str = "") -> dict[st
             raise BadTemplate(sharepod.metadata.key, (fault,)) from None
     ask_of(sharepod, body)  # the fields must be readable by the extender
     return body
+
+
+def spec_digest(sharepod: SharePod) -> str:
+    """Equal for two SharePods of which the same pod is made.
+
+    Raises:
+        BadTemplate: none can be made.
+    """
+    body = pod_of(sharepod)
+    del body["metadata"]["annotations"][names.SHAREPOD_GENERATION]
+    content = json.dumps([body, sharepod.spec.node_name], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 def ask_of(sharepod: SharePod, body: Mapping[str, Any]) -> PodAsk:

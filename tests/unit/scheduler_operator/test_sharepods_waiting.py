@@ -11,6 +11,7 @@ import pytest
 
 from aliquot.kube.custom import SharePod
 from aliquot.kube.objects import Pod
+from aliquot.kube.sharepods import spec_digest
 from aliquot.scheduler.operator.sharepods import LOOKS_PER_S, SharePods
 
 
@@ -53,6 +54,21 @@ def test_the_more_wait_the_less_often_each_is_looked_at():
 
     assert [2.0, 2.0] == waits[:2] and 12.0 == waits[-1] == again
     assert 2.0 == cluster.reconcile("team/s0")
+
+
+@pytest.mark.parametrize(("gpu", "observed"), [({"request": "0.50"}, 3), ({"request": "0.5", "limit": "0.6"}, 1)])
+def test_another_spelling_of_what_a_pod_was_made_of_is_in_force(gpu: dict[str, str], observed: int):
+    """The generation of equal amounts is observed, and no condition tells of a change; other amounts are a change."""
+    cluster = Cluster(1)
+    sharepod = cluster.sharepods["team/s0"]
+    notes = cluster.pods["team/s0"].metadata.annotations
+    notes |= {"aliquot.dev/sharepod-generation": "1", "aliquot.dev/sharepod-spec": spec_digest(sharepod)}
+    sharepod.metadata.generation = 3
+    sharepod.spec.gpu = msgspec.convert(gpu, type(sharepod.spec.gpu))
+    cluster.reconcile("team/s0")
+
+    assert observed == cluster.status["observedGeneration"]
+    assert ("is not in force" in cluster.status["conditions"][0]["message"]) == (observed == 1)
 
 
 @pytest.mark.parametrize(("deleted", "observed"), [(None, 1), ("2026-01-01T00:00:00Z", 3)])

@@ -48,7 +48,14 @@ from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, pars
 from aliquot.model.wake import format_wake, parse_wake
 
 _TAKEN_BACK: Final = f"{names.PREFIX}priority"
-_NO_ASK: Final = (names.PLAN, names.PLAN_STATUS, names.DIALECT, names.TRACEPARENT, names.SHAREPOD_GENERATION)
+_NO_ASK: Final = (
+    names.PLAN,
+    names.PLAN_STATUS,
+    names.DIALECT,
+    names.TRACEPARENT,
+    names.SHAREPOD_GENERATION,
+    names.SHAREPOD_SPEC,
+)
 _CORES_MOST: Final = 1024
 _PARTS_MOST: Final = 64
 

@@ -18,10 +18,11 @@ from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.custom import SHAREPODS, VGPU, SharePod
 from aliquot.kube.errors import AlreadyExists, Forbidden, Invalid
+from aliquot.kube.names import SHAREPOD_SPEC
 from aliquot.kube.objects import PODS, Pod, decoded
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.requests import PodAsk
-from aliquot.kube.sharepods import BadTemplate, ask_of, pod_of, scheduled_by_others
+from aliquot.kube.sharepods import BadTemplate, ask_of, pod_of, scheduled_by_others, spec_digest
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import MILLI, BadQuantity, parse_milli
 from aliquot.placement.asks import model_matches
@@ -90,13 +91,13 @@ class SharePods:
         meta = sharepod.metadata
         pod = self.pod(meta.key)
         if pod is not None and _is_of(pod, sharepod):
-            return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod))
+            return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod, sharepod))
         if has_ended(sharepod) or meta.deletion_timestamp:
             return None
         if pod is None and sharepod.status.pod_name:
             pod = await self.api.find(PODS, meta.name, namespace=meta.namespace)  # the cache may be behind
             if pod is not None and _is_of(pod, sharepod):
-                return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod))
+                return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod, sharepod))
         if pod is not None:
             message = f'a pod "{meta.name}" is there already and is not of this SharePod; choose another name'
             return waiting("NameTaken", message)
@@ -190,6 +191,7 @@ class SharePods:
         node = sharepod.spec.node_name or (vgpu.spec.node_name if vgpu is not None else "")
         uuid = self.pool.must_be(vgpu) if vgpu is not None else ""
         made: dict[str, Any] = pod_of(sharepod, node=node, gpu_uuid=uuid)
+        made["metadata"]["annotations"][SHAREPOD_SPEC] = spec_digest(sharepod)
         meta, gpu_id = sharepod.metadata, sharepod.spec.gpu.gpu_id or sharepod.status.gpu_id
         if (
             self.pool.owner.coexists and gpu_id

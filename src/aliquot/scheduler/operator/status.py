@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from aliquot.kube.custom import (
 from aliquot.kube.objects import Condition, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.quotas import Usage, bound
+from aliquot.kube.sharepods import BadTemplate, spec_digest
 from aliquot.model.quantities import BadQuantity, format_mib, format_milli
 from aliquot.placement.quota import Quota
 
@@ -81,10 +83,16 @@ def lost(sharepod: SharePod, message: str) -> SharePodState:
     )
 
 
-def generation_of(pod: Pod) -> int | None:
-    """The generation of the SharePod that this pod was made of, as the annotation says."""
+def generation_of(pod: Pod, sharepod: SharePod) -> int | None:
+    """The latest generation of the SharePod that asks for what this pod was made of, as its annotations say."""
     text = pod.metadata.annotations.get(names.SHAREPOD_GENERATION, "")
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+    generation = int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+    if generation in (None, sharepod.metadata.generation):
+        return generation
+    with contextlib.suppress(BadTemplate):
+        if pod.metadata.annotations.get(names.SHAREPOD_SPEC) == spec_digest(sharepod):
+            return sharepod.metadata.generation
+    return generation
 
 
 def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> SharePodState:
