@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import yaml
 
-from aliquot.kube.dialects import FOREIGN, NATIVE, spoken, unread
+from aliquot.kube import unread
+from aliquot.kube.dialects import FOREIGN, NATIVE, spoken
 from aliquot.kube.dialects.base import Dialect, put, strip
 from aliquot.kube.dialects.kubeshare import API_VERSION_1 as KUBESHARE1
 from aliquot.kube.dialects.native import unknown_words

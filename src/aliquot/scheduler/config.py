@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from aliquot.kube import names
-from aliquot.kube.dialects import FOREIGN, hami, kubeshare, unread
+from aliquot.kube import names, unread
+from aliquot.kube.dialects import FOREIGN, hami, kubeshare
 from aliquot.kube.dialects.nvidia import GPU
 
 PROFILE: Final = "aliquot-scheduler"

@@ -26,13 +26,13 @@ from aliquot.kube.custom import GPUQuota, SharePod
 from aliquot.kube.dialects import FOREIGN, NATIVE, read, speaking, spoken
 from aliquot.kube.dialects.base import Dialect, Owned, Words, put, strip
 from aliquot.kube.dialects.native import resources_for, unknown_words
-from aliquot.kube.dialects.unread import unread
 from aliquot.kube.objects import MetaOnly, Pod, Undecodable, decoded
 from aliquot.kube.quantities import parse_quantity
 from aliquot.kube.quotas import Usage, bound
 from aliquot.kube.quotas import faults as quota_faults
 from aliquot.kube.requests import MAX_CONTAINERS, BadPod, PodAsk, containers_of, improbable, require_readable, too_many
 from aliquot.kube.sharepods import BadTemplate, ask_of, pod_of
+from aliquot.kube.unread import unread
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity, format_milli
 from aliquot.model.sharepod import GpuSpec, gpu_request
