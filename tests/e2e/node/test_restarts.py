@@ -120,6 +120,21 @@ def test_what_runs_keeps_its_share_when_kubelet_lost_its_checkpoint(scene: Scene
     assert {f"{scene.namespace}/runs/main", f"{scene.namespace}/next/main"} == scene.tenants()
 
 
+def test_a_container_that_ends_after_kubelet_lost_its_checkpoint_is_found(scene: Scene):
+    """Kubelet cannot start it again; the agent, which ran all the time, tells that its devices are lost."""
+    scene.create("ends", {"main": scene.slice(0, 300)}, "/bin/sleep", "20", restartPolicy="Always")
+    scene.plane.wait_running(scene.namespace, "ends")
+
+    kubelet = scene.plane["kubelet"]
+    kubelet.kill()
+    scene.node.path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint").unlink()
+    kubelet.start()
+
+    (message, *_) = until(lambda: scene.events("GpuShareMissing"), "the finding", 120)
+    assert "container main is without its share: kubelet lost its devices and cannot start it again" == message
+    assert {f"{scene.namespace}/ends/main"} == scene.tenants()
+
+
 def test_a_full_disk_stops_new_shares_and_nothing_else(scene: Scene):
     """When the checkpoint cannot be written nothing new is given, both resources are withdrawn until it can be, and
     what runs goes on."""
