@@ -252,6 +252,18 @@ def test_a_file_that_is_no_plain_file_is_refused(path: Path):
         HistoryFile(path)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="a device is made by root")
+def test_a_device_is_refused_and_stays_as_it_is(path: Path):
+    """Neither is it closed to other users, as a history is, nor put aside as one that is damaged."""
+    path.parent.mkdir()
+    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    path.chmod(0o666)
+
+    with pytest.raises(OSError, match="not a plain file"):
+        HistoryFile(path)
+    assert stat.S_IFCHR | 0o666 == path.stat().st_mode
+
+
 def test_sqlite_says_what_a_folder_lacks(tmp_path: Path):
     """A history that cannot be made says which file."""
     tmp_path.joinpath("file").touch()

@@ -14,8 +14,10 @@ The oldest go first, also where the file would become larger than it may.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -198,8 +200,12 @@ class HistoryFile:
         if self.path is not None:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-            os.fchmod(descriptor, 0o600)
-            os.close(descriptor)
+            try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a device would be closed to others, and put aside
+                    raise OSError(errno.EINVAL, "not a plain file", str(self.path))
+                os.fchmod(descriptor, 0o600)
+            finally:
+                os.close(descriptor)
         base = sqlite3.connect(self.path or ":memory:", timeout=1.0, isolation_level=None, check_same_thread=False)
         try:
             # The lock is held as long as the file is open, so that two programs never write one history; and there is
