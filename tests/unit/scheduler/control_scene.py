@@ -108,6 +108,8 @@ class Truth:
         if fault == "late":
             self.late.append((name, binding))
             raise Unreachable("no answer", may_have_happened=True)
+        if fault == "refused":
+            raise Conflict("refused by an admission webhook")
         self.apply(name, binding)
         if fault == "lost after":
             raise Unreachable("no answer", may_have_happened=True)

@@ -118,6 +118,20 @@ def test_a_request_sent_again_keeps_its_share_as_long_as_the_first():
     assert {"GPU-n-0": (500, 4096)} == kept == s.booked() == s.truth.used()
 
 
+def test_a_refused_request_leaves_its_share_to_the_one_before_it():
+    """The API server refuses the second request, while the first, whose answer was lost, may still arrive."""
+    s = scene("late", "refused")
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    asyncio.run(s.bind(pod, "n"))
+    asyncio.run(s.bind(pod, "n"))
+    kept = s.booked()
+    s.truth.land()
+    s.catch_up()
+
+    assert {"GPU-n-0": (500, 4096)} == kept == s.booked() == s.truth.used()
+
+
 def test_a_bind_that_begins_while_an_old_one_is_settled_keeps_its_share():
     """The pod was read unbound, but a new request is on its way: the share is not given back."""
     s = scene("lost before", "late")

@@ -5,7 +5,8 @@ one Binding with the pod's uid as precondition. Whatever the outcome of that req
 given twice:
 
 - bound: the allocation stays until the watch shows the pod, then until the pod ends;
-- refused (conflict, pod gone, another uid): the pod is read again and the ledger follows its plan;
+- refused (conflict, pod gone, another uid): the pod is read again and the ledger follows its plan; one that is still
+  unbound has no allocation any more, unless an earlier bind of it had no answer;
 - no answer: the allocation stays, *in doubt*. The next bind of that pod to that node sends the very same plan, so it
   does not matter which of the two arrives; a bind to another node takes an allocation of its own, and the API server
   lets only one of them through. Whatever the pod then says frees the others. Doubts that last longer than any request
@@ -143,6 +144,7 @@ class Binder:
             ObjectReference(kind="Node", name=node),
         )
         path = PODS.path(namespace=meta.namespace, name=meta.name, sub="binding")
+        earlier_may_come = allocation is not None and allocation.in_doubt
         if allocation is not None:
             allocation.in_doubt = True
         try:
@@ -155,7 +157,7 @@ class Binder:
         except (Unreachable, Busy) as error:
             await self._look(pod, node, allocation, error, may_come=True)
         except KubeError as error:
-            await self._look(pod, node, allocation, error, may_come=False)
+            await self._look(pod, node, allocation, error, may_come=earlier_may_come)
         if allocation is not None:
             allocation.in_doubt = False
 
@@ -164,7 +166,7 @@ class Binder:
     ) -> None:
         """After an unconfirmed bind: read the pod. Returns if it is bound as it should be.
 
-        `may_come` means that the request could still arrive, so an unbound pod proves nothing.
+        `may_come` means that the request, or one before it, could still arrive, so an unbound pod proves nothing.
         """
         meta = pod.metadata
         try:
