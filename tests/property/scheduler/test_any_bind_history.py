@@ -210,12 +210,15 @@ class BindHistory(RuleBasedStateMachine):
             assert plan is not None
             self.allocations[pod.uid, pod.node] = plan
 
-    @precondition(lambda self: self.ledger.unconfirmed(1.0))
+    def unconfirmed(self) -> list[Allocation]:
+        return [a for held in self.ledger.allocations.values() for a in held if not a.confirmed]
+
+    @precondition(lambda self: self.unconfirmed())
     @rule()
     def settle(self) -> None:
         """Long unconfirmed allocations whose requests can arrive no more are looked up, and kept or forgotten."""
         under_way = [request.allocation for request in self.requests]
-        for allocation in self.ledger.unconfirmed(1.0):
+        for allocation in self.unconfirmed():
             pod = next((pod for pod in self.pods if pod.uid == allocation.uid), None)
             assert pod is not None
             if pod.node:
