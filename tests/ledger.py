@@ -41,5 +41,5 @@ def check(cluster: Cluster) -> None:
     listed = sum(len(residents) for node in cluster.rows if node for residents in node.residents)
     assert listed == sum(len(holding.cells) for holding in cluster.tenants.values())
     assert labels == cluster.labels
-    booked = {(name, model): used for name, models in cluster.used.items() for model, used in models.items()}
-    assert totals == {key: used for key, used in booked.items() if used != [0, 0]}
+    reserved = {(name, model): used for name, models in cluster.used.items() for model, used in models.items()}
+    assert totals == {key: used for key, used in reserved.items() if used != [0, 0]}

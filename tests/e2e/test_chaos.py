@@ -189,11 +189,11 @@ def test_a_crash_between_the_steps_of_a_bind_loses_and_doubles_nothing(
             wait_bound(control_plane, namespace, 3)
             ask("beyond", 10)
             eventually(lambda: "gpu-percent" in message("beyond"), "a pod finds room that is not there")
-        used, booked = check_promises(control_plane, pods_of(control_plane, namespace)), ledger_of(scheduler)
+        used, reserved = check_promises(control_plane, pods_of(control_plane, namespace)), ledger_of(scheduler)
     finally:
         doomed.stop()
         scheduler.part.stop()
 
     assert [1000] == [milli for milli, _ in used.values()]
-    assert used == booked
+    assert used == reserved
     assert [] == witness.faults

@@ -220,7 +220,7 @@ def test_topo_draws_a_node_and_names_the_best_set(control_plane: ControlPlane, n
     assert 4 == facts(control_plane, "topo", nodes[0])["count"]
 
 
-def test_inspect_compares_the_books_with_the_pods(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+def test_inspect_compares_the_ledger_with_the_pods(control_plane: ControlPlane, namespace: str, nodes: list[str]):
     """Through the API server's proxy: the running scheduler's ledger and the pods' plans say the same of every GPU."""
     control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("i", percent(25)))
     wait_bound(control_plane, namespace, 1)

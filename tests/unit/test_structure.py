@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CODE = 36_000
+MAX_CODE = 35_500
 MAX_LAB_CODE = 8_500
-MAX_FILES = 330
-MAX_SINGLE_CALLERS = 0.17
-MAX_ONE_IMPORTER = 80
-MAX_IMPORTS = 24
+MAX_FILES = 300
+MAX_SINGLE_CALLERS = 0.1
+MAX_ONE_IMPORTER = 60
+MAX_IMPORTS = 20
 MAX_SHARED_NAMES = 10
 MAX_GPU_RECORDS = 8
 

@@ -207,7 +207,7 @@ def model_matches(asked: str, model: str) -> bool:
 
 @dataclass(frozen=True)
 class PlacementUnit:
-    """One ask of a pod, and the tenant it is booked under: `namespace/pod/container`, further parts with `#2`..."""
+    """One ask of a pod, and the tenant it is reserved under: `namespace/pod/container`, further parts with `#2`..."""
 
     tenant: str
     container: str

@@ -202,7 +202,7 @@ class _Trial:
             apart = _gpus(self._parts) - _gpus([part for phase in beside for part in phase])
             while self._names:
                 self._cluster.release(self._names.pop())
-            if not all(self._reserve(part) for part in bookings(beside)):
+            if not all(self._reserve(part) for part in reserved_parts(beside)):
                 return False
         ask = unit.ask
         kept = _within(ask, apart) if apart else None
@@ -271,8 +271,8 @@ def phases(parts: Sequence[AllocationPart], init: int | None = None) -> list[lis
     return found
 
 
-def bookings(phases_: Iterable[Sequence[AllocationPart]]) -> list[AllocationPart]:
-    """What to book so that of each GPU the largest of the phases is held: parts cut to what they add to it."""
+def reserved_parts(phases_: Iterable[Sequence[AllocationPart]]) -> list[AllocationPart]:
+    """What to reserve so that of each GPU the largest of the phases is held: parts cut to what they add to it."""
     peak: dict[str, tuple[int, int]] = {}
     added: dict[str, tuple[AllocationPart, list[Slice]]] = {}
     for phase in phases_:

@@ -19,7 +19,7 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.entries import Placement
 from aliquot.placement.reasons import judge
 from aliquot.placement.sentences import refusal, sentence_of
-from aliquot.placement.together import AllocationPart, bookings, phases
+from aliquot.placement.together import AllocationPart, phases, reserved_parts
 
 _DEVICES_SHOWN: Final = 8
 CLOSED: Final = "~closed/"
@@ -124,7 +124,7 @@ def parts_of(key: str, plan: PodPlan) -> list[AllocationPart]:
 
 
 def reservations(allocation: Allocation) -> list[tuple[str, Placement, Ask]]:
-    """The bookings that a plan stands for, as they were when it was made."""
+    """The reservations that a plan stands for, as they were when it was made."""
     parts = parts_of(allocation.key, allocation.plan)
-    booked = bookings(phases(parts, 0 if allocation.initialized else None))
-    return [(part.name, Placement(allocation.node, part.slices), part.ask) for part in booked]
+    reserved = reserved_parts(phases(parts, 0 if allocation.initialized else None))
+    return [(part.name, Placement(allocation.node, part.slices), part.ask) for part in reserved]

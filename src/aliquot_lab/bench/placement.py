@@ -1,9 +1,9 @@
 """How fast placement decides: one run of the openb benchmark, and single decisions on large clusters.
 
 A decision is timed in a cluster that lives: before each one a pod chosen at random leaves, after it the new pod is
-booked and the policy may learn; neither is timed, for both happen between arrivals. All policies see the same cluster,
-the same pods and the same order. The whole sequence is repeated, and of each decision the quickest repetition counts,
-so that what else the machine does is left out.
+reserved and the policy may learn; neither is timed, for both happen between arrivals. All policies see the same
+cluster, the same pods and the same order. The whole sequence is repeated, and of each decision the quickest repetition
+counts, so that what else the machine does is left out.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class Applied:
             ended.set()
             thread.join()
 
-    def books(self) -> dict[str, dict[str, tuple[int, int, int]]]:
+    def reservations(self) -> dict[str, dict[str, tuple[int, int, int]]]:
         """Request, limit and memory that the arbiter has now, by tenant and GPU."""
         found: dict[str, dict[str, tuple[int, int, int]]] = {}
         for gpu in self.cluster.gpus.status().gpus:
@@ -223,7 +223,7 @@ class Applied:
         return found
 
     def _note_records(self) -> None:
-        for name, parts in self.books().items():
+        for name, parts in self.reservations().items():
             self.records.setdefault(name, {}).update(parts)
         for gpu in self.cluster.gpus.status().gpus:
             for tenant in gpu.tenants:
@@ -325,7 +325,7 @@ def restarted(cluster: Whole, made: Applied, told: dict[str, list[Container]]) -
     runs = {(p["metadata"]["namespace"], p["metadata"]["name"]) for p in pods if p["status"]["phase"] == "Running"}
     every = [c for containers in told.values() for c in containers if tuple(c.tenant.split("/")[:2]) in runs]
     wanted = {c.tenant: {uuid: tuple(rest) for uuid, *rest in c.planned} for c in every}
-    until(lambda: made.books() == wanted, "the end of those that ended")
+    until(lambda: made.reservations() == wanted, "the end of those that ended")
     parts = (cluster.scheduler.part, cluster.gpus.agent, cluster.gpus.arbiter, cluster.plane["kubelet"])
 
     for part in parts:
@@ -334,7 +334,7 @@ def restarted(cluster: Whole, made: Applied, told: dict[str, list[Container]]) -
         part.start()
 
     assert wanted
-    until(lambda: made.books() == wanted, "the same books as before", 60)
+    until(lambda: made.reservations() == wanted, "the same ledger as before", 60)
     pods = [pod for namespace in made.files.values() for pod in pods_of(made.plane, namespace)]
     assert check_promises(cluster.plane, pods) == ledger_of(cluster.scheduler)
 

@@ -145,7 +145,7 @@ def step(turn: random.Random, side: Side) -> tuple:
 
 @pytest.mark.parametrize("turns", list(Turns))
 @pytest.mark.parametrize("seed", range(3))
-def test_books_are_those_of_the_arbiter_alone(sides, turns, seed):
+def test_the_ledger_is_that_of_the_arbiter_alone(sides, turns, seed):
     """On a random history the native thread leaves the same ledger, promises and pages as the interpreter alone."""
     turn = random.Random(seed)
     shares = [(300, 1000), (200, 500), (100, 1000), (300, 600)][: turn.randint(2, 4)]

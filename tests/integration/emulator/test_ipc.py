@@ -58,7 +58,7 @@ def test_a_small_allocation_is_shown_within_its_page(clients):
     assert (2, 3, before) == (seen, written, owner.memory_info())
 
 
-def test_the_management_library_in_the_same_process_keeps_its_books(clients):
+def test_the_management_library_in_the_same_process_keeps_its_ledger(clients):
     """Asking NVML from inside a client does not make the client's own memory disappear."""
     gpu = clients().gpu()
     gpu.new("cuMemAlloc_v2", 1024 * MIB)

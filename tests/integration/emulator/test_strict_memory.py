@@ -131,7 +131,7 @@ def test_only_deferred_arrays_tell_their_requirements(start):
 
 
 def test_an_import_holds_the_memory(start):
-    """Memory exported and imported in one process is booked once, until both handles are released."""
+    """Memory exported and imported in one process is reserved once, until both handles are released."""
     gpu, device = start()
     handle = gpu.create(512 * MIB, handles=AS_DESCRIPTOR).value
     descriptor = gpu.export(handle)

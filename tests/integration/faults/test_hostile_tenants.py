@@ -124,7 +124,7 @@ def test_lies_about_draining_cost_the_liar(scene, lie):
     liar.close()
 
 
-def test_pretending_to_be_another_changes_only_ones_own_books(scene):
+def test_pretending_to_be_another_changes_only_ones_own_ledger(scene):
     """A pid in HELLO, descriptors sent along and another's lease count for nothing: the socket says who it is."""
     neighbour = scene.client("b", 500).wait_ready()
     held = scene.seen("b").memory_used_mib

@@ -99,7 +99,7 @@ def test_the_tenant_sees_its_own_memory(tenant):
     assert NVML_NO_PERMISSION == gpu.code("nvmlDeviceSetComputeMode", handle.value, 0)
 
 
-def test_books_survive_a_restart_of_the_arbiter(tenant):
+def test_the_ledger_survives_a_restart_of_the_arbiter(tenant):
     """After the arbiter came back the process tells it what it holds; the program sees no error."""
     scene = tenant(memory_mib=LIMIT_MIB)
     gpu = scene.gpu()

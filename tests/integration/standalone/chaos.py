@@ -254,19 +254,19 @@ def settle(machine: Machine) -> float:
 def check(machine: Machine, before: dict[str, bytes]) -> None:
     """PlainLedger agree, programs run or say why not, memory is charged as it is held, and no process is left over."""
     gpus, tenants = machine.ask(GpusCall()).gpus, machine.ask(TenantsCall()).tenants
-    booked = {(gpu.uuid, t.name): (t.request_milli, t.memory_mib) for gpu in gpus for t in gpu.tenants}
+    reserved = {(gpu.uuid, t.name): (t.request_milli, t.memory_mib) for gpu in gpus for t in gpu.tenants}
     listed = {(s.gpu, t.name): (s.request_milli, s.memory_mib) for t in tenants for s in t.slices}
-    assert booked == listed
+    assert reserved == listed
     for gpu in gpus:
-        milli = sum(part for (uuid, _), (part, _) in booked.items() if uuid == gpu.uuid)
-        mib = sum(part for (uuid, _), (_, part) in booked.items() if uuid == gpu.uuid)
-        assert milli <= 1000 and mib <= gpu.memory_mib, f"GPU {gpu.index} is given twice: {booked}"
+        milli = sum(part for (uuid, _), (part, _) in reserved.items() if uuid == gpu.uuid)
+        mib = sum(part for (uuid, _), (_, part) in reserved.items() if uuid == gpu.uuid)
+        assert milli <= 1000 and mib <= gpu.memory_mib, f"GPU {gpu.index} is given twice: {reserved}"
         assert (1000 - milli, gpu.memory_mib - mib) == (gpu.free_milli, gpu.free_mib)
     with ArbiterClient(machine.disk.folder, timeout_s=ANSWER_S) as client:
         status = client.status()
     kept = {(g.uuid, t.name): (t.request_milli, t.memory_limit_mib) for g in status.gpus for t in g.tenants}
-    assert booked == kept
-    check_programs(machine, {name for _, name in booked}, before)
+    assert reserved == kept
+    check_programs(machine, {name for _, name in reserved}, before)
     processes = machine.processes()
     check_memory(machine, {g.uuid: sum(t.memory_used_mib for t in g.tenants) for g in status.gpus}, set(processes))
     check_parents(machine, processes)

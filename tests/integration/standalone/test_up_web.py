@@ -90,7 +90,7 @@ def test_events_are_told_as_they_come(served: Served):
     eventually(lambda: ("team/b", "has a place") in told()[before:], "events of the new arbiter are told", 20)
 
 
-def test_the_books_and_the_dashboard_agree(served: Served):
+def test_the_ledger_and_the_dashboard_agree(served: Served):
     """What `get tenants` says is what the API says."""
     work = served.command.start("run", "--name", "team/c", "--gpu-request", "1.5", "--", "sleep", "60")
     try:

@@ -262,15 +262,15 @@ class BindHistory(RuleBasedStateMachine):
         for pod in self.pods:
             self.show_pod(pod)
         self.settle()
-        before = self.books()
+        before = self.reservations()
         self.ledger = Ledger(policy("binpack"))
         for name in sorted(self.nodes):
             self.tell_node("added", name)
         for pod in sorted(self.pods, key=lambda pod: pod.uid):
             self.show_pod(pod)
-        assert before == self.books()
+        assert before == self.reservations()
 
-    def books(self) -> dict[str, list[tuple[Any, ...]]]:
+    def reservations(self) -> dict[str, list[tuple[Any, ...]]]:
         """Who holds what of each device; a tenant is named by its container."""
         cluster = self.ledger.cluster
         return {

@@ -72,7 +72,7 @@ def a_pod(chance: random.Random, uid: str) -> Pod:
 
 
 def fits_now(ledger: Ledger, allocation: Allocation) -> bool:
-    """Whether what a plan gives could be booked; the ledger is as before afterwards."""
+    """Whether what a plan gives could be reserved; the ledger is as before afterwards."""
     done: list[str] = []
     try:
         for number, (_, placement, ask) in enumerate(reservations(allocation)):
@@ -114,7 +114,7 @@ def well_told(node: Node) -> list[str]:
 
 
 def tenancies_of(allocation: Allocation) -> bool:
-    """Whether a plan stands for any booking, or for one that cannot be."""
+    """Whether a plan stands for any reservation, or for one that cannot be."""
     try:
         return bool(reservations(allocation))
     except Exception:
@@ -131,9 +131,9 @@ def readable(pod: Pod) -> bool:
 
 @SETTINGS
 @given(st.integers(0, 2**32))
-def test_whatever_is_told_the_books_are_whole(seed: int):
+def test_whatever_is_told_the_ledger_is_whole(seed: int):
     """In any order of nodes and pods, with plans that nobody of ours wrote: no device is over its capacity, every pod
-    that fits is booked, who does not is a stray, and what one takes away the other may have."""
+    that fits is reserved, who does not is a stray, and what one takes away the other may have."""
     chance, ledger = random.Random(seed), Ledger(policy("binpack"))
     pods, nodes = dict[str, Pod](), dict[str, Node]()
     for _ in range(25):

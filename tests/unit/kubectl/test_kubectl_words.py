@@ -171,7 +171,7 @@ def test_a_quota_counts_what_plans_hold():
     assert 'namespace "lab" holds 0.50' in "\n".join(lines_of(explained(seen, waits)))
 
 
-def test_books_and_pods_are_compared_gpu_by_gpu():
+def test_ledger_and_pods_are_compared_gpu_by_gpu():
     """A GPU of which the scheduler says something else than the pods, or that one of them does not know, differs."""
     seen = scene(placed("h", "a", 0, 500)).gpus()
     same = {"nodes": [{"name": g["node"], "devices": [g]} for g in seen]}

@@ -127,7 +127,7 @@ def test_a_plan_that_was_edited_later_does_not_count():
     assert ("the plan of ns/a was changed after its container main got its share by it",) == found.differences
 
 
-def test_pods_that_are_gone_or_over_leave_the_books():
+def test_pods_that_are_gone_or_over_leave_the_ledger():
     """An allotment lives as long as its pod."""
     assert () == recover([], None, [KEPT], {}).allotments
     assert () == recover([], [NOTED], [KEPT], {"uid-1": pod(phase="Succeeded")}).allotments

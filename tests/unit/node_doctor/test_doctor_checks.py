@@ -144,7 +144,7 @@ def test_a_stock_plugin_beside_an_agent_that_shares_with_it_is_well():
     assert [] == faults(kubelet=kubelet(plugins=STOCK, offered=OFFERS), gpus="coexist")
 
 
-def test_the_stock_plugins_left_over_books_are_not_in_the_way():
+def test_the_stock_plugins_left_over_ledger_are_not_in_the_way():
     """Kubelet keeps what a plugin offered once; without the plugin it gives none of it away."""
     assert [] == faults(kubelet=kubelet(offered=OFFERS))
 

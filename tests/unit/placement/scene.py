@@ -71,7 +71,7 @@ class Scene:
         return [piece.gpu for piece in found.slices]
 
     def put(self, gpu: str, milli: int, name: str = "", **fields) -> str:
-        """Book a part of a certain device; the tenant's name."""
+        """Reserve a part of a certain device; the tenant's name."""
         self._number += 1
         name = name or f"t{self._number}"
         wanted = ask(milli, gpu_uuid=gpu, **fields)

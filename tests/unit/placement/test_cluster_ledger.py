@@ -16,7 +16,7 @@ from aliquot.placement.saved import BadLedger, dump, load
 from aliquot.topology import Topology
 
 
-def test_a_tenant_is_in_the_books_once():
+def test_a_tenant_is_in_the_ledger_once():
     """A second placement for the same name is refused."""
     scene = Scene(node("a"))
     scene.place(300, "t")
@@ -95,7 +95,7 @@ def test_a_cordoned_node_takes_nobody_more():
         (NodeSpec("c", node("c", 2).gpus, topology=Topology.of([["X"]])), 'the topology of node "c" has 1 GPUs'),
     ],
 )
-def test_a_node_that_contradicts_the_books_is_refused(spec, says):
+def test_a_node_that_contradicts_the_ledger_is_refused(spec, says):
     """Names and UUIDs are unique, and a topology is of as many GPUs as the node has."""
     cluster = Cluster([node("a")])
 
@@ -104,7 +104,7 @@ def test_a_node_that_contradicts_the_books_is_refused(spec, says):
     assert ["a"] == [known.name for known in cluster.nodes]
 
 
-def test_the_columns_follow_the_books():
+def test_the_columns_follow_the_ledger():
     """Columns show what is left, -1 where there is no device, and a version that changes with the node."""
     scene = Scene(node("a", 2), node("b", 1))
     before = scene.cluster.version.copy()
@@ -127,7 +127,7 @@ def busy_scene() -> Scene:
     return scene
 
 
-def test_books_that_are_kept_are_loaded_as_they_were():
+def test_a_ledger_that_is_saved_is_loaded_as_it_was():
     """A dump is JSON, and loading it gives an equal ledger, columns and labels."""
     scene = busy_scene()
     loaded = load(json.loads(json.dumps(dump(scene.cluster))))
@@ -146,7 +146,7 @@ def test_books_that_are_kept_are_loaded_as_they_were():
         ({"tenants": {"t": {"node": "a", "slices": [1], "ask": {}}}}, "cannot be read: TypeError"),
     ],
 )
-def test_books_that_can_not_be_read_are_refused(change, says):
+def test_a_ledger_that_cannot_be_read_is_refused(change, says):
     """Another version or a missing field is told in one sentence."""
     with pytest.raises(BadLedger, match=says):
         load(dump(busy_scene().cluster) | change)

@@ -77,7 +77,7 @@ def test_labels_hold_across_nodes(scene):
     assert not isinstance(scene.decider.place_on(ask(300, affinity="team"), "a"), Placement)
 
 
-def test_the_books_refuse_what_labels_forbid(scene):
+def test_the_ledger_refuses_what_labels_forbid(scene):
     """A placement made before a label came cannot be written into the ledger after."""
     late = ask(300)
     found = scene.decider.decide(late)

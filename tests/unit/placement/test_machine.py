@@ -233,7 +233,7 @@ def test_a_name_is_given_once():
 
 
 def test_a_plan_that_does_not_fit_changes_nothing():
-    """Booking is all or nothing."""
+    """Reserving is all or nothing."""
     ledger = Machine(gpus=2).ledger
     plan = Plan((Slice("GPU-0", 500, 1000, 10), Slice("GPU-1", 1500, 2000, 10)))
 
@@ -245,7 +245,7 @@ def test_a_plan_that_does_not_fit_changes_nothing():
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 2500), st.integers(1, 20000)), max_size=40))
-def test_no_sequence_of_arrivals_and_departures_breaks_the_books(steps):
+def test_no_sequence_of_arrivals_and_departures_breaks_the_ledger(steps):
     """After any history nothing is over-promised, and plans and residents agree."""
     machine = Machine(gpus=3)
     for name, milli, memory_mib in steps:

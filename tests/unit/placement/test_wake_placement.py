@@ -51,7 +51,7 @@ def test_measured_devices_go_before_unmeasured_ones():
     assert ["a/0"] == scene.where(300, **WAKE)
 
 
-def test_the_books_of_nodes_prefer_those_where_it_is_certain():
+def test_the_ledger_of_nodes_prefers_those_where_it_is_certain():
     """A node where the promise is certain scores above one where it is not; both are feasible."""
     scene = Scene(node("a", 1, rank=0), node("b", 1, rank=1))
     scene.place(600, "unmeasured", gpu_uuid="a/0")

@@ -218,7 +218,7 @@ class Scene:
             return str(error)
         return ""
 
-    def booked(self) -> dict[str, tuple[int, int]]:
+    def reserved(self) -> dict[str, tuple[int, int]]:
         """(milli, MiB) by UUID in the ledger."""
         cluster, found = self.ledger.cluster, {}
         for spec in cluster.nodes:

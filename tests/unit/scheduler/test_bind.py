@@ -39,7 +39,7 @@ def test_node_and_plan_arrive_together():
     assert [("GPU-n-0", 500, 1000, 4096)] == [
         (p.gpu, p.request_milli, p.limit_milli, p.memory_mib) for p in plan.containers["main"].slices
     ]
-    assert {"GPU-n-0": (500, 4096)} == s.booked() == s.truth.used()
+    assert {"GPU-n-0": (500, 4096)} == s.reserved() == s.truth.used()
 
 
 def test_a_pod_that_the_cache_does_not_have_yet_is_read():
@@ -60,7 +60,7 @@ def test_another_pod_of_the_same_name_is_not_bound():
 
     assert "no" not in s.truth.pods["a"]["spec"]
     assert "is gone" in asyncio.run(s.bind(old, "n"))
-    assert {} == s.booked()
+    assert {} == s.reserved()
 
 
 def test_a_full_node_is_said_to_be_full():
@@ -73,7 +73,7 @@ def test_a_full_node_is_said_to_be_full():
     assert ["", ""] == errors[:2]
     assert 'pod default/c: container "main": node n does not have a GPU with 0.50 and 4.0 GiB free' in errors[2]
     assert "GPU 0 has 0.00 free, 0.50 were asked" in errors[2]
-    assert {"GPU-n-0": (1000, 8192)} == s.booked()
+    assert {"GPU-n-0": (1000, 8192)} == s.reserved()
 
 
 def test_a_lost_answer_is_looked_up():
@@ -83,7 +83,7 @@ def test_a_lost_answer_is_looked_up():
     s.catch_up()
 
     assert "" == asyncio.run(s.bind(pod, "n"))
-    assert s.booked() == s.truth.used()
+    assert s.reserved() == s.truth.used()
 
 
 def test_a_lost_request_keeps_its_share_until_it_can_not_come_any_more():
@@ -92,13 +92,13 @@ def test_a_lost_request_keeps_its_share_until_it_can_not_come_any_more():
     pod = s.truth.create("a", HALF)
     s.catch_up()
     error = asyncio.run(s.bind(pod, "n"))
-    kept = s.booked()
+    kept = s.reserved()
     s.clock.now_s += 100
     asyncio.run(s.binder.settle())
 
     assert "no answer" in error
     assert {"GPU-n-0": (500, 4096)} == kept
-    assert {} == s.booked()
+    assert {} == s.reserved()
 
 
 def test_a_request_sent_again_keeps_its_share_as_long_as_the_first():
@@ -111,11 +111,11 @@ def test_a_request_sent_again_keeps_its_share_as_long_as_the_first():
     asyncio.run(s.bind(pod, "n"))
     s.clock.now_s += 5
     asyncio.run(s.binder.settle())
-    kept = s.booked()
+    kept = s.reserved()
     s.truth.land()
     s.catch_up()
 
-    assert {"GPU-n-0": (500, 4096)} == kept == s.booked() == s.truth.used()
+    assert {"GPU-n-0": (500, 4096)} == kept == s.reserved() == s.truth.used()
 
 
 def test_a_refused_request_leaves_its_share_to_the_one_before_it():
@@ -125,11 +125,11 @@ def test_a_refused_request_leaves_its_share_to_the_one_before_it():
     s.catch_up()
     asyncio.run(s.bind(pod, "n"))
     asyncio.run(s.bind(pod, "n"))
-    kept = s.booked()
+    kept = s.reserved()
     s.truth.land()
     s.catch_up()
 
-    assert {"GPU-n-0": (500, 4096)} == kept == s.booked() == s.truth.used()
+    assert {"GPU-n-0": (500, 4096)} == kept == s.reserved() == s.truth.used()
 
 
 def test_a_bind_that_begins_while_an_old_one_is_settled_keeps_its_share():
@@ -144,11 +144,11 @@ def test_a_bind_that_begins_while_an_old_one_is_settled_keeps_its_share():
         await asyncio.gather(s.binder.settle(), s.bind(pod, "n"))
 
     asyncio.run(both())
-    kept = s.booked()
+    kept = s.reserved()
     s.truth.land()
     s.catch_up()
 
-    assert {"GPU-n-0": (500, 4096)} == kept == s.booked() == s.truth.used()
+    assert {"GPU-n-0": (500, 4096)} == kept == s.reserved() == s.truth.used()
 
 
 def test_a_pod_that_is_seen_bound_while_its_hold_is_settled_keeps_its_share():
@@ -168,7 +168,7 @@ def test_a_pod_that_is_seen_bound_while_its_hold_is_settled_keeps_its_share():
 
     asyncio.run(both())
 
-    assert {"GPU-n-0": (500, 4096)} == s.booked() == s.truth.used()
+    assert {"GPU-n-0": (500, 4096)} == s.reserved() == s.truth.used()
 
 
 def test_a_bind_is_not_sent_any_more_when_another_may_lead(monkeypatch: pytest.MonkeyPatch):
@@ -193,7 +193,7 @@ def test_a_bind_is_not_sent_any_more_when_another_may_lead(monkeypatch: pytest.M
     error = asyncio.run(bind())
 
     assert ("no answer within" in error, 1) == (True, sent)
-    assert {"GPU-n-0": (500, 4096)} == s.booked()
+    assert {"GPU-n-0": (500, 4096)} == s.reserved()
 
 
 def test_the_same_bind_again_is_the_same_plan():
@@ -207,7 +207,7 @@ def test_the_same_bind_again_is_the_same_plan():
     s.catch_up()
 
     assert ("no answer" in first, second) == (True, "")
-    assert {"GPU-n-0": (500, 4096)} == s.booked() == s.truth.used()
+    assert {"GPU-n-0": (500, 4096)} == s.reserved() == s.truth.used()
     assert 1 == s.truth.binds
 
 
@@ -218,12 +218,12 @@ def test_a_late_request_wins_over_a_bind_to_another_node():
     s.catch_up()
     asyncio.run(s.bind(pod, "n"))
     asyncio.run(s.bind(pod, "m"))
-    both = set(s.booked())
+    both = set(s.reserved())
     s.truth.land()
     s.catch_up()
 
     assert {"GPU-n-0", "GPU-m-0"} == both
-    assert {"GPU-n-0": (500, 4096)} == s.booked() == s.truth.used()
+    assert {"GPU-n-0": (500, 4096)} == s.reserved() == s.truth.used()
 
 
 def test_a_pod_that_is_deleted_during_its_bind_holds_nothing():
@@ -234,7 +234,7 @@ def test_a_pod_that_is_deleted_during_its_bind_holds_nothing():
     s.truth.delete("a")
 
     assert "is gone" in asyncio.run(s.bind(pod, "n"))
-    assert {} == s.booked()
+    assert {} == s.reserved()
 
 
 def test_a_share_is_free_when_the_pod_has_ended():
@@ -244,11 +244,11 @@ def test_a_share_is_free_when_the_pod_has_ended():
     s.catch_up()
     asyncio.run(s.bind(pod, "n"))
     s.catch_up()
-    before = s.booked()
+    before = s.reserved()
     s.truth.end("a")
     s.catch_up()
 
-    assert ({"GPU-n-0": (500, 4096)}, {}) == (before, s.booked())
+    assert ({"GPU-n-0": (500, 4096)}, {}) == (before, s.reserved())
 
 
 def test_who_does_not_lead_binds_nothing():
@@ -262,7 +262,7 @@ def test_who_does_not_lead_binds_nothing():
     assert 0 == s.truth.binds
 
 
-def test_a_node_that_goes_takes_its_books_along_and_brings_them_back():
+def test_a_node_that_goes_takes_its_ledger_along_and_brings_it_back():
     """A node that leaves and returns has its pods' shares in the ledger again."""
     s = scene()
     pod = s.truth.create("a", HALF)
@@ -272,26 +272,26 @@ def test_a_node_that_goes_takes_its_books_along_and_brings_them_back():
     from aliquot.kube.reflector import Change
 
     s.ledger.node_changed(Change("deleted", s.nodes[0]))
-    away = s.booked()
+    away = s.reserved()
     s.ledger.node_changed(Change("added", s.nodes[0]))
 
-    assert ({}, {"GPU-n-0": (500, 4096)}) == (away, s.booked())
+    assert ({}, {"GPU-n-0": (500, 4096)}) == (away, s.reserved())
 
 
-def test_a_pod_is_booked_whichever_comes_first():
-    """A bound pod whose node is not known yet is booked when the node comes."""
+def test_a_share_is_reserved_whichever_comes_first():
+    """A bound pod whose node is not known yet is reserved when the node comes."""
     s = scene()
     pod = s.truth.create("a", HALF)
     s.catch_up()
     asyncio.run(s.bind(pod, "n"))
     nodes, s.nodes = s.nodes, []
     s.start()
-    before = s.booked()
+    before = s.reserved()
     from aliquot.kube.reflector import Change
 
     s.ledger.node_changed(Change("added", nodes[0]))
 
-    assert ({}, {"GPU-n-0": (500, 4096)}) == (before, s.booked())
+    assert ({}, {"GPU-n-0": (500, 4096)}) == (before, s.reserved())
 
 
 def test_a_plan_that_does_not_fit_is_a_stray():
@@ -309,7 +309,7 @@ def test_a_plan_that_does_not_fit_is_a_stray():
     s.catch_up()
 
     assert third.metadata.uid in s.ledger.inconsistent
-    assert {"GPU-n-0": (1000, 8192)} == s.booked()
+    assert {"GPU-n-0": (1000, 8192)} == s.reserved()
 
 
 SIZES = [5, 10, 25, 33, 50, 100, 150]
@@ -358,5 +358,5 @@ def test_no_fate_of_requests_loses_or_doubles_a_share(seed: int):
 
     asyncio.run(play())
 
-    assert truth.used() == s.booked()
+    assert truth.used() == s.reserved()
     assert {} == s.ledger.inconsistent

@@ -55,19 +55,19 @@ class Cluster:
 
     @property
     def milli(self) -> list[int]:
-        """What is booked of each GPU that is in use."""
-        return sorted(milli for milli, _ in self.scene.booked().values())
+        """What is reserved of each GPU that is in use."""
+        return sorted(milli for milli, _ in self.scene.reserved().values())
 
 
 def test_a_larger_init_container_shares_the_place_of_what_comes_after_it():
     """0.5 before 0.3 is 0.5 while the first runs and 0.3 when it has ended, on one GPU."""
     cluster = Cluster()
     assert "" == cluster.run("p", container("main", 30, "2Gi"), init=(container("warm", 50, "1Gi"),))
-    during = cluster.scene.booked()
+    during = cluster.scene.reserved()
     cluster.initialized("p")
 
     assert {"GPU-n-0": (500, 2048)} == during
-    assert {"GPU-n-0": (300, 2048)} == cluster.scene.booked()
+    assert {"GPU-n-0": (300, 2048)} == cluster.scene.reserved()
     assert {"main": 0, "warm": 1} == {name: given.init for name, given in cluster.plan("p").containers.items()}
 
 
@@ -120,11 +120,11 @@ def test_memory_and_compute_have_their_own_peaks():
     """Little compute with much memory before much compute with little: the ledger holds the most of each."""
     cluster = Cluster()
     cluster.run("p", container("main", 80, "2Gi"), init=(container("load", 10, "12Gi"),))
-    during = cluster.scene.booked()
+    during = cluster.scene.reserved()
     cluster.initialized("p")
 
     assert {"GPU-n-0": (800, 12288)} == during
-    assert {"GPU-n-0": (800, 2048)} == cluster.scene.booked()
+    assert {"GPU-n-0": (800, 2048)} == cluster.scene.reserved()
 
 
 def test_an_init_container_with_whole_gpus_gives_back_all_that_is_not_needed():
@@ -165,12 +165,12 @@ def test_any_pod_holds_at_least_what_kubernetes_counts_and_no_phase_more_than_th
     cluster = Cluster(3)
     for number, tenths in enumerate(others):
         cluster.run(f"o{number}", container("main", 10 * tenths, ""))
-    before = cluster.scene.booked()
+    before = cluster.scene.reserved()
     inits = tuple(container(f"i{n}", abs(size), "", always=size < 0) for n, size in enumerate(init))
     mains = [container(f"m{n}", size, "") for n, size in enumerate(main)]
     said = cluster.run("p", *mains, init=inits)
     if said:
-        assert before == cluster.scene.booked()
+        assert before == cluster.scene.reserved()
         return
     parts = parts_of("default/p", cluster.plan("p"))
     for phase in phases(parts):
@@ -185,18 +185,18 @@ def test_any_pod_holds_at_least_what_kubernetes_counts_and_no_phase_more_than_th
     assert 10 * (sum(main) + sum(-size for size in init if size < 0)) == stays <= held
     cluster.truth.end("p")
     cluster.scene.catch_up()
-    assert before == cluster.scene.booked()
+    assert before == cluster.scene.reserved()
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_books_made_anew_hold_what_the_old_ones_held(ended: bool):
+def test_a_ledger_made_anew_holds_what_the_old_one_held(ended: bool):
     """The plan and the pod's condition say it all."""
     cluster = Cluster(2)
     cluster.run("p", container("main", 30), container("side", 40), init=(container("warm", 90), container("dump", 100)))
     if ended:
         cluster.initialized("p")
-    before = cluster.scene.booked()
+    before = cluster.scene.reserved()
     cluster.scene.start()
 
-    assert before == cluster.scene.booked()
+    assert before == cluster.scene.reserved()
     assert ({}, 700 if ended else 1000) == (cluster.scene.ledger.inconsistent, sum(cluster.milli))

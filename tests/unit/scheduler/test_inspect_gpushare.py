@@ -72,9 +72,9 @@ def test_the_plugin_shows_what_pods_of_gpushare_hold(unit: Unit, size: int):
         gpushare.run(name, {MEMORY: amount * size})
     gpushare.truth.end("b")
     gpushare.scene.catch_up()
-    booked = gpushare.scene.booked()
+    reserved = gpushare.scene.reserved()
 
-    assert {i: (booked[f"GPU-n-{i}"][1] * size // 1024, 16 * size) for i in (0, 1)} == gpushare.inspected()
+    assert {i: (reserved[f"GPU-n-{i}"][1] * size // 1024, 16 * size) for i in (0, 1)} == gpushare.inspected()
 
 
 def test_pods_keep_their_limit_only_where_the_plugin_is_served():
@@ -83,4 +83,4 @@ def test_pods_keep_their_limit_only_where_the_plugin_is_served():
     gpushare.run("a", {MEMORY: 9})
 
     assert {0: (0, 16), 1: (0, 16)} == gpushare.inspected()
-    assert {"GPU-n-0": (10, 9216)} == gpushare.scene.booked()
+    assert {"GPU-n-0": (10, 9216)} == gpushare.scene.reserved()

@@ -197,7 +197,7 @@ def test_kubeshares_job_of_ten_is_packed():
     for number in range(10):
         assert not isinstance(cluster.run(share("0.2", "0.5"), f"job1-{number}"), str)
 
-    assert [1000, 1000] == [milli for milli, _ in cluster.scene.booked().values()]
+    assert [1000, 1000] == [milli for milli, _ in cluster.scene.reserved().values()]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_group_that_fits_is_placed_whole():
     cluster = KubeScheduler(1, 1)
 
     assert ["g0", "g1"] == cluster.place(*group(cluster, 2))
-    assert {"GPU-n0-0": (600, 9830), "GPU-n1-0": (600, 9830)} == cluster.scene.booked() == cluster.truth.used()
+    assert {"GPU-n0-0": (600, 9830), "GPU-n1-0": (600, 9830)} == cluster.scene.reserved() == cluster.truth.used()
 
 
 @pytest.mark.parametrize("gpus", [(2,), (1, 1)])
@@ -91,7 +91,7 @@ def test_a_group_that_failed_keeps_nothing_from_the_next_pod():
 
     assert ["h0", "h1"] == bound
     assert ["n0"] == cluster.asked(alone)
-    assert {"GPU-n0-0": (600, 9830), "GPU-n0-1": (600, 9830)} == cluster.scene.booked()
+    assert {"GPU-n0-0": (600, 9830), "GPU-n0-1": (600, 9830)} == cluster.scene.reserved()
 
 
 def test_a_group_whose_first_pod_finds_no_node_keeps_nothing_from_the_next_pod():
@@ -167,7 +167,7 @@ def test_a_group_that_fails_for_other_reasons_gives_its_shares_back_in_time():
     after = cluster.asked(other)
 
     assert ([], ["n0"]) == (during, after)
-    assert {} == cluster.scene.booked()
+    assert {} == cluster.scene.reserved()
 
 
 def test_a_group_that_is_given_up_again_and_again_starves_nobody():
@@ -194,7 +194,7 @@ def test_a_pod_of_a_group_that_is_tried_again_alone_leaves_the_others_their_shar
     assert ["n0"] == cluster.asked(pods[1])
     assert "" == asyncio.run(cluster.scene.bind(pods[1], "n0"))
     cluster.scene.catch_up()
-    assert cluster.truth.used() == cluster.scene.booked()
+    assert cluster.truth.used() == cluster.scene.reserved()
 
 
 def test_a_deleted_pod_of_a_group_keeps_nothing():
@@ -216,7 +216,7 @@ def test_a_pod_of_a_group_moves_when_its_node_is_not_asked_about_any_more():
     other = "n1" if chosen == "n0" else "n0"
 
     assert [other] == cluster.asked(first, other)
-    assert {f"GPU-{other}-0": (600, 9830)} == cluster.scene.booked()
+    assert {f"GPU-{other}-0": (600, 9830)} == cluster.scene.reserved()
 
 
 def test_a_group_of_some_hundred_pods_is_placed_at_once():

@@ -63,7 +63,7 @@ def test_a_pod_that_is_shown_before_the_end_of_the_one_before_has_its_share():
     s.tell(Change("added", planned("a", 600)))
     s.tell(Change("modified", planned("z", 1000, phase="Succeeded")))
 
-    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.booked())
+    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.reserved())
 
 
 def test_a_gpu_that_becomes_unhealthy_keeps_its_pods_and_takes_no_other_along():
@@ -76,7 +76,7 @@ def test_a_gpu_that_becomes_unhealthy_keeps_its_pods_and_takes_no_other_along():
     text = write_inventory(Inventory(devices, wired, {"GPU-n-0": "XID 79"}))
     s.ledger.node_changed(Change("modified", node_showing(text)))
 
-    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.booked())
+    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.reserved())
     assert wired == s.ledger.cluster.spec(0).topology
     for _ in range(8):
         placed = s.ledger.decider.place_on(asking(rest_milli=100), "n")
@@ -84,13 +84,13 @@ def test_a_gpu_that_becomes_unhealthy_keeps_its_pods_and_takes_no_other_along():
 
 
 def test_who_waits_for_a_closed_device_has_it_when_it_is_open_again():
-    """A pod that another scheduler put onto a device while it was closed here is booked once it is not."""
+    """A pod that another scheduler put onto a device while it was closed here is reserved once it is not."""
     s = scene()
     s.ledger.close("GPU-n-0")
     s.tell(Change("added", planned("a", 600)))
     s.ledger.reopen("GPU-n-0")
 
-    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.booked())
+    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.reserved())
 
 
 def test_a_node_under_a_new_name_has_its_devices_once_the_old_one_is_gone():

@@ -262,7 +262,7 @@ def test_no_message_does_harm(message: dict[str, Any], verb: str):
     status, answer = served.post(verb, msgspec.json.encode(message))
 
     assert status in (200, 400)
-    assert {} == served.scene.booked()
+    assert {} == served.scene.reserved()
     if status == 400:
         assert answer["Error"]
     elif verb == "filter" and isinstance(message.get("NodeNames"), list):

@@ -146,17 +146,17 @@ def test_a_node_whose_inventory_is_garbage_says_so():
 
 
 def test_an_unhealthy_device_takes_nobody_new():
-    """A device that its node calls sick has no room for now, and is said not to be well."""
+    """A device that its node calls unhealthy has no room for now, and is said not to be well."""
     s = scene()
     devices = (Device(0, GpuUuid("GPU-u"), "Tesla T4", 15360),)
     text = write_inventory(Inventory(devices, unhealthy={"GPU-u": "XID 79"}))
-    sick = msgspec.convert({"metadata": {"name": "sick", "annotations": {GPUS: text}}}, Node)
-    s.ledger.node_changed(Change("added", sick))
+    unhealthy = msgspec.convert({"metadata": {"name": "unhealthy", "annotations": {GPUS: text}}}, Node)
+    s.ledger.node_changed(Change("added", unhealthy))
 
-    assert {"sick": "does not have a GPU with 0.30 free that is well"} == verdicts(
-        s.ledger, ask(pod(percent(30))), ["sick"]
+    assert {"unhealthy": "does not have a GPU with 0.30 free that is well"} == verdicts(
+        s.ledger, ask(pod(percent(30))), ["unhealthy"]
     ).failed
-    devices = judge(s.ledger.cluster, asking(rest_milli=300), "sick").devices
+    devices = judge(s.ledger.cluster, asking(rest_milli=300), "unhealthy").devices
     assert ["is not well"] == [text_of(reason) for reason in devices if reason]
 
 
@@ -320,10 +320,10 @@ def test_verdicts_are_what_a_bind_would_find(seed: int):
     sizes = [percent(chance.choice([10, 30, 50, 80, 100, 150])) for _ in range(chance.randint(1, 3))]
     labels = {"anti_affinity": "x"} if chance.random() < 0.3 else {}
     wished = ask(pod(*sizes, **labels))
-    before = s.booked()
+    before = s.reserved()
     found = verdicts(s.ledger, wished, ["n", "m"])
 
-    assert before == s.booked()
+    assert before == s.reserved()
     for name in ("n", "m"):
         try:
             s.ledger.forget(s.ledger.allocate(wished, name, 0.0))
@@ -331,7 +331,7 @@ def test_verdicts_are_what_a_bind_would_find(seed: int):
         except Exception:
             fits = False
         assert fits == (name in found.fitting)
-    assert before == s.booked()
+    assert before == s.reserved()
 
 
 def busy(nodes: int) -> Ledger:

@@ -33,7 +33,7 @@ def test_profiles_give_machines_with_their_links():
     assert 9 == len({node.name for node in nodes})
 
 
-def test_the_books_of_a_live_cluster_give_its_nodes(tmp_path):
+def test_the_ledger_of_a_live_cluster_gives_its_nodes(tmp_path):
     """What a cluster writes down is read back, nodes and links, without who runs there."""
     nodes = ranked(read_cluster("v100x4*2"))
     (tmp_path / "cluster.json").write_text(json.dumps(dump(Cluster(nodes))))

@@ -66,7 +66,7 @@ def test_what_is_free_is_what_nobody_was_promised():
     assert (500, 16384 - 5096) == (gpu.free_milli, gpu.free_mib)
 
 
-def test_usage_comes_from_the_arbiter_and_promises_from_the_books():
+def test_usage_comes_from_the_arbiter_and_promises_from_the_ledger():
     """A share has its request and memory from the plan, usage and waits from the arbiter."""
     now = status(GpuStatus("GPU-0", "a", 0.41, [tenant("a", 0.4)]))
     gpu = gathered(Tenant("a", (piece(0, 300, 4096, 600),)), now=now)[0]

@@ -76,7 +76,7 @@ def test_a_window_ends_at_every_fortieth_of_it():
 
 
 @pytest.mark.parametrize("turns", list(Turns))
-def test_every_policy_keeps_the_books(turns: Turns):
+def test_every_policy_keeps_the_ledger(turns: Turns):
     """Two greedy tenants of 0.3 and 0.7 wanted the GPU all the time, got their requests, and are near the fluid."""
     policy = token_policy(TokenConfig(turns=turns))
     for name, request in (("a", 300), ("b", 700)):

@@ -224,7 +224,7 @@ def test_share_that_cannot_be_kept_is_refused(request_milli, limit_milli):
         Share(request_milli, limit_milli)
 
 
-def test_restored_books_count_like_earned_ones():
+def test_a_restored_ledger_counts_like_an_earned_one():
     """What a journal says was charged decides the next turn as if this policy had charged it."""
     policy = policy_of(a=(300, 1000), b=(300, 1000))
     policy.restore("a", "g0", used_ns=5 * SECOND, debt_ns=2 * SECOND, total_ns=9 * SECOND, now_ns=20 * SECOND)

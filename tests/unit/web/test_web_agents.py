@@ -251,7 +251,7 @@ def test_promises_are_those_of_the_last_hour_by_the_nodes_own_clock():
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "a/b/c#2", "a/b/c@1234abcd.1"])
-def test_tenants_of_the_books_are_found(name: str):
+def test_tenants_of_the_ledger_are_found(name: str):
     """Parts of a container and namesakes are one tenant on the node."""
     assert "a/b/c" == tenant_key(name)
 

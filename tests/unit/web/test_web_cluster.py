@@ -144,7 +144,7 @@ def recorded() -> Recorded:
     return Recorded()
 
 
-def test_gpus_are_those_of_the_books(scene: Scene):
+def test_gpus_are_those_of_the_ledger(scene: Scene):
     """Every device stands there with its residents and with what the ledger says is free."""
     gpus = scene.facts.gpus()
 
@@ -176,7 +176,7 @@ def test_workloads_have_their_pieces(scene: Scene):
     assert (1500, 300) == (found["x/big"].request_milli, found["y/small"].request_milli)
 
 
-def test_measures_are_laid_over_the_books(scene: Scene):
+def test_measures_are_laid_over_the_ledger(scene: Scene):
     """What a node measured shows as usage; what was promised stays what the ledger says."""
     gpu = next(gpu for gpu in scene.facts.gpus() if any(s.tenant == "y/small/main" for s in gpu.shares))
     status = TenantStatus("?", 1, 1, 0.25, 0, 512, 1, 0, 0.0, 0.0, 0.0, 0, 1, False)
@@ -297,7 +297,7 @@ def test_five_hundred_nodes_are_read_quickly():
     assert calls.count < 30 * 4000
 
 
-def test_what_takes_long_is_found_while_the_books_may_move(explaining: Explaining, monkeypatch: pytest.MonkeyPatch):
+def test_what_takes_long_is_found_while_the_ledger_may_move(explaining: Explaining, monkeypatch: pytest.MonkeyPatch):
     """Why something waits is found in a copy, in the thread of who asks; the ledger stands still for the copy only."""
     seen = []
 
@@ -312,7 +312,7 @@ def test_what_takes_long_is_found_while_the_books_may_move(explaining: Explainin
     assert found.placement is None and ["2 nodes"] == [reason.where for reason in found.place_reasons]
 
 
-def test_what_fits_is_found_in_the_books_themselves(explaining: Explaining):
+def test_what_fits_is_found_in_the_ledger_itself(explaining: Explaining):
     """It is where the decider would put it now, and needs no copy."""
     found = explaining.explaining.explain(asking(rest_milli=300))
 

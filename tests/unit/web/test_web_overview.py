@@ -17,7 +17,7 @@ from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages.overview import MAX_CELLS
 from aliquot.web.render import gpus, size
 
-SICK = "GPU-00000001-0002"
+UNHEALTHY = "GPU-00000001-0002"
 
 
 def visitor_of(facts: object) -> TestClient:
@@ -70,15 +70,17 @@ def test_an_abbreviated_uuid_names_one_gpu(visitor: TestClient):
 
 def test_what_is_wrong_is_at_the_top(visitor: TestClient, facts: MadeUpFacts):
     """A silent node with the time of its last answer and an unhealthy GPU come before the sums."""
-    sick = next(gpu for gpu in facts.gpus() if gpu.uuid.startswith(SICK))
-    facts.fail(sick.uuid)
+    unhealthy = next(gpu for gpu in facts.gpus() if gpu.uuid.startswith(UNHEALTHY))
+    facts.fail(unhealthy.uuid)
     facts.silence("node-000", "it cannot be reached", time.time() - 60)
     text = visitor.get("/").text
     above = text[: text.index('id="summary"')]
 
     assert re.search(r"node-000</a> no news since [\d:]{8} \S+: it cannot be reached", above)
     assert "GPU 2 of node-001</a> is unhealthy" in above
-    assert [(sick.uuid[:17], "!")] == [(href[6:], word) for shade, href, word in cells(text) if "sick" in shade]
+    assert [(unhealthy.uuid[:17], "!")] == [
+        (href[6:], word) for shade, href, word in cells(text) if "unhealthy" in shade
+    ]
     assert ["–"] * 8 == [word for shade, _, word in cells(text) if shade == "hx"]
 
 

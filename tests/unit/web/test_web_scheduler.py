@@ -123,7 +123,7 @@ def looked(scheduler: Any):
     return asyncio.run(main())
 
 
-def test_gpus_and_workloads_are_those_of_the_books():
+def test_gpus_and_workloads_are_those_of_the_ledger():
     """Nodes' GPUs are there with the pods that hold them."""
     scheduler = program()
     allocate(scheduler, "on", "50", "node-a")
@@ -268,7 +268,7 @@ def test_waiting_pods_are_read_outside_the_programs_loop(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("looked_at", [True, False])
-def test_books_are_looked_at_less_often_while_nobody_looks(monkeypatch: pytest.MonkeyPatch, looked_at: bool):
+def test_the_ledger_is_looked_at_less_often_while_nobody_looks(monkeypatch: pytest.MonkeyPatch, looked_at: bool):
     """Pages that nobody has open cost a look in five seconds instead of in one."""
     monkeypatch.setattr(web, "READ_S", 0.01)
     facts = SimpleNamespace(asked_s=time.monotonic() if looked_at else -math.inf)

@@ -227,4 +227,4 @@ def _cell(href: str, milli: int | None, healthy: bool, title: str = "") -> Cell:
     """A cell of a quantity; what is not well has a mark in place of its number."""
     shade = "hx" if milli is None else f"h{bisect_right(STEPS_MILLI, milli)}"
     text = "–" if milli is None else str(milli // 10)
-    return Cell(href, shade if healthy else f"{shade} sick", text if healthy else "!", title)
+    return Cell(href, shade if healthy else f"{shade} unhealthy", text if healthy else "!", title)
