@@ -55,10 +55,10 @@ def test_one_thread_that_woke_late_does_not_make_the_token_stay(tenant):
     """A hand-over that took long once, as the woken thread had no processor, does not count as what hand-overs take."""
     scene = tenant(auto_close=True)
     scene.arbiter.crowd()
-    program = scene.run(LOOP.format(times=60, work_ns=1_000_000, pause_ns=1_000_000, rest="pass"))
+    program = scene.run(LOOP.format(times=60, work_ns=2_000_000, pause_ns=1_500_000, rest="time.sleep(1e-4)"))
 
     want = scene.arbiter.wait_for(MessageType.WANT)
-    time.sleep(0.0035)
+    time.sleep(0.0045)
     scene.arbiter.grant(at_ns=want.at_ns)
     scene.arbiter.auto_grant = True
     program.read()
