@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,19 @@ def eventually(holds: Callable[[], object], what: str = "what was waited for", t
     while not holds():
         assert time.monotonic() < until_s, f"not in {timeout_s} s: {what}"
         time.sleep(0.01)
+
+
+def stop(pid: int) -> None:
+    """Stop a process by SIGSTOP, and wait until none of its threads runs any more."""
+
+    def stopped(task: Path) -> bool:
+        try:
+            return (task / "stat").read_text().rpartition(")")[2].split()[0] in "TX"
+        except FileNotFoundError:  # the thread has ended
+            return True
+
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: all(map(stopped, Path(f"/proc/{pid}/task").iterdir())), f"process {pid} is stopped")
 
 
 def engine_lives(runtime: Path) -> bool:

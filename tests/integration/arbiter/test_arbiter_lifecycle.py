@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from waiting import eventually
+from waiting import eventually, stop
 
 from aliquot.arbiter.abi import ReserveFlag
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, TenantGpu, TenantRecord, Unanswered
@@ -237,7 +237,7 @@ def test_a_client_goes_on_after_an_arbiter_that_did_not_answer(arbiter):
     arbiter.tenant("a")
     client = ArbiterClient(arbiter.directory, timeout_s=1)
     assert 1 == len(client.status().gpus)
-    arbiter.child.send_signal(signal.SIGSTOP)
+    stop(arbiter.child.pid)
     with pytest.raises(Unanswered, match="does not answer"):
         client.add_tenant(TenantRecord("b", str(arbiter.directory / "b.sock"), [TenantGpu(arbiter.gpu, 10, 1000, 10)]))
     with pytest.raises(Unanswered, match="does not answer"):

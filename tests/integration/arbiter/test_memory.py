@@ -1,10 +1,9 @@
 """Memory leases: reserved before they are used, never over the limit, free again with the process."""
 
 import os
-import signal
 
 import pytest
-from waiting import eventually
+from waiting import eventually, stop
 
 from aliquot.arbiter.abi import MessageType, ReserveFlag
 
@@ -72,7 +71,7 @@ def test_a_new_arbiter_charges_what_a_stopped_process_holds(arbiter):
     """A process that cannot report to a new arbiter keeps its memory, and no other process gets it while it lives."""
     arbiter.tenant("a", memory_mib=100)
     holder = arbiter.holder(90)
-    holder.send_signal(signal.SIGSTOP)
+    stop(holder.pid)
     arbiter.kill()
     arbiter.start()
     other = arbiter.process("a")

@@ -39,7 +39,9 @@ def test_handovers_are_seen():
 
     (case,) = seen["cases"]
     assert case["handovers"] > 10
-    assert 0 < case["handover_us_p50"] <= case["handover_us_p99"]
+    assert (
+        0 <= case["handover_us_p50"] <= case["handover_us_p99"]
+    )  # 0: the next began before the last one's end was seen
 
 
 def test_an_allocation_is_timed():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from stage import Client, Stage
-from waiting import eventually
+from waiting import eventually, stop
 
 PROGRAM = Path(__file__).parent / "programs" / "share.py"
 MIB = 300
@@ -121,7 +121,7 @@ def test_the_memory_of_a_stopped_process_is_not_given_again_by_a_new_arbiter(sta
     scene.options += ("--libnvml", str(scene.machine.libnvml))
     folder = scene.tenant("a", 500, memory_mib=2 * MIB)
     holder = Partner(scene, folder, "export", "holder")
-    holder.client.process.send_signal(signal.SIGSTOP)
+    stop(holder.client.process.pid)
 
     scene.kill()
     if lost:

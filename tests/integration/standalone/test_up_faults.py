@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import eventually
+from waiting import eventually, stop
 
 from .stage import Aliquot, Cluster, children_of, engine_pid, sharepod
 
@@ -46,7 +46,7 @@ def test_an_arbiter_that_hangs_is_replaced(up: Cluster):
     """The engine ends an arbiter that does not answer; a run that came meanwhile says that it waits, and starts."""
     up.apply(sharepod("a", "sleep 60"))
     (arbiter,) = eventually_one(up.command)
-    os.kill(arbiter, signal.SIGSTOP)
+    stop(arbiter)
 
     done = up.command("run", "--gpu-request", ".2", "--", "true")
 
@@ -189,7 +189,7 @@ def test_an_arbiter_that_missed_who_left_takes_the_next_of_that_name(up: Cluster
     """A tenant that left while the arbiter was stopped is gone from it when it goes on, and its name is free."""
     up.apply(sharepod("a", "sleep 60", request=0.3))
     (arbiter,) = eventually_one(up.command)
-    os.kill(arbiter, signal.SIGSTOP)
+    stop(arbiter)
     deleting = up.command.start("delete", "a")
     time.sleep(2)
     os.kill(arbiter, signal.SIGCONT)
