@@ -76,6 +76,8 @@ def scene(kubelet_node: KubeletNode) -> Iterator[Scene]:
     until(lambda: made.allocatable() == str(len(PARTS)), "the resource on the node")
     yield made
     made.plugin.stop()
+    # Else the next test takes what this plugin advertised for its own, and kubelet refuses its pods.
+    until(lambda: made.allocatable() != str(len(PARTS)), "the resource off the node")
     for spec in made.specs.iterdir():
         spec.unlink()
 
