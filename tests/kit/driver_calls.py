@@ -12,6 +12,7 @@ integer, pointer and handle. Arguments are numbers and, passed as the address of
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import json
 import os
@@ -75,7 +76,7 @@ class DriverError(AssertionError):
     """A call that had to succeed did not."""
 
 
-class Driver:
+class Driver(abc.ABC):
     """Operations on the driver; `call` is how one call is made."""
 
     def __init__(self) -> None:
@@ -83,9 +84,9 @@ class Driver:
         self.context = 0
         self.pool = 0
 
+    @abc.abstractmethod
     def call(self, name: str, *arguments: Argument) -> Answer:
         """Call a function of the driver."""
-        raise NotImplementedError
 
     def code(self, name: str, *arguments: Argument) -> int:
         """The result alone."""
@@ -199,21 +200,21 @@ class Driver:
         run = 0 if code else self.new("cuGraphInstantiateWithFlags", graph, flags)
         return Graph(self, code, graph, run, pointer)
 
+    @abc.abstractmethod
     def host_bytes(self, size: int) -> int:
         """The address of zero bytes of the process's own, which stay."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def long(self, name: str, *arguments: Argument) -> int:
         """What a function returns that answers with a word, such as one of libc's."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def read(self, address: int, size: int) -> bytes:
         """Bytes of the process's own memory."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def write(self, address: int, data: bytes) -> None:
         """Change bytes of the process's own memory."""
-        raise NotImplementedError
 
 
 @dataclass

@@ -238,6 +238,7 @@ static struct slot *imported_memory(uint64_t handle, uint64_t *bytes)
                                                                                                   0) != CUDA_SUCCESS)
         return slot;
     uint64_t most = total / PAGE_BYTES, pages = 1, above = most + 1;
+    int mode = quietly(CAPTURE_MODE_RELAXED); /* whatever captures must not see these calls */
     if (maps_pages(range, 1, handle))
         while (above - pages > 1) {
             uint64_t middle = pages + (above - pages) / 2;
@@ -246,6 +247,7 @@ static struct slot *imported_memory(uint64_t handle, uint64_t *bytes)
     else
         while (++pages <= most && !maps_pages(range, pages, handle))
             ;
+    quietly(mode);
     REAL(cuMemAddressFree, CUdeviceptr, size_t)(range, total);
     *bytes = pages <= most ? pages * PAGE_BYTES : 0;
     return slot;

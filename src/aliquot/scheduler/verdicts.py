@@ -43,11 +43,11 @@ containers has 256 nodes tried: kube-scheduler, too, is content with some of the
 
 @dataclass(frozen=True)
 class Verdicts:
-    """`failed` and `never` are reasons by name for those that were asked about."""
+    """Of the nodes that were asked about: those that fit, and the reasons why the others do not, by name."""
 
     fitting: list[str]
     failed: dict[str, str]
-    never: dict[str, str]
+    unresolvable: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ class Judged:
 
 
 def verdicts(ledger: Ledger, ask: PodAsk, names: Sequence[str]) -> Verdicts:
-    """What becomes of each of these nodes; `never` are those that no eviction would help."""
+    """What becomes of each of these nodes; no eviction would help on `unresolvable` ones."""
     judged = judge(ledger, ask, indices_of(ledger, names), names.__getitem__)
     codes = judged.codes.tolist()
     sentences = {code: judged.sentence(code) for code in {*codes} - {FITS}}
     found = Verdicts([name for name, code in zip(names, codes, strict=True) if code == FITS], {}, {})
     for name, code in zip(names, codes, strict=True):
         if code != FITS:
-            (found.never if lasting(code) else found.failed)[name] = sentences[code]
+            (found.unresolvable if lasting(code) else found.failed)[name] = sentences[code]
     return found
 
 

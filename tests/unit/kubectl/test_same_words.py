@@ -184,7 +184,7 @@ def events(scene: ClusterScene, waits: Pod, names: list[str]) -> list[str]:
     asked = read(waits)
     assert asked is not None
     found = verdicts(scene.ledger, asked, names)
-    return [{**found.failed, **found.never}[name] for name in names]
+    return [{**found.failed, **found.unresolvable}[name] for name in names]
 
 
 @pytest.mark.parametrize("count", [1, 2])

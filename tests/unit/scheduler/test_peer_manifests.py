@@ -53,7 +53,7 @@ class Node:
             return "asks for no GPU"
         found = verdicts(self.scene.ledger, ask, ["n"])
         if not found.fitting:
-            return f"waits: {[*found.failed.values(), *found.never.values()][0]}"
+            return f"waits: {[*found.failed.values(), *found.unresolvable.values()][0]}"
         assert "" == asyncio.run(self.scene.bind(pod, "n"))
         self.scene.catch_up()
         plan = read_plan(self.truth.pods[name]["metadata"]["annotations"])

@@ -114,7 +114,7 @@ def test_each_node_fits_or_has_its_reason(made: Pod, fitting: list[str], failed:
 
     assert fitting == found.fitting
     assert failed == found.failed
-    assert never.items() <= found.never.items()
+    assert never.items() <= found.unresolvable.items()
 
 
 def test_a_full_node_is_told_apart_from_an_unsuited_one():
@@ -142,7 +142,7 @@ def test_a_node_whose_inventory_is_garbage_says_so():
     bad = msgspec.convert({"metadata": {"name": "bad", "annotations": {GPUS: "{"}}}, Node)
     s.ledger.node_changed(Change("added", bad))
 
-    assert "cannot be read" in verdicts(s.ledger, ask(pod(percent(30))), ["bad"]).never["bad"]
+    assert "cannot be read" in verdicts(s.ledger, ask(pod(percent(30))), ["bad"]).unresolvable["bad"]
 
 
 def test_an_unhealthy_device_takes_nobody_new():

@@ -139,7 +139,7 @@ def test_a_namespace_may_be_forbidden_labels(label: str, words: str):
     labelled = {words: "mine"}
     why = f'the quota "q" of namespace "team" forbids labels of {label}'
 
-    assert {"n": why} == verdicts(made, ask("a", 10, **labelled), ["n"]).never
+    assert {"n": why} == verdicts(made, ask("a", 10, **labelled), ["n"]).unresolvable
     with pytest.raises(NodeFull, match="forbids labels of"):
         made.allocate(ask("a", 10, **labelled), "n", 0.0)
     for fitting in (ask("b", 10), ask("c", 10, namespace="other", **labelled), ask("d", 60, gpu_parts="2")):

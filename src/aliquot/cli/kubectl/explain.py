@@ -147,8 +147,8 @@ def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk) -> dict[str, Any]:
     if accounts and all(account.placement for _, account in accounts):
         verdict = verdicts(ledger, ask, [name for name in ledger.cluster.index if name not in closed])
         if not verdict.fitting:
-            for why, count in Counter([*verdict.failed.values(), *verdict.never.values()]).most_common():
-                sentences.append(f"{count} node{'s' * (count > 1)}: {why}")
+            for reason, count in Counter([*verdict.failed.values(), *verdict.unresolvable.values()]).most_common():
+                sentences.append(f"{count} node{'s' * (count > 1)}: {reason}")
         elif not said and not gates:
             have = "1 node has" if len(verdict.fitting) == 1 else f"{len(verdict.fitting)} nodes have"
             sentences.append(f"{have} the GPUs it requests; kube-scheduler has not considered it yet")

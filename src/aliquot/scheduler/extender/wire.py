@@ -355,13 +355,13 @@ def filter_result(judged: Judged, names: Names, nodes: dict[str, msgspec.Raw] | 
     fitting = groups.pop(FITS, b"")
     # One sentence stands there once for every node.
     reasons = [(group, shortened(judged.sentence(code)), lasting(code)) for code, group in groups.items()]
-    failed, never = (
+    failed, unresolvable = (
         host_reasons((group, text) for group, text, lasts in reasons if lasts is kind) for kind in (False, True)
     )
     if nodes is None:
-        return FilterResult(None, msgspec.Raw(b"[" + fitting + b"]"), failed, never)
+        return FilterResult(None, msgspec.Raw(b"[" + fitting + b"]"), failed, unresolvable)
     staying = [raw for raw, code in zip(nodes.values(), judged.codes.tolist(), strict=True) if code == FITS]
-    return FilterResult(NodeList(staying), failed_nodes=failed, failed_and_unresolvable_nodes=never)
+    return FilterResult(NodeList(staying), failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable)
 
 
 @dataclass(frozen=True, slots=True)
