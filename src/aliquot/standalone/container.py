@@ -57,6 +57,7 @@ class ContainerRun:
         self._injection: Mode = injection
         self._ending = threading.Event()
         self._backing_off = False
+        self._attempted = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._live, name=f"container-{spec.name}", daemon=True)
 
@@ -79,8 +80,9 @@ class ContainerRun:
         return "CrashLoopBackOff" if self._backing_off else ""
 
     def start(self) -> None:
-        """Start the container."""
+        """Start the container; when this returns its program runs, or could not be started."""
         self._thread.start()
+        self._attempted.wait()
 
     def ask_to_end(self) -> None:
         """Send SIGTERM to the program and do not restart it."""
@@ -108,7 +110,10 @@ class ContainerRun:
         failures = 0
         while not self._ending.is_set():
             began_s = time.monotonic()
-            self.exit_status = self._run_once()
+            try:
+                self.exit_status = self._run_once()
+            finally:
+                self._attempted.set()
             self._on_ended()
             self._note(f"container {self.spec.name} ended with {status_in_words(self.exit_status)}")
             policy = self._template.restart_policy
@@ -151,6 +156,7 @@ class ContainerRun:
             self.log.append(f"aliquot: {reason}\n".encode())
             return 126
         self._process = process
+        self._attempted.set()
         if self._ending.is_set():
             self._signal(signal.SIGTERM)
         try:

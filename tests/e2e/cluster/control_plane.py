@@ -153,10 +153,16 @@ class ControlPlane:
         self.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
 
     def wait_running(self, namespace: str, name: str, timeout_s: float = 30.0) -> dict[str, Any]:
-        """Waits until a pod is bound and Running, and returns it."""
+        """Waits until a pod is bound and Running, and returns it.
+
+        Raises:
+            RuntimeError: it has failed, which is for good: kubelet does not start it again.
+        """
 
         def look() -> dict[str, Any] | None:
             pod = self.pod(namespace, name)
+            if pod["status"]["phase"] == "Failed":
+                raise RuntimeError(f"pod {namespace}/{name} has failed: {pod['status']}")
             return pod if pod["status"]["phase"] == "Running" else None
 
         return until(look, f"pod {namespace}/{name} Running", timeout_s)

@@ -1,12 +1,17 @@
-"""One SharePod that cannot be placed, beside others that can."""
+"""What is true of a SharePod when `apply` has returned, and one that cannot be placed beside others that can."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
 
+from aliquot.standalone import container
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.pods import Pods
 
@@ -45,3 +50,63 @@ def test_an_unforeseen_error_is_the_reason_of_one_sharepod_and_stops_no_other(er
     assert ["default/a", "default/b"] * 2 == engine.asked
     assert ["Pending", "Pending"] == [facts.phase for facts in pods.facts()]
     assert all(type(error).__name__ in facts.message for facts in pods.facts())
+
+
+class Admitting:
+    """An engine with room for everything, whose tenants have no driver."""
+
+    gpus = ()
+    injection = "auto"
+
+    def __init__(self, folder: Path) -> None:
+        self.runtime = SimpleNamespace(logs=folder)
+        conf = SimpleNamespace(libcuda=folder / "libcuda.so.1")
+        self._tenant = SimpleNamespace(
+            folder=SimpleNamespace(conf=conf, directory=folder), variables={}, plan=SimpleNamespace(slices=())
+        )
+
+    def check_possible(self, *_: Any) -> None:
+        """There is room."""
+
+    def admit(self, *_: Any, **__: Any) -> Any:
+        """A tenant that holds nothing."""
+        return self._tenant
+
+    def release(self, *_: Any, **__: Any) -> None:
+        """Nothing to give back."""
+
+    def measure(self) -> None:
+        """Nothing is measured."""
+
+
+def test_a_container_has_its_program_when_apply_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """However long the start of a program takes, after `apply` the container is Running and its process id is known."""
+
+    def slow_start(*_: Any, output: int, new_session: bool, **__: Any) -> subprocess.Popen[bytes]:
+        time.sleep(0.3)
+        return subprocess.Popen(["sleep", "100"], stdout=output, start_new_session=new_session)
+
+    monkeypatch.setattr(container, "start_program", slow_start)
+    pods = Pods(cast(Engine, Admitting(tmp_path)))
+    pods.apply(sharepod("a"))
+    (only,) = pods.facts()[0].containers
+    pods.stop()
+
+    assert "Running" == only.state
+    assert only.pid is not None
+
+
+def test_apply_returns_when_a_program_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A program that is not there leaves its container waiting for the next attempt, and `apply` is not held up."""
+
+    def no_start(*_: Any, **__: Any) -> NoReturn:
+        raise FileNotFoundError(2, "No such file or directory", "true")
+
+    monkeypatch.setattr(container, "start_program", no_start)
+    pods = Pods(cast(Engine, Admitting(tmp_path)))
+    pods.apply(sharepod("a"))
+    (pod,) = pods.facts()
+    pods.stop()
+
+    assert None is pod.containers[0].pid
+    assert any("cannot be started" in event for event in pod.events)
