@@ -169,9 +169,12 @@ class TenantProvisioner:
         """Whether there is a whole folder that was made for the container."""
         return made_for(self._folder(f"{owner.uid}/{container}")) is not None
 
-    def sweep(self) -> list[str]:
-        """Remove folders without an owner, and tenants at the arbiter without one; returns what was removed."""
-        return self._tenancy.sweep(self._tenants)
+    def sweep(self, recorded: Iterable[str] = ()) -> list[str]:
+        """Remove folders without an owner, and tenants at the arbiter without one; returns what was removed.
+
+        The folders of the tenants with the keys `recorded` stay.
+        """
+        return self._tenancy.sweep(self._tenants, {self._folder(key) for key in recorded})
 
     # -- inside ------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
@@ -192,11 +192,15 @@ class Tenancy(Generic[T]):
         if refused is not None:
             raise refused
 
-    def sweep(self, folders: Path) -> list[str]:
-        """Remove what belongs to no tenant: folders in `folders`, and tenants at the arbiter; returns their names."""
+    def sweep(self, folders: Path, kept: Collection[Path] = ()) -> list[str]:
+        """Remove what belongs to no tenant: folders in `folders`, and tenants at the arbiter; returns their names.
+
+        The folders in `kept` stay, and are made use of when their tenants can be taken over.
+        """
         with self.lock:
             self.recovering = False
-            gone = remove_strangers(folders, {entry.tenant.folder.directory for entry in self._entries.values()})
+            known = {entry.tenant.folder.directory for entry in self._entries.values()}
+            gone = remove_strangers(folders, known.union(kept))
             with contextlib.suppress(ArbiterError):  # else by `reconcile`, when it is back
                 gone += self._at_arbiter(lambda arbiter: self._dismiss_strangers(arbiter, arbiter.status()))
             return gone

@@ -49,7 +49,8 @@ TABLE: Final[Mapping[Removable, Row]] = {
     Removable.SHARE: Row(Source.API, (Source.PROCESSES,)),
     # Kubelet writes a name only after our answer, so one check is not enough; the caller makes two.
     Removable.NAME: Row(Source.KUBELET),
-    # Folders, CDI files and arbiter records of no tenant. The tenants are silent until they are recovered in full.
+    # Folders, CDI files and arbiter records of no tenant and in no checkpoint. The tenants are silent until they are
+    # recovered in full.
     Removable.LEFTOVER: Row(Source.TENANTS),
     # A pod that runs without its share or cannot start again, replaced by its controller. No share is given without our
     # record of it, which a tenant's folder restores; until they are recovered in full, the tenants are silent. A share

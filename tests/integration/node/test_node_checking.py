@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -211,10 +212,38 @@ def kubelet_forgets(room: Checked) -> None:
 def forget_all(room: Checked) -> None:
     """What a new agent has in memory, and kubelet after it lost its checkpoint."""
     kubelet_forgets(room)
+    new_agent(room)
+
+
+def new_agent(room: Checked) -> None:
+    """Nothing in memory, and the room's machine."""
     room.provisioner = TenantProvisioner(
         NODE, NodeOffer(room.machine), room.settings.tenants, room.folder, room.provisioner.driver
     )
     room.allocations.provisioner = room.provisioner
+
+
+def test_a_container_whose_gpu_is_not_seen_at_a_start_keeps_its_folder_for_the_next(room: Checked):
+    """An agent that starts while the driver does not list a GPU sweeps nothing of it; the next one restores the share.
+
+    The folder is mounted in the container, which could start no CUDA program in one that was made anew.
+    """
+    room.started("a")
+    running(room, "a")
+    before = room.tenants()
+    (folder,) = room.settings.tenants.iterdir()
+    made = folder.stat().st_ino
+    whole = room.machine
+    room.machine = dataclasses.replace(whole, gpus=whole.gpus[1:])
+    new_agent(room)
+
+    assert room.do(room.allocations.recover()).startswith("0 tenants")
+    assert {} == room.tenants()
+    room.machine = whole
+    new_agent(room)
+
+    assert room.do(room.allocations.recover()).startswith("1 tenants")
+    assert (before, made) == (room.tenants(), folder.stat().st_ino)
 
 
 @pytest.mark.parametrize("lost", ["kubelet's", "both"])

@@ -27,7 +27,7 @@ from aliquot.model.errors import AliquotError
 from aliquot.node.allocation.checkpoint import Allotment, Allotments, CheckpointError, PodKey, read_checkpoint
 from aliquot.node.allocation.kubelet import Claim, PodResources, UnknownOwner, identify, read_device_checkpoint
 from aliquot.node.allocation.outcomes import Outcomes, missing
-from aliquot.node.allocation.recovery import has_ended, recover, unrecorded
+from aliquot.node.allocation.recovery import has_ended, planned_container, recover, unrecorded
 from aliquot.node.cdi import CdiError, Edits, qualified, remove_spec, remove_unfinished, write_spec, written_names
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePod, NodePods
@@ -318,7 +318,13 @@ class Allocations:
         """Remove CDI files, tenants' folders and tenants without an owner; returns how many."""
         remove_unfinished(self._cdi)
         orphans = written_names(self._cdi) - {allotment.name for allotment in self.records}
-        return len(self._remove_specs(orphans)) + len(self.provisioner.sweep())
+        # A recorded container whose tenant could not be restored may run, and needs its folder once its GPU is back.
+        recorded = [
+            f"{one.uid}/{given.uses or one.container}"
+            for one in self.records
+            if (given := planned_container(one)) is not None
+        ]
+        return len(self._remove_specs(orphans)) + len(self.provisioner.sweep(recorded))
 
     async def _report_difference(self, what: str) -> None:
         _LOG.warning("difference", what=what)
