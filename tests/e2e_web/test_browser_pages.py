@@ -249,6 +249,19 @@ def test_the_hour_is_drawn_and_told(visit: Open, server: WebServer, facts: MadeU
     assert f"{sum(usage) / len(usage) / 1000:.2f}" == row[-2]
 
 
+def test_a_table_that_was_opened_stays_open(visit: Open, server: WebServer, facts: MadeUpFacts):
+    """News that changes a table does not fold it away from its reader."""
+    seen = visit(server.url)
+    page = seen.go(f"/gpus/{gpu_with_tenants(facts).uuid}")
+    seen.live()
+    page.get_by_text("As a table").click()
+    before = page.locator("table.plain").inner_text()
+    facts.pass_time(60)
+
+    expect(page.locator("table.plain")).not_to_have_text(before, use_inner_text=True)
+    expect(page.locator("details.hour")).to_have_attribute("open", "")
+
+
 ROWS = """(levels) => {
   const canvas = document.querySelector("figure canvas"), over = document.querySelector("figure .u-over");
   const box = canvas.getBoundingClientRect(), plot = over.getBoundingClientRect(), by = canvas.width / box.width;

@@ -286,7 +286,8 @@ def check_programs(machine: Machine, tenants: set[str], before: dict[str, bytes]
                 computing.add(name.removeprefix("default/"))
         else:
             assert pod.phase == "Pending" and pod.message, pod
-    assert expected == tenants
+    said = {run.name: machine.said(name) for name, run in machine.runs.items() if run.name not in tenants}
+    assert expected == tenants, f"have a share: {tenants}; should: {expected}; said: {said}"
     now = beats(machine)
     assert all(run.process.poll() is None for run in machine.runs.values())
     silent = [name for name in computing if now.get(name, b"") == before.get(name, b"")]
