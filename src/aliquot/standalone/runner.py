@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -144,7 +145,8 @@ def run_command(
             )  # fmt: skip
             # Descriptors that were passed to us on purpose are meant for the command.
             process = subprocess.Popen(ready.argv, env=ready.env, close_fds=False)
-            threading.Thread(target=_end_with_engine, args=(process, engine_gone), daemon=True).start()
+            pidfd = os.pidfd_open(process.pid)
+            threading.Thread(target=_end_with_engine, args=(pidfd, engine_gone), daemon=True).start()
             ending: signal.Signals | None = None
             until_s = None if timeout_s is None else time.monotonic() + timeout_s
             while (status := process.poll()) is None:
@@ -173,14 +175,20 @@ def run_command(
     return 128 - status if status < 0 else status
 
 
-def _end_with_engine(process: subprocess.Popen[bytes], engine_gone: Callable[[], None]) -> None:
-    """The next engine gives the place to others, so what runs in it must have ended by then."""
+def _end_with_engine(pidfd: int, engine_gone: Callable[[], None]) -> None:
+    """The next engine gives the place to others, so what runs in it must have ended by then.
+
+    Only the main thread waits for the process: while another thread does, Popen's `poll` says that it still runs, and
+    no second SIGCHLD would come.
+    """
     engine_gone()
-    if process.poll() is None:
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    if not ended.poll(0):
         sys.stderr.write("aliquot: the engine has ended, and this run's place with it; the command was sent SIGTERM\n")
         sys.stderr.flush()
-        process.terminate()
-        try:
-            process.wait(ENGINE_GONE_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+            if not ended.poll(ENGINE_GONE_GRACE_S * 1000):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    os.close(pidfd)
