@@ -139,9 +139,9 @@ cluster: dev
 demo-cluster: dev
 	@PYTHONPATH=tests/e2e $(BIN)/python -m cluster.demo $(ARGS)
 
-# ARCH=aarch64 builds for that processor, from here.
+# ARCH=aarch64 builds for that processor, from here. ARGS=--without-cuda-runtime leaves a part of the emulated driver out.
 wheel: $(UV)
-	$(BIN)/python tools/build_wheel.py $(if $(ARCH),--arch $(ARCH))
+	$(BIN)/python tools/build_wheel.py $(if $(ARCH),--arch $(ARCH)) $(ARGS)
 
 # With docker, podman or buildah, whichever is here; the archive is for nodes that no registry reaches.
 # ARGS='--image MY/PYTHON --build-image MY/PYTHON' takes other bases than the registry's python.

@@ -114,4 +114,5 @@ def main():
 
 
 cuda = ctypes.CDLL("libcuda.so.1")
-main()
+if __name__ == "__main__":
+    main()

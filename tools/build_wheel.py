@@ -6,6 +6,7 @@ wheels, the compiler at the version of uv.lock.
 
     tools/build_wheel.py [--arch aarch64] [--out dist]      aliquot-gpu, and aliquot-lab with simulator and benchmarks
     tools/build_wheel.py --package aliquot-gpu              for images of a cluster, which have no laboratory
+    tools/build_wheel.py --without-cuda-runtime             the emulated driver then refuses PyTorch and the like
     tools/build_wheel.py --check dist/*.whl
 """
 
@@ -26,7 +27,7 @@ GLIBC = "2_17"
 PACKAGES = ("aliquot-gpu", "aliquot-lab")
 
 
-def build(package: str, arch: str, out: Path) -> Path:
+def build(package: str, arch: str, out: Path, cuda_runtime: bool = True) -> Path:
     """The wheel of this distribution for this processor, in `out`.
 
     Raises:
@@ -40,7 +41,8 @@ def build(package: str, arch: str, out: Path) -> Path:
         "build-dir": str(ROOT / "build" / f"wheel-{package}-{arch}"),
         "cmake.define.CMAKE_SYSTEM_NAME": "Linux",
         "cmake.define.CMAKE_SYSTEM_PROCESSOR": arch,
-        "cmake.define.ALIQUOT_CUDA_RUNTIME": "OFF",  # docs/decisions/0022-cuda-runtime-programs.md
+        # docs/decisions/0022-cuda-runtime-programs.md
+        "cmake.define.ALIQUOT_CUDA_RUNTIME": "ON" if cuda_runtime else "OFF",
         # The linker leaves the symbols out: strip of this machine does not know the other one's files.
         "install.strip": "false",
     }
@@ -68,6 +70,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", choices=sorted(ARCHITECTURES), default=platform.machine())
     parser.add_argument("--package", choices=PACKAGES, help="Only this one.")
+    parser.add_argument(
+        "--without-cuda-runtime", action="store_true", help="Leave out what programs on the CUDA runtime need."
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "dist", metavar="DIR")
     parser.add_argument("--check", type=Path, nargs="+", metavar="WHEEL", help="Build nothing, look at these.")
     chosen = parser.parse_args()
@@ -76,7 +81,9 @@ def main() -> int:
         return 1
     try:
         packages = [chosen.package] if chosen.package else PACKAGES
-        wheels = chosen.check or [build(package, chosen.arch, chosen.out.resolve()) for package in packages]
+        wheels = chosen.check or [
+            build(package, chosen.arch, chosen.out.resolve(), not chosen.without_cuda_runtime) for package in packages
+        ]
     except subprocess.CalledProcessError as error:
         print(
             f"aliquot: no wheel for {chosen.arch}: `{Path(error.cmd[0]).name} {error.cmd[1]}` failed", file=sys.stderr

@@ -185,7 +185,8 @@ static void say_left_out(void)
     if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
         fputs(
             "aliquot: this build of the emulated driver leaves out what the CUDA runtime library asks at its start, so "
-            "programs on it (PyTorch, CuPy, nvcc's) do not run; a build from source has it (docs/emulator.md)\n",
+            "programs on it (PyTorch, CuPy, nvcc's) do not run; `make setup` or `make wheel` in Aliquot's sources builds "
+            "one that has it\n",
             stderr);
 #endif
 }

@@ -65,3 +65,45 @@ def test_every_page_can_be_found_from_the_readme():
             reached |= set(found)
 
     assert [] == [name_of(page) for page in pages() if page not in reached and page.name != "README.md"]
+
+
+QUESTIONS = {
+    "Does my PyTorch program run unchanged?": ("docs/how-to/frameworks.md#pytorch-training", "PyTorch"),
+    "Can I try it without a GPU?": ("docs/emulator.md", "without a GPU"),
+    "How much do I request?": ("docs/how-to/sizing.md", "request"),
+    "What happens beyond my memory?": ("docs/quickstart-one-machine.md#what-is-promised", "out-of-memory"),
+    "Can I change a share that runs?": ("docs/quickstart-one-machine.md", "cannot be changed"),
+    "What goes on when a command ends?": ("docs/quickstart-one-machine.md#what-a-command-leaves-behind", "setsid"),
+    "Why does my program get less?": ("docs/how-to/troubleshooting.md", "gets less than its request"),
+    "How does it differ from MIG and MPS?": ("docs/comparison.md#nvidia-mps", "MPS"),
+    "Does it stop a hostile program?": ("docs/security.md#three-levels", "hostile"),
+    "How do several people share it?": ("docs/quickstart-one-machine.md#several-people-on-one-machine", "account"),
+    "What of Ray?": ("docs/how-to/ray.md", "num_gpus"),
+    "What of Jupyter?": ("docs/how-to/frameworks.md#jupyter", "kernel"),
+    "What of JupyterHub and Slurm?": ("docs/how-to/launchers.md#slurm", "JupyterHub"),
+    "Which GPUs: consumer cards too?": ("docs/systems.md#gpus", "GeForce"),
+    "What is the oldest driver?": ("docs/systems.md#drivers-and-cuda", "older"),
+    "What of WSL, macOS, ARM?": ("docs/systems.md#systems", "WSL"),
+    "What of namespaces?": ("docs/systems.md#systems", "Namespaces"),
+    "What does an upgrade end?": ("docs/install.md#what-an-upgrade-ends", "aliquot down"),
+    "How is it removed?": ("docs/install.md#what-an-upgrade-ends", "Uninstall"),
+}
+"""What people on one machine ask, the place that answers, and a word of the answer."""
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_of_one_machine_is_answered_within_two_pages_of_the_readme(question: str):
+    """The README links to the page that answers, or to one that links to it; section and word are there."""
+    (place, _, anchor), word = QUESTIONS[question][0].partition("#"), QUESTIONS[question][1]
+    start, page = ROOT / "README.md", ROOT / place
+    first = {(start.parent / target.partition("#")[0]).resolve() for target in targets(start)}
+    second = {
+        (near.parent / target.partition("#")[0]).resolve()
+        for near in first
+        if near.suffix == ".md" and near.exists()
+        for target in targets(near)
+    }
+
+    assert page in first | second
+    assert not anchor or anchor in anchors(page)
+    assert word in page.read_text()

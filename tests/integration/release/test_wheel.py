@@ -9,10 +9,11 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import files
 from pathlib import Path
 
 import pytest
-from wheels import build, laboratory
+from wheels import ROOT, build, laboratory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 # What every Linux with glibc has; a wheel brings nothing of its own and may ask for nothing else.
@@ -22,6 +23,12 @@ import ctypes
 cuda, device, total = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_size_t()
 assert [0, 0] == [cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(device), 0)]
 assert 0 == cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+print(total.value >> 20)
+"""
+RUNTIME_TOTAL = """
+import ctypes, sys
+runtime, free, total = ctypes.CDLL(sys.argv[1]), ctypes.c_size_t(), ctypes.c_size_t()
+assert 0 == runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)), runtime.cudaGetLastError()
 print(total.value >> 20)
 """
 
@@ -115,9 +122,24 @@ def test_a_program_runs_under_its_share(installed: Environment):
     assert ("4096\n", 0) == (done.stdout, done.returncode), done.stderr
 
 
-def test_programs_on_the_cuda_runtime_are_told_that_they_do_not_run(wheel: Path, tmp_path: Path):
-    """The emulated driver of a release refuses the table of the runtime's self-test and says that it is left out."""
-    library = native(wheel, tmp_path)["emulator/libcuda.so.1"]
+@pytest.mark.parametrize("package", ["nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"])
+def test_a_program_on_the_cuda_runtime_runs(installed: Environment, package: str):
+    """NVIDIA's runtime library accepts the emulated driver of the wheel, and sees the share's memory."""
+    (runtime,) = [file.locate() for file in files(package) or () if file.name.startswith("libcudart.so.")]
+    share = ("--emulate", "h100", "--gpu-request", ".3", "--gpu-mem", "4Gi")
+    done = installed("aliquot", "run", *share, "--", "python", "-c", RUNTIME_TOTAL, str(runtime))
+
+    assert ("4096\n", 0) == (done.stdout, done.returncode), done.stderr
+
+
+def test_a_build_without_the_cuda_runtime_names_the_other_build(tmp_path: Path):
+    """The emulated driver refuses the table of the runtime then, and says once how to get the other build."""
+    cmake = Path(sys.executable).with_name("cmake")
+    if not cmake.exists():
+        pytest.skip("cmake is not installed here")
+    subprocess.run([cmake, "-S", ROOT, "-B", tmp_path, "-DALIQUOT_CUDA_RUNTIME=OFF"], check=True, capture_output=True)
+    subprocess.run([cmake, "--build", tmp_path, "--target", "emulated_cuda"], check=True, capture_output=True)
+    (library,) = tmp_path.rglob("libcuda.so.1")
     ask = """
 import ctypes, sys, uuid
 table = ctypes.c_void_p()
@@ -128,7 +150,7 @@ for _ in range(2):
     done = subprocess.run([sys.executable, "-c", ask, library], capture_output=True, text=True, check=True)
 
     assert "500\n500\n" == done.stdout
-    assert 1 == done.stderr.count("aliquot: this build of the emulated driver leaves out")
+    assert 1 == done.stderr.count("`make setup` or `make wheel`")
 
 
 def test_the_demonstration_runs(installed: Environment):

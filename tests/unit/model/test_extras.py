@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -56,10 +58,19 @@ def test_the_laboratory_is_added_from_where_the_package_came(monkeypatch: pytest
     assert advice == adding(package="aliquot-lab")
 
 
-def test_nothing_advises_to_install_the_name_from_the_package_index():
-    """No text of the tree has an installer fetch `aliquot` with extras by its name."""
+def test_nothing_installs_the_name_that_is_another_projects():
+    """No text of the tree has an installer fetch `aliquot` by its name, and no package requires it."""
+    command = r"(pip|pipx|tool) install .{0,20}['\"` ]aliquot([^-_a-z./]|$)"
     found = subprocess.run(
-        ["git", "grep", "-nE", r"install .{0,20}['\"` ]aliquot\[", "--", ".", ":!tests"],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+        ["git", "grep", "-nE", command, "--", ".", ":!tests"], cwd=ROOT, capture_output=True, text=True
+    )
+    projects = subprocess.run(["git", "ls-files", "*pyproject.toml"], cwd=ROOT, capture_output=True, text=True).stdout
+    required = {
+        (path, re.split(r"[^\w-]", need, maxsplit=1)[0])
+        for path in projects.split()
+        for need in tomllib.loads((ROOT / path).read_text()).get("project", {}).get("dependencies", ())
+    }
+
     assert "" == found.stdout
+    assert [] == [path for path, name in required if name == "aliquot"]
+    assert ("examples/policy/pyproject.toml", "aliquot-gpu") in required
