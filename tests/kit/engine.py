@@ -27,7 +27,7 @@ class Child:
     pid = 1
     trouble = ""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         """Nothing is started."""
 
     def stop(self) -> None:

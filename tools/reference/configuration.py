@@ -15,6 +15,7 @@ from reference.markdown import code, page, table
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 ENVIRONMENT = {
+    "ALIQUOT_MACHINE_DIR": "where the engine that serves all accounts has them, in place of /run/aliquot",
     "ALIQUOT_RUNTIME_DIR": "where this machine's engine has its sockets and tenants",
     "ALIQUOT_STATE_DIR": "where this machine's engine keeps what outlives it",
     "ALIQUOT_NATIVE_DIR": "where the built native parts lie, when Aliquot runs from its sources",

@@ -43,11 +43,15 @@ class TenantGpu(Slice, frozen=True, array_like=False):
 
 
 class TenantRecord(msgspec.Struct, frozen=True):
-    """One tenant: the path of its own socket, and its GPUs in the order of their slots."""
+    """One tenant: the path of its own socket, and its GPUs in the order of their slots.
+
+    `uid` is the account whose programs alone may connect; None leaves it to the folder that the socket is in.
+    """
 
     name: str
     socket: str
     gpus: list[TenantGpu]
+    uid: int | None = None
 
     def gates(self) -> list[TenantGpu]:
         """The GPUs with what is enforced on each: one that the tenant has whole, beside a shared one, takes no turns.

@@ -186,7 +186,7 @@ class Server:
             missing, tenant.missing = tenant.missing, not path.is_socket()
             if missing and tenant.missing:  # at the last round too: its folder may be ending
                 with contextlib.suppress(OSError):  # its folder is gone; tried again with the next round
-                    listener = listen(path, socket.SOCK_SEQPACKET, 0o666)
+                    listener = listen(path, socket.SOCK_SEQPACKET, 0o666, tenant.record.uid)
                     self._stop_listening(tenant)
                     tenant.listener = listener
                     self._hear(tenant)
@@ -223,7 +223,7 @@ class Server:
             )
         for gpu in record.gpus:
             gpu.uuid_bytes()
-        listener = listen(Path(record.socket), socket.SOCK_SEQPACKET, 0o666)
+        listener = listen(Path(record.socket), socket.SOCK_SEQPACKET, 0o666, record.uid)
         now = time.monotonic_ns()
         grants = []
         for slot, gpu in enumerate(record.gates()):
@@ -474,8 +474,8 @@ class Server:
             _LOG.exception("a defect ended a connection", of=where)
 
 
-def listen(path: Path, kind: int, mode: int) -> socket.socket:
-    """A listening unix socket with exactly this mode, in place of a stale one.
+def listen(path: Path, kind: int, mode: int, uid: int | None = None) -> socket.socket:
+    """A listening unix socket with exactly this mode, in place of a stale one; with `uid` for that account alone.
 
     Raises:
         OSError: the path is too long, or its folder is missing or not writable.
@@ -484,7 +484,9 @@ def listen(path: Path, kind: int, mode: int) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         sock.bind(str(path))
-        path.chmod(mode)
+        if uid is not None:
+            os.chown(path, uid, -1)
+        path.chmod(mode if uid is None else 0o600)
         sock.listen(_BACKLOG)
     except OSError as error:
         sock.close()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from aliquot.model.errors import UserError
+from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.selectors import parse_selector, selects
 
 if TYPE_CHECKING:
@@ -45,28 +45,28 @@ def ask_engine(call: Call[A]) -> A:
         EngineRefused: it said no.
     """
     from aliquot.standalone.client import ask
-    from aliquot.standalone.paths import RuntimeDir, runtime_dir
+    from aliquot.standalone.paths import RuntimeDir, engine_dir
 
-    return ask(RuntimeDir(runtime_dir()), call)
+    return ask(RuntimeDir(engine_dir()), call)
 
 
 def arbiter_status() -> Status | None:
     """What the arbiter of this machine measures; None where none answers."""
-    from aliquot.arbiter.client import ArbiterClient, ArbiterError
-    from aliquot.standalone.paths import runtime_dir
+    from aliquot.standalone.wire import StatusCall
 
     try:
-        with ArbiterClient(runtime_dir(), timeout_s=2.0) as client:
-            return client.status()
-    except (ArbiterError, OSError):
+        return ask_engine(StatusCall()).status
+    except AliquotError:
         return None
 
 
 def selected(selector: str, namespace: str) -> list[str]:
     """The SharePods with these labels in a namespace, or in all where it is empty, by full name."""
-    terms, inside = parse_selector(selector), f"{namespace}/" if namespace else ""
-    from aliquot.standalone.wire import PodsCall
+    from aliquot.standalone.wire import InfoCall, PodsCall
 
+    if namespace == "default":  # that of the account, where an engine serves several
+        namespace = ask_engine(InfoCall()).namespace
+    terms, inside = parse_selector(selector), f"{namespace}/" if namespace else ""
     pods = ask_engine(PodsCall()).pods
     return [pod.name for pod in pods if selects(terms, pod.labels) and pod.name.startswith(inside)]
 

@@ -159,11 +159,11 @@ def _injection() -> Finding:
 def _engine() -> list[Finding]:
     """The engine that is up with its arbiter, or where one would be; and histories that could not be read."""
     from aliquot.standalone.client import NoEngine
-    from aliquot.standalone.paths import HISTORY_FILES, RuntimeDir, RuntimeDirError, runtime_dir, state_dir
+    from aliquot.standalone.paths import HISTORY_FILES, RuntimeDir, RuntimeDirError, engine_dir, state_dir
     from aliquot.standalone.wire import InfoCall
     from aliquot.web.history.file import damaged_note
 
-    runtime, findings = RuntimeDir(runtime_dir()), []
+    runtime, findings = RuntimeDir(engine_dir()), []
     try:
         facts = ask_engine(InfoCall())
     except NoEngine:

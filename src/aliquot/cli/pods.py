@@ -212,11 +212,11 @@ class _MarkedLines:
 def _show_log(call: LogsCall, *, marked: bool) -> None:
     """Print the output of one SharePod as it comes."""
     from aliquot.standalone.client import EngineConnection
-    from aliquot.standalone.paths import RuntimeDir, runtime_dir
+    from aliquot.standalone.paths import RuntimeDir, engine_dir
 
     lines = _MarkedLines(f"[{short_name(call.name)}] ") if marked else None
     put: Callable[..., None] = lines or click.echo
-    with EngineConnection(RuntimeDir(runtime_dir())) as connection:
+    with EngineConnection(RuntimeDir(engine_dir())) as connection:
         for reply in connection.answers(call):
             for piece in reply.lines:
                 put(piece, nl=False)
@@ -242,12 +242,12 @@ def exec(
     is ended with the container.
     """
     from aliquot.standalone.client import EngineConnection
-    from aliquot.standalone.paths import RuntimeDir, runtime_dir
+    from aliquot.standalone.paths import RuntimeDir, engine_dir
     from aliquot.standalone.runner import original_environment, run_command
     from aliquot.standalone.wire import ExecCall
 
     command = command[1:] if command[0] == "--" else command
-    with EngineConnection(RuntimeDir(runtime_dir())) as connection:
+    with EngineConnection(RuntimeDir(engine_dir())) as connection:
         place = connection.ask(ExecCall(full_name(name, namespace), name, container))
         env = place.env or original_environment()
         if place.env and "TERM" in os.environ:

@@ -89,7 +89,7 @@ def run(
     but those that use its GPU are ended. After --timeout, or when this program is killed, all of them are ended.
     """
     from aliquot.standalone.client import lease
-    from aliquot.standalone.paths import RuntimeDir, runtime_dir
+    from aliquot.standalone.paths import RuntimeDir, engine_dir, runtime_dir
     from aliquot.standalone.runner import TIMED_OUT, original_environment, run_command
     from aliquot.standalone.wire import LeaseCall
 
@@ -108,7 +108,7 @@ def run(
     tell = partial(click.echo, err=True)
     call = LeaseCall(who, request, cpu_bind, wait)
     connection, place = lease(
-        RuntimeDir(runtime_dir()), call, emulate=emulate,
+        RuntimeDir(runtime_dir() if emulate else engine_dir()), call, emulate=emulate,
         waits=lambda reason: tell(f"aliquot: waits: {reason}. Ctrl-C leaves the queue"),
     )  # fmt: skip
     try:
@@ -122,9 +122,10 @@ def run(
             limit = MILLI if request.limit_milli is None else request.limit_milli
             tell(f"aliquot: tenant {place.name} on {place.visible_devices}, limit {limit / MILLI:.2f}")
         sys.stderr.flush()
+        resumes = place.name if place.resumes else ""
         status = run_command(
             place, command, original_environment() | chosen, mode=inject, verbose=verbose,
-            engine_gone=connection.wait_until_lost, cwd=folder, timeout_s=timeout_s,
+            engine_gone=partial(connection.wait_until_lost, resumes), cwd=folder, timeout_s=timeout_s,
             visible_devices=chosen.get("CUDA_VISIBLE_DEVICES"),
         )  # fmt: skip
         # What a command that was ended left behind is ended too.

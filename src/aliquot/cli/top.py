@@ -39,33 +39,31 @@ _LEAST_NAME: Final = 6
 @output_option
 def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
     """Show the use of the GPUs: on a terminal with keys and history, otherwise as one table."""
-    from aliquot.arbiter.client import ArbiterClient
-    from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.wire import InfoCall, RunningCall
+    from aliquot.standalone.paths import RuntimeDir, engine_dir
+    from aliquot.standalone.wire import InfoCall, RunningCall, StatusCall
 
-    runtime = RuntimeDir(runtime_dir())
     facts = ask_engine(InfoCall())
-    with ArbiterClient(runtime.root) as arbiter:
-        if output == "json":
-            click.echo(as_json(facts, arbiter.status(), _waiting(), ask_engine(RunningCall()).processes))
-        elif once or not on_screen():
-            click.echo(render(facts, arbiter.status(), _waiting(), columns()))
-        elif plain or not takes_keys():
-            from rich.console import Console
-            from rich.live import Live
-            from rich.text import Text
+    if output == "json":
+        status = ask_engine(StatusCall()).status
+        click.echo(as_json(facts, status, _waiting(), ask_engine(RunningCall()).processes))
+    elif once or not on_screen():
+        click.echo(render(facts, ask_engine(StatusCall()).status, _waiting(), columns()))
+    elif plain or not takes_keys():
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
 
-            with Live(console=Console(), auto_refresh=False, screen=True) as screen:
-                while True:
-                    text = render(facts, arbiter.status(), _waiting(), columns())
-                    screen.update(Text(text, no_wrap=True), refresh=True)
-                    time.sleep(interval_s)
-        else:
-            from aliquot.cli.top_app import TopApp
-            from aliquot.cli.top_source import EnginePoller
+        with Live(console=Console(), auto_refresh=False, screen=True) as screen:
+            while True:
+                text = render(facts, ask_engine(StatusCall()).status, _waiting(), columns())
+                screen.update(Text(text, no_wrap=True), refresh=True)
+                time.sleep(interval_s)
+    else:
+        from aliquot.cli.top_app import TopApp
+        from aliquot.cli.top_source import EnginePoller
 
-            with EnginePoller(runtime) as source:
-                sys.exit(TopApp(source, interval_s=interval_s).run() or 0)
+        with EnginePoller(RuntimeDir(engine_dir())) as source:
+            sys.exit(TopApp(source, interval_s=interval_s).run() or 0)
 
 
 def on_screen() -> bool:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
 from aliquot.cli.top_views import Look, in_words
 from aliquot.driver.discovery import NoDriver, find_driver
 from aliquot.driver.mounts import NVML
 from aliquot.driver.sensors import SensorReader
-from aliquot.standalone.client import ask
+from aliquot.standalone.client import EngineRefused, ask
 from aliquot.standalone.measured import measured_gpus, workloads_of
 from aliquot.standalone.paths import RuntimeDir
-from aliquot.standalone.wire import EndCall, InfoCall, PodsCall, PromisedCall, RunningCall
+from aliquot.standalone.wire import EndCall, InfoCall, PodsCall, PromisedCall, RunningCall, StatusCall
 from aliquot.status import Workload
 from aliquot.status.promise import PromiseHistory
 
@@ -24,7 +23,6 @@ class EnginePoller:
 
     def __init__(self, runtime: RuntimeDir) -> None:
         self._runtime = runtime
-        self._arbiter = ArbiterClient(runtime.root, timeout_s=3.0)
         self._promises = PromiseHistory(10.0)
         self._sensors: SensorReader | None = None
 
@@ -32,7 +30,6 @@ class EnginePoller:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._arbiter.close()
         if self._sensors is not None:
             self._sensors.close()
 
@@ -62,8 +59,8 @@ class EnginePoller:
             except NoDriver:
                 self._sensors = SensorReader(emulated)  # it has nothing to say
         status: Status | None = None
-        with contextlib.suppress(ArbiterError, OSError):  # between two arbiters
-            status = self._arbiter.status()
+        with contextlib.suppress(EngineRefused):  # between two arbiters
+            status = ask(self._runtime, StatusCall()).status
         if status is not None:
             if status.window_ms != round(self._promises.window_s * 1000):
                 self._promises = PromiseHistory(status.window_ms / 1000)

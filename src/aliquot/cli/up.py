@@ -11,22 +11,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
-from aliquot.cli.calling import ask_engine, read_text, short_name
+from aliquot.cli.calling import read_text, short_name
 from aliquot.cli.options import Amount, Span, emulate_option, not_gpus_option, only_gpus_option
+from aliquot.cli.systemd import notify, unit
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.quantities import format_mib
-from aliquot.standalone.paths import HISTORY_FILES, EngineLock, RuntimeDir, runtime_dir, state_dir
+from aliquot.standalone.paths import HISTORY_FILES, EngineLock, RuntimeDir, machine_dir, runtime_dir, state_dir
 
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
     from aliquot.standalone.pods import Pods
+    from aliquot.standalone.quota import AccountQuotas
     from aliquot.standalone.server import EngineServer
 
 DASHBOARD_PORT: Final = 8765
@@ -48,6 +50,11 @@ class NotStarted(AliquotError):
 
 
 @click.command()
+@click.option("--system", is_flag=True, help="Serve all accounts of this machine, as root; see --group and --quota.")
+@click.option("--group", metavar="NAME", help="With --system: serve this group alone.  [default: every account]")
+@click.option("--quota", type=click.Path(), metavar="FILE",
+              help="With --system: the most that accounts and groups may hold, as YAML.")  # fmt: skip
+@click.option("--print-unit", is_flag=True, help="With --system: print a unit of systemd with these options, and end.")
 @emulate_option
 @only_gpus_option
 @not_gpus_option
@@ -79,12 +86,24 @@ class NotStarted(AliquotError):
 )
 @click.pass_context
 def up(context: click.Context, /, detach: bool, **options: Any) -> None:
-    """Serve this machine's GPUs to SharePods until stopped (Ctrl-C, SIGTERM, aliquot down), then end them all."""
+    """Serve this machine's GPUs to SharePods until stopped (Ctrl-C, SIGTERM, aliquot down), then end them all.
+
+    With --system the engine is the machine's: aliquot run, get, top and the other commands of every account find it,
+    unless an engine of the account's own is up. Each account reads, changes and ends what is its own.
+    """
     from aliquot.driver.policies import maker
     from aliquot.kube.manifest import read_sharepods
+    from aliquot.standalone.quota import AccountQuotas
 
+    for option in ("group", "quota", "print_unit"):
+        if options[option] and not options["system"]:
+            raise UserError(f"--{option.replace('_', '-')} goes with --system; without it the engine serves you alone")
+    if options["print_unit"]:
+        click.echo(unit(_given(context, but=("print_unit", "detach"))), nl=False)
+        return
+    runtime = _runtime(system=options["system"], group=options["group"])
     if detach:
-        _start_detached(context)
+        _start_detached(context, runtime)
         return
     file = options["file"]
     text = "" if file is None else read_text(file)
@@ -104,10 +123,31 @@ def up(context: click.Context, /, detach: bool, **options: Any) -> None:
         _require_free("--port", options["port"])
     if options["metrics_port"]:
         _require_free("--metrics-port", options["metrics_port"])
-    _serve(text, options)
+    quotas = AccountQuotas.read(Path(options["quota"])) if options["quota"] else AccountQuotas()
+    _serve(text, options, runtime, quotas)
 
 
-def _serve(text: str, options: dict[str, Any]) -> None:
+def _runtime(*, system: bool, group: str | None) -> RuntimeDir:
+    """The directory of the engine: of the machine, or of this account.
+
+    Raises:
+        UserError: the machine's is for root, or there is no such group.
+    """
+    if not system:
+        return RuntimeDir(runtime_dir())
+    if os.geteuid() != 0:
+        raise UserError("--system serves all accounts and so needs root; without it the engine is yours alone")
+    import grp
+
+    try:
+        gid = None if group is None else grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise UserError(f'--group {group}: there is no group "{group}" on this machine; see: getent group') from None
+    os.umask(0o022)
+    return RuntimeDir(Path(os.environ.get("RUNTIME_DIRECTORY") or machine_dir()), shared=True, gid=gid)
+
+
+def _serve(text: str, options: dict[str, Any], runtime: RuntimeDir, quotas: AccountQuotas) -> None:
     """Serve until a signal comes, beginning with the SharePods of a text.
 
     Raises:
@@ -115,10 +155,14 @@ def _serve(text: str, options: dict[str, Any]) -> None:
     """
     from aliquot.standalone.engine import Engine
 
-    stopping = threading.Event()
+    stopping, signals = threading.Event(), list[int]()
+
+    def stop(number: int, _: object) -> None:
+        signals.append(number)
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopping.set())
-    runtime = RuntimeDir(runtime_dir())
+        signal.signal(number, stop)
     with EngineLock(runtime, wait_s=2.0) as lock:
         if lock is None:
             raise AliquotError(f"an engine is up at {runtime.root} already; use it, or end it first: aliquot down")
@@ -133,23 +177,24 @@ def _serve(text: str, options: dict[str, Any]) -> None:
         named = ["turns", "quota_ms", "handover", "fail_policy", "metrics_port"]
         named += ["policy"] if options["policy"] else []
         engine = Engine.start(
-            options["emulate"], runtime_dir=runtime.root, state_dir=options["state_dir"] or state_dir(),
+            options["emulate"], runtime_dir=runtime, state_dir=options["state_dir"] or state_dir(),
             window_ms=int(options["window_s"] * 1000), only_gpus=options["only_gpus"] or "",
             not_gpus=options["not_gpus"] or "", **{name: options[name] for name in named},
         )  # fmt: skip
         with engine:
+            engine.check_quota = quotas.require
             _attend(engine, lock, text, options, stopping)
+            engine.leaves_runs = runtime.shared and signals[:1] == [signal.SIGTERM]
 
 
 def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any], stopping: threading.Event) -> None:
     """Serve an engine that has started: its socket, its pages and its SharePods."""
     from aliquot.kube.manifest import read_sharepods
     from aliquot.standalone.pods import Pods
-    from aliquot.standalone.roster import Roster, told
     from aliquot.standalone.server import EngineServer
 
     coming = {spec.full_name for spec in read_sharepods(text)} if text else set()
-    pods = Pods(engine, Roster(engine.runtime.sharepods))
+    pods = Pods(engine, remembers=True)
     history: Path | None = (options["state_dir"] or state_dir()) / HISTORY_FILES[engine.emulated]
     if options["history"]:
         history = None if options["history"] == "none" else Path(options["history"]).absolute()
@@ -166,15 +211,18 @@ def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any]
                 click.echo(f"dashboard at {url}")
             if options["metrics_port"] is not None:
                 click.echo(f"metrics at http://127.0.0.1:{options['metrics_port']}/metrics")
-            if lost := told({name: phase for name, phase in pods.lost.items() if name not in coming}):
+            if lost := pods.lost_in_words(coming):
                 click.echo(lost)
             for line in pods.apply(text) if text else []:
                 click.echo(line)
             click.echo(f"{READY}{engine.runtime.root}. Give it work: aliquot apply -f FILE")
+            notify("READY=1")
             while not stopping.wait(1.0) and (lock.watch_directory() or engine.tenants):
+                notify("WATCHDOG=1")
                 pods.place_waiting()
                 engine.rest()
     finally:
+        notify("STOPPING=1")
         with contextlib.suppress(BrokenPipeError):
             click.echo("stopping")
         server.close()
@@ -187,7 +235,6 @@ def _dashboard(
 ) -> Iterator[str]:
     """The pages while the engine is up, and GPU-hours for its server; gives the pages' address."""
     from aliquot.standalone.status_source import EngineSource
-    from aliquot.status.history import hours_range
     from aliquot.web.app import everyone
     from aliquot.web.history.file import Limits
     from aliquot.web.history.keeping import LongHistory
@@ -195,7 +242,7 @@ def _dashboard(
 
     recorder = LongHistory(history, Limits(max_bytes=MAX_HISTORY_BYTES) if history else None)
     source = EngineSource(engine, pods, recorder).start()
-    server.hours = lambda since: source.past.hours(hours_range(since))
+    server.hours = source.hours
     wanted, tries = (DASHBOARD_PORT, PORTS_TRIED) if port is None else (port, 1)
     try:
         with WebServer(everyone(source), port=wanted, tries=tries) as pages:
@@ -241,7 +288,23 @@ def _listener(port: int) -> str:
     return ""
 
 
-def _start_detached(context: click.Context) -> None:
+def _given(context: click.Context, *, but: Collection[str]) -> list[str]:
+    """The options of the command line, but for those."""
+    words: list[str] = []
+    for option in context.command.params:
+        name = option.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if not given or name in but or not isinstance(option, click.Option):
+            continue
+        value = context.params[name]
+        if option.is_flag:
+            words.append(option.opts[0] if value else option.secondary_opts[0])
+        else:
+            words += [option.opts[0], str(value)]
+    return words
+
+
+def _start_detached(context: click.Context, runtime: RuntimeDir) -> None:
     """Start the command of this context without --detach, in a session of its own, and print what it says when ready.
 
     A signal that ends this command before then, as Ctrl-C, ends the engine too.
@@ -249,18 +312,7 @@ def _start_detached(context: click.Context) -> None:
     Raises:
         NotStarted: it ended before it was ready; its last sentence says why.
     """
-    words: list[str] = []
-    for option in context.command.params:
-        name = option.name or ""
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if not given or name == "detach" or not isinstance(option, click.Option):
-            continue
-        value = context.params[name]
-        if option.is_flag:
-            words.append(option.opts[0] if value else option.secondary_opts[0])
-        else:
-            words += [option.opts[0], str(value)]
-    runtime = RuntimeDir(runtime_dir())
+    words = _given(context, but=("detach",))
     runtime.create()
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -300,20 +352,21 @@ def _start_detached(context: click.Context) -> None:
               help="How long to wait for the engine's end: 10m, 90s.")  # fmt: skip
 def down(timeout_s: float) -> None:
     """End the engine that is up with everything it runs, and wait until it has ended."""
-    from aliquot.standalone.client import NoEngine
+    from aliquot.standalone.client import NoEngine, ask
     from aliquot.standalone.wire import InfoCall, PodsCall, TenantsCall
 
     runtime = RuntimeDir(runtime_dir())
     try:
-        facts = ask_engine(InfoCall())
+        facts = ask(runtime, InfoCall())
         engine = os.pidfd_open(facts.pid)
-        pods = [short_name(pod.name) for pod in ask_engine(PodsCall()).pods if pod.phase == "Running"]
-        tenants = [tenant.name for tenant in ask_engine(TenantsCall()).tenants]
+        pods = [short_name(pod.name) for pod in ask(runtime, PodsCall()).pods if pod.phase == "Running"]
+        tenants = [tenant.name for tenant in ask(runtime, TenantsCall()).tenants]
     except (NoEngine, ProcessLookupError):
         click.echo(f"no engine is up at {runtime.root}; there is nothing to end")
         return
     runs = sorted(name for name in tenants if short_name(name) not in pods)
-    signal.pidfd_send_signal(engine, signal.SIGTERM)
+    # The machine's engine leaves its runs to the next one where a service manager stops it.
+    signal.pidfd_send_signal(engine, signal.SIGINT if facts.system else signal.SIGTERM)
     if not select.select([engine], [], [], timeout_s)[0]:
         raise AliquotError(
             f"the engine (pid {facts.pid}) has not ended within {timeout_s:g} s; it still ends its programs. "

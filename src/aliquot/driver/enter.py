@@ -14,6 +14,7 @@ import ctypes
 import errno
 import json
 import os
+import resource
 import signal
 import sys
 from typing import Any
@@ -24,6 +25,9 @@ MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_SLAVE = 0x80000
 PR_SET_PDEATHSIG = 1
+PR_SET_NO_NEW_PRIVS = 38
+MAX_PROCESSES = 8192
+"""Of an account whose program root starts: what it forks counts against root's service otherwise."""
 
 
 def _libc() -> ctypes.CDLL:
@@ -83,15 +87,33 @@ def _substitute(launch: dict[str, Any]) -> str:
     return f"substitute ({way} namespace)"
 
 
+def _die_with_parent(launch: dict[str, Any]) -> None:
+    _libc().prctl(PR_SET_PDEATHSIG, launch["death_signal"], 0, 0, 0)
+    if os.getppid() != launch["parent"]:  # it ended before the signal was set, so none will come
+        os.kill(os.getpid(), launch["death_signal"])
+
+
+def _become(uid: int, gid: int, groups: list[int]) -> None:
+    """Give up root for an account. The mounts were made with root's rights, so nothing may gain rights behind them.
+
+    Raises:
+        OSError: the kernel refuses; then nothing of the account may run.
+    """
+    _check(_libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+    resource.setrlimit(resource.RLIMIT_NPROC, (MAX_PROCESSES, MAX_PROCESSES))
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    os.umask(0o022)
+
+
 def main(path: str) -> None:
     """Read the launch, prepare, exec; 127 and 126 mean what they mean to a shell."""
     with open(path, encoding="utf-8", errors="surrogateescape") as source:  # noqa: PTH123
         launch = json.load(source)
     os.unlink(path)  # noqa: PTH108
     if launch["death_signal"]:
-        _libc().prctl(PR_SET_PDEATHSIG, launch["death_signal"], 0, 0, 0)
-        if os.getppid() != launch["parent"]:  # it ended before the signal was set, so none will come
-            os.kill(os.getpid(), launch["death_signal"])
+        _die_with_parent(launch)
     mode = _substitute(launch) if launch["mode"] == "substitute" else launch["mode"]
     mode = launch["called"] or mode
     with contextlib.suppress(OSError), open(launch["report"], "w", encoding="utf-8") as report:  # noqa: PTH123
@@ -99,6 +121,9 @@ def main(path: str) -> None:
     if launch["verbose"]:
         sys.stderr.write(f"aliquot: tenant {launch['tenant']}: injection by {mode}\n")
         sys.stderr.flush()
+    if launch["account"]:
+        _become(*launch["account"])
+        _die_with_parent(launch)  # the kernel forgets it with the change of account
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # the interpreter ignores them; the program must not inherit that
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, launch["blocked"])

@@ -148,6 +148,9 @@ def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
     if uid == os.geteuid():
         use = f"use that one: export ALIQUOT_RUNTIME_DIR={folder}" if folder else "use that one"
         return f"{where} your own engine, pid {pid}{at}; {use}, or end it{others}"
+    if uid == 0 and folder and os.access(f"{folder}/engine.sock", os.W_OK):
+        use = "aliquot run and all other commands use it as they are"
+        return f"{where} the engine of this machine, pid {pid}{at}; {use}"
     try:
         owner = pwd.getpwuid(uid).pw_name
     except KeyError:

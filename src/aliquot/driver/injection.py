@@ -19,6 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +147,10 @@ def patched(library: bytes, conf: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Launch:
-    """A command ready for exec: `argv` with the step into the tenant's view before it, and its environment."""
+    """A command ready for exec: `argv` with the step into the tenant's view before it, and the environment of both.
+
+    That of the program travels in the file too; where root takes the step for an account, it is only there.
+    """
 
     argv: list[str]
     env: dict[str, str]
@@ -163,12 +167,16 @@ def launch(
     verbose: bool = False,
     blocked: Sequence[int] = (),
     container: str = "",
+    account: tuple[int, int, Sequence[int]] | None = None,
 ) -> Launch:
     """The command that runs `argv` as a program of the tenant, in one of its containers if there are several.
 
     `auto` substitutes and falls back to the library path where the kernel refuses. `death_signal` reaches the program
     when the thread that started it ends; the command has to be started by the process that asks for it here. `blocked`
     is the signal mask it starts with. The environment is exactly `env` and what the mode adds.
+
+    With `account` (its number, group and further groups) root starts the program as that account. Then nothing that
+    the account says counts before it has given up root: not its environment, and no driver that this leads to.
     """
     if not argv:
         raise InjectionError("there is no command to run")
@@ -189,7 +197,9 @@ def launch(
         "mode": "substitute" if substitute else mode,
         "called": bare,
         "fallback": mode == "auto",
-        "binds": _binds(folder, container, environment.get("LD_LIBRARY_PATH", "")) if substitute else [],
+        "binds": _binds(folder, container, "" if account else environment.get("LD_LIBRARY_PATH", ""))
+        if substitute
+        else [],
         "lib": str(folder.lib),
         "argv": list(argv),
         "env": environment,
@@ -198,15 +208,18 @@ def launch(
         "report": str(folder.directory / "injection"),
         "death_signal": int(death_signal),
         "parent": os.getpid(),
+        "account": account,
         "verbose": verbose,
         "blocked": [int(number) for number in blocked],
     }
-    # A file that only its owner reads: the environment in it may hold secrets.
-    path = folder.directory / f"launch-{os.urandom(6).hex()}.json"
+    # A file that only its owner reads: the environment in it may hold secrets. Where the engine is the machine's, the
+    # folder is not the account's to change.
+    own = os.access(folder.directory, os.W_OK)
+    path = (folder.directory if own else Path(tempfile.gettempdir())) / f"aliquot-{os.urandom(6).hex()}.json"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as target:
         target.write(json.dumps(facts))
-    return Launch([sys.executable, "-I", "-S", str(_ENTER), str(path)], environment)
+    return Launch([sys.executable, "-I", "-S", str(_ENTER), str(path)], {} if account else environment)
 
 
 def _prepend(env: dict[str, str], name: str, path: Path) -> None:
@@ -238,11 +251,20 @@ def _binds(folder: TenantFolder, container: str, library_path: str) -> list[tupl
             binds.append((str(library.resolve()), str(folder.directory / "bound" / name)))
         binds.append((str(folder.directory / "bound"), str(folder.directory / "real")))
     binds += [(str(folder.lib / name), str(file)) for name in STANDS_FOR for file in files[name]]
+    binds.append((str(make_cache(folder, container)), str(SYSTEM_CACHE)))
+    return binds
+
+
+def make_cache(folder: TenantFolder, container: str = "") -> Path:
+    """The loader's cache for programs of a tenant, made if it is missing.
+
+    Raises:
+        LinkerCacheError: see there.
+    """
     cache = _cache(folder.directory, container)
     if not cache.exists():
         linker_cache(cache, folder.lib)
-    binds.append((str(cache), str(SYSTEM_CACHE)))
-    return binds
+    return cache
 
 
 def probe_substitution() -> str:

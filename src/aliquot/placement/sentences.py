@@ -118,15 +118,22 @@ def moved(indices: Sequence[int]) -> str:
     return f"asked now, it would go to {gpus(indices)}: {why}"
 
 
-def over_quota(excess: QuotaExcess) -> str:
-    """What would be too much for a namespace."""
+def within_quota(excess: QuotaExcess) -> str:
+    """How much more would have been within the quota."""
+    left, shown = max(0, excess.allowed - excess.held), format_mib if excess.memory else format_milli
+    return f"{shown(left) if left else 'nothing'} more would fit"
+
+
+def over_quota(excess: QuotaExcess, kind: str = "namespace") -> str:
+    """What would be too much for a namespace, or what else of a name a quota is for."""
     if excess.label:
-        return f'the quota "{excess.quota}" of namespace "{excess.namespace}" forbids labels of {excess.label}'
+        quota = f'the quota "{excess.quota}"' if excess.quota else "the quota"
+        return f'{quota} of {kind} "{excess.namespace}" forbids labels of {excess.label}'
     shown = format_mib if excess.memory else format_milli
-    kind = f" of {excess.model}" if excess.model else ""
+    model = f" of {excess.model}" if excess.model else ""
     by = f' by the quota "{excess.quota}"' if excess.quota else ""
     return (
-        f'namespace "{excess.namespace}" holds {shown(excess.held)}{kind} GPU{" memory" if excess.memory else "s"} of '
+        f'{kind} "{excess.namespace}" holds {shown(excess.held)}{model} GPU{" memory" if excess.memory else "s"} of '
         f"{shown(excess.allowed)} it may have{by}, {shown(excess.asked)} more were asked"
         f"{': with an exclusion label each GPU counts whole' if excess.whole else ''}"
     )

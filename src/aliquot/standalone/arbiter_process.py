@@ -76,8 +76,12 @@ class ArbiterProcess:
     engine takes its arbiter along.
     """
 
-    def __init__(self, argv: list[str], runtime: Path, log: Path, on_answer: Callable[[Status], None]) -> None:
+    def __init__(
+        self, argv: list[str], runtime: Path, log: Path, on_answer: Callable[[Status], None], *, fresh: bool = True
+    ) -> None:
+        """`fresh`: the first forgets the tenants and debts of one that ran under an earlier engine."""
         self._argv = argv
+        self._fresh = fresh
         self._runtime = runtime
         self._log = log
         self._on_answer = on_answer
@@ -147,14 +151,19 @@ class ArbiterProcess:
         return process
 
     def _watch(self) -> None:
-        try:
-            # A new engine has no tenants; only an arbiter that died under it comes back to its debts.
-            self._process = self._spawn("--fresh")
-        except (AliquotError, OSError) as error:
-            self._failure = error
-            return
-        finally:
-            self._first_answer.set()
+        # Without tenants there are no debts to come back to. Where there are some, the arbiter of the engine before may
+        # be just ending.
+        until_s = time.monotonic() + (0.0 if self._fresh else STOP_TIMEOUT_S)
+        while self._process is None:
+            try:
+                self._process = self._spawn(*(["--fresh"] if self._fresh else []))
+            except (AliquotError, OSError) as error:
+                if time.monotonic() < until_s and not self._stopping.wait(RESTART_PAUSE_S):
+                    continue
+                self._failure = error
+                self._first_answer.set()
+                return
+        self._first_answer.set()
         failures = 0
         while True:
             if self._process is not None:

@@ -26,6 +26,9 @@ A = TypeVar("A")
 START_TIMEOUT_S: Final = 30.0
 ATTEMPTS: Final = 5
 _PEER: Final = struct.Struct("3i")
+ENGINE_BACK_S: Final = 60.0
+"""How long a run of the machine's engine goes on without one."""
+AGAIN_S: Final = 0.2
 SILENCE_S: Final = 5.0
 """After this long without an answer the user is informed that the engine may be stopped."""
 
@@ -46,16 +49,23 @@ class EngineConnection:
     """One call and its replies."""
 
     def __init__(self, runtime: RuntimeDir) -> None:
-        self._root = runtime.root
+        self._runtime, self._root = runtime, runtime.root
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(str(runtime.engine_socket))
         except OSError:
             self._socket.close()
             raise NoEngine(f"no engine is up at {runtime.root}. Start one: aliquot up") from None
+        if (uid := self._peer()[1]) not in (0, os.geteuid()) and not os.environ.get("ALIQUOT_RUNTIME_DIR"):
+            self._socket.close()  # it would name the libraries that our programs load
+            raise EngineRefused(
+                f"what answers at {runtime.root} is of another account (user {uid}); remove it, or set "
+                "ALIQUOT_RUNTIME_DIR to a folder of yours", 1
+            )  # fmt: skip
         self._lines = self._socket.makefile("rb")
         self._last = b""
         self._lost = threading.Event()
+        self._ended = threading.Event()
 
     def __enter__(self) -> EngineConnection:
         return self
@@ -68,12 +78,18 @@ class EngineConnection:
         self._lines.close()
         self._socket.close()
 
+    def _peer(self) -> tuple[int, int, int]:
+        """Process, account and group of the engine."""
+        pid, uid, gid = _PEER.unpack(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        return pid, uid, gid
+
     def say_ended(self) -> int:
         """Report that the command has ended; returns how many processes the engine then ended on its GPU.
 
         May be called while another thread is in `wait_until_lost`. Returns 0 if the engine is gone or does not answer
         within `SILENCE_S`.
         """
+        self._ended.set()
         with contextlib.suppress(OSError):
             self._socket.sendall(wire.COMMAND_ENDED)
             self._socket.shutdown(socket.SHUT_WR)
@@ -82,12 +98,34 @@ class EngineConnection:
         answer = wire.decode_answer(line) if whole else None
         return answer.processes if isinstance(answer, wire.LeftBehind) else 0
 
-    def wait_until_lost(self) -> None:
-        """Return when the engine closes the connection."""
-        with contextlib.suppress(OSError):
-            while data := self._socket.recv(4096):
-                self._last += data
+    def wait_until_lost(self, resumes: str = "") -> None:
+        """Return when the engine closes the connection.
+
+        A run that `resumes`, by its tenant's name, connects to the next engine instead, which has `ENGINE_BACK_S` to
+        come.
+        """
+        while True:
+            with contextlib.suppress(OSError):
+                while data := self._socket.recv(4096):
+                    self._last += data
+            if not resumes or not self._resumed(resumes):
+                break
         self._lost.set()
+
+    def _resumed(self, name: str) -> bool:
+        """Whether the next engine has given a run its place again."""
+        until_s = time.monotonic() + ENGINE_BACK_S
+        while not self._ended.wait(AGAIN_S) and time.monotonic() < until_s:
+            try:
+                connection = EngineConnection(self._runtime)
+                connection.ask(wire.ResumeCall(name))
+            except NoEngine:
+                continue
+            except EngineRefused:
+                return False
+            self._socket, self._lines = connection._socket, connection._lines
+            return not self._ended.is_set()
+        return False
 
     def ask(self, call: wire.Call[A]) -> A:
         """One answer to one call.
@@ -126,8 +164,7 @@ class EngineConnection:
             line = b""
         if not line:
             raise NoEngine("the engine went away")
-        pid = _PEER.unpack(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0]
-        if other := of_another_version(f"the engine at {self._root}", line, wire.WIRE, pid):
+        if other := of_another_version(f"the engine at {self._root}", line, wire.WIRE, self._peer()[0]):
             raise EngineRefused(other, 1)
         try:
             answer = wire.decode_answer(line)

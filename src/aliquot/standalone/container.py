@@ -16,15 +16,17 @@ from aliquot.driver.injection import Mode
 from aliquot.lib.backoff import doubled_s
 from aliquot.model.errors import AliquotError, in_words, status_in_words
 from aliquot.model.sharepod import ContainerTemplate, TemplateSpec
-from aliquot.standalone.engine import EngineTenant
 from aliquot.standalone.logs import ContainerLog
 from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.program import start_program, with_tools
+from aliquot.standalone.tenants import EngineTenant
 from aliquot.standalone.wire import ContainerStage
 
 BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
 RAN_WELL_S: Final = 60.0
+MAX_GRACE_S: Final = 60.0
+"""Of the containers of other accounts."""
 
 
 class ContainerRun:
@@ -49,7 +51,8 @@ class ContainerRun:
         self.done = False
         self._tenant = tenant
         self._template = template
-        self.environment = with_tools(os.environ | {v.name: v.value for v in spec.env}, tenant.folder.conf.libcuda)
+        own = {v.name: v.value for v in spec.env}
+        self.environment = with_tools(tenant.owner.environment | own, tenant.folder.conf.libcuda)
         self.environment |= tenant.variables
         self._note = note
         self._on_ended = on_ended
@@ -60,6 +63,13 @@ class ContainerRun:
         self._attempted = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._live, name=f"container-{spec.name}", daemon=True)
+
+    @property
+    def cwd(self) -> Path | None:
+        """Where its program starts; None for the engine's own folder."""
+        if self.spec.working_dir:
+            return Path(self.spec.working_dir)
+        return None if self._tenant.owner.is_master else self._tenant.owner.home
 
     @property
     def pid(self) -> int | None:
@@ -93,7 +103,8 @@ class ContainerRun:
         """Wait for the end; after the grace period the program is killed."""
         if self._thread is threading.current_thread():
             return
-        self._thread.join(self._template.termination_grace_period_seconds)
+        grace_s = self._template.termination_grace_period_seconds
+        self._thread.join(grace_s if self._tenant.owner.is_master else min(grace_s, MAX_GRACE_S))
         if self._thread.is_alive():
             self._signal(signal.SIGKILL)
             self._thread.join()
@@ -142,11 +153,12 @@ class ContainerRun:
                     [*self.spec.command, *self.spec.args],
                     self.environment,
                     mode=self._injection,
-                    cwd=None if not self.spec.working_dir else Path(self.spec.working_dir),
+                    cwd=self.cwd,
                     death_signal=signal.SIGKILL,
                     output=writer,
                     new_session=True,
                     container=self.spec.name,
+                    owner=self._tenant.owner,
                 )
             finally:
                 os.close(writer)

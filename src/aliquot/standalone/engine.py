@@ -19,28 +19,27 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Status
-from aliquot.arbiter.records import TenantRecord
 from aliquot.driver.gpu import Gpu, cuda_variables, nearest_cores, read_core_list
 from aliquot.driver.gpu_lock import GpuLock
-from aliquot.driver.injection import Mode, TenantConf, TenantFolder
+from aliquot.driver.injection import Mode, TenantConf, TenantFolder, make_cache
 from aliquot.driver.native import HOOK, native_part
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName
-from aliquot.model.quantities import Memory
+from aliquot.model.quantities import MILLI, Memory
 from aliquot.model.requests import Enforce, GpuRequest, Plan
 from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits
+from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
 from aliquot.standalone.learned import LearnedFile
 from aliquot.standalone.machine import Machine, find_machine
 from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.program import TenantProgram, start_program, with_tools
-from aliquot.standalone.wire import RunLease
+from aliquot.standalone.tenants import EngineTenant, RunRecord, living_runs, log, write_runs
 from aliquot.tenancy.lifecycle import Tenancy
 from aliquot.tenancy.records import kernel_lengths_us, no_context_fits, tenant_record
 
@@ -57,46 +56,12 @@ class EngineError(AliquotError):
     """A part of the engine failed."""
 
 
-@dataclass(frozen=True)
-class EngineTenant:
-    """A tenant of the engine: what it was given, and the folder that its programs start from."""
-
-    name: TenantName
-    plan: Plan
-    folder: TenantFolder
-    enforce: Enforce
-    record: TenantRecord = field(repr=False)
-    cpus: str = ""
-    """The cores that its programs are bound to; empty for all."""
-
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """CUDA's, for its programs."""
-
-    @property
-    def key(self) -> TenantName:
-        """Its name, under which the ledger has it."""
-        return self.name
-
-    @property
-    def visible_devices(self) -> str:
-        """Its GPUs by UUID, as CUDA_VISIBLE_DEVICES may have them."""
-        return ",".join(self.plan.uuids)
-
-    def lease(self) -> RunLease:
-        """What a runner outside this process needs of it."""
-        conf = self.folder.conf
-        return RunLease(
-            self.name, str(self.folder.directory), str(conf.socket), str(conf.libcuda), str(conf.libnvml),
-            self.visible_devices, self.enforce, dict(self.variables),
-        )  # fmt: skip
-
-
 class Engine:
     """One machine's GPUs being shared. Made by `Engine.start`; safe to use from several threads."""
 
     def __init__(
         self, runtime: RuntimeDir, machine: Machine, gpu_lock: GpuLock, options: ArbiterOptions, *, injection: Mode,
-        policy: str, state_dir: Path | None = None,
+        policy: str, state_dir: Path | None = None, runs: Sequence[RunRecord] = (),
     ) -> None:  # fmt: skip
         self.runtime = runtime
         self.machine = machine
@@ -107,25 +72,38 @@ class Engine:
         self.injection: Mode = injection
         self._tenancy: Tenancy[EngineTenant] = Tenancy(
             lambda: ArbiterClient(runtime.root), self._release_share, native_part(HOOK),
-            patience_s=ARBITER_BACK_S, end_programs=True,
+            patience_s=ARBITER_BACK_S, end_programs=True, recovering=bool(runs),
         )  # fmt: skip
         self._lock = self._tenancy.lock  # the ledger's too
         self._started: list[TenantProgram] = []
         # The kernel ends a program with the thread that started it, so all are started by one that lives with us: an
         # engine that is killed takes its programs along.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="start-programs")
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1 + max((int(Path(run.directory).name) for run in runs), default=0))
+        self.check_quota: Callable[[MachineLedger, Account, Sequence[Account], Plan, GpuRequest], None] = lambda *_: (
+            None
+        )
+        """Refuses what would take an account over its quota."""
+        self.leaves_runs = False
+        """Whether `stop` leaves the runs to the next engine."""
         self._own_directory = False
         argv = options.argv(runtime.root, machine.libnvml)
-        self._process = ArbiterProcess(argv, runtime.root, runtime.engine_log, self._reconcile)
+        self._process = ArbiterProcess(argv, runtime.root, runtime.engine_log, self._reconcile, fresh=not runs)
         self.arbiter: ArbiterClient = ArbiterClient(runtime.root)
+        for run in runs:
+            self._take_over(run)
+        self.inherited = {run.name for run in runs} & self.tenants.keys()
+        """The runs of the engine before this one, until they connect again."""
+        if runs:
+            self._tenancy.sweep(runtime.tenants)
+            self._write_runs()
 
     @classmethod
     def start(
         cls,
         emulate: str | None = None,
         *,
-        runtime_dir: Path | None = None,
+        runtime_dir: Path | RuntimeDir | None = None,
         state_dir: Path | None = None,
         injection: Mode = "auto",
         policy: str = DEFAULT_POLICY,
@@ -145,17 +123,29 @@ class Engine:
             AliquotError: no GPU, unknown profile, or a part of the engine did not come up.
         """
         private = runtime_dir is None
-        runtime = RuntimeDir(runtime_dir or Path(tempfile.mkdtemp(prefix="aliquot-")))
+        made = runtime_dir or Path(tempfile.mkdtemp(prefix="aliquot-"))
+        runtime = made if isinstance(made, RuntimeDir) else RuntimeDir(made)
         gpu_lock = None
         try:
             runtime.create()
-            end_orphans(runtime.tenants.glob("*"), grace_s=ORPHAN_GRACE_S)  # of an engine that was killed
-            shutil.rmtree(runtime.tenants, ignore_errors=True)
-            runtime.tenants.mkdir(mode=0o700)
-            machine = find_machine(emulate, runtime.emulated, only=only_gpus, excluded=not_gpus)
+            runs = living_runs(runtime.runs)
+            if runs and not runtime.shared:
+                raise EngineError(
+                    f"runs of this machine's engine go on without it ({runs[0].name}); start it again: "
+                    "aliquot up --system"
+                )
+            # What an engine that was killed has left.
+            left = set(runtime.tenants.glob("*")) - {Path(run.directory) for run in runs}
+            end_orphans(left, grace_s=ORPHAN_GRACE_S)
+            for folder in left:
+                shutil.rmtree(folder, ignore_errors=True)
+            runtime.tenants.mkdir(mode=0o711 if runtime.shared else 0o700, exist_ok=True)
+            machine = find_machine(emulate, runtime.emulated, only=only_gpus, excluded=not_gpus, fresh=not runs)
             gpu_lock = GpuLock(machine.libnvml, machine.gpus)
             arbiter = ArbiterOptions(**options)
-            engine = cls(runtime, machine, gpu_lock, arbiter, injection=injection, policy=policy, state_dir=state_dir)
+            engine = cls(
+                runtime, machine, gpu_lock, arbiter, injection=injection, policy=policy, state_dir=state_dir, runs=runs
+            )
         except BaseException as error:
             if gpu_lock is not None:
                 gpu_lock.close()
@@ -198,13 +188,22 @@ class Engine:
         with self._lock:
             return read(self.ledger)
 
-    def admit(self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0, again: bool = False) -> EngineTenant:
-        """Provision a tenant; `cpu_bind` binds its programs to that number of cores nearest to its first GPU.
+    def admit(
+        self,
+        name: TenantName,
+        request: GpuRequest,
+        *,
+        cpu_bind: int = 0,
+        again: bool = False,
+        owner: Account | None = None,
+    ) -> EngineTenant:
+        """Provision a tenant of `owner`, or of this process's account.
 
-        `again` is for one that was refused before, so that placement learns from it once.
+        `cpu_bind` binds its programs to that number of cores nearest to its first GPU. `again` is for one that was
+        refused before, so that placement learns from it once.
 
         Raises:
-            NoRoom, NeverFits: see `MachineLedger.plan`.
+            NoRoom, NeverFits: see `MachineLedger.plan` and `check_quota`.
             LedgerError: the name is taken.
             EngineError: its folder cannot be made, or the arbiter does not take it.
         """
@@ -213,7 +212,10 @@ class Engine:
             if request.wake_us:
                 self.measure()
             plan = self.ledger.plan(request, again=again)
-            tenant = self._place(name, plan, cpu_bind, enforce, request.wake_us)
+            owner = owner or own_account()
+            owners = [tenant.owner for tenant in self.tenants.values()]
+            self.check_quota(self.ledger, owner, owners, plan, request)
+            tenant = self._place(name, plan, cpu_bind, enforce, request, owner)
             try:
                 self._tenancy.provision(tenant, lambda: self.ledger.reserve(name, plan, request))
             except OSError as error:
@@ -222,7 +224,22 @@ class Engine:
                 trouble = self._process.trouble
                 why = f"{trouble}; see {self.runtime.engine_log}" if trouble and isinstance(error, NoArbiter) else error
                 raise EngineError(f'the arbiter does not take tenant "{name}": {why}') from None
-            return tenant
+        if self.runtime.shared:  # here, as the account may not write into the folder
+            with contextlib.suppress(AliquotError):  # without ldconfig a run needs --inject library-path
+                make_cache(tenant.folder)
+            self._write_runs()
+        return tenant
+
+    def dominant_shares(self) -> dict[int, float]:
+        """The larger part of this machine's GPU time or memory that is promised to each account, by its number."""
+        milli, mib = MILLI * len(self.gpus), sum(gpu.memory_mib for gpu in self.gpus)
+        held: dict[int, tuple[float, float]] = {}
+        for tenant in self.tenants.values():
+            time_part, memory_part = held.get(tenant.owner.uid, (0.0, 0.0))
+            time_part += sum(piece.request_milli for piece in tenant.plan.slices) / milli
+            memory_part += sum(piece.memory_mib for piece in tenant.plan.slices) / mib
+            held[tenant.owner.uid] = (time_part, memory_part)
+        return {uid: max(parts) for uid, parts in held.items()}
 
     def measure(self) -> Status | None:
         """Give the ledger the lengths of the tenants' kernels, as the arbiter measures them, and the turn policy.
@@ -266,6 +283,7 @@ class Engine:
         with self._lock:
             if self.tenants.get(tenant.name) is tenant:
                 self._tenancy.remove(tenant.name)
+                self._write_runs()
 
     def spawn(
         self,
@@ -308,13 +326,17 @@ class Engine:
         return program
 
     def stop(self) -> None:
-        """End all tenants of this engine, then the arbiter, and remove what was made for them."""
+        """End all tenants of this engine, then the arbiter, and remove what was made for them.
+
+        With `leaves_runs` the runs go on without it, and the next engine takes them over.
+        """
         for coming in self._tenancy.coming:
             self._tenancy.remove(coming.name)
         for program in self._started:
             program.end()
         self._starter.shutdown()
-        tenants = list(self.tenants.values())
+        tenants = [tenant for tenant in self.tenants.values() if tenant.run is None or not self.leaves_runs]
+        left = len(tenants) < len(self.tenants)
         end_orphans([tenant.folder.directory for tenant in tenants], grace_s=ORPHAN_GRACE_S)
         self._process.stop()
         for tenant in tenants:
@@ -322,24 +344,58 @@ class Engine:
         with contextlib.suppress(Exception):
             self.arbiter.close()
         self._learned.write(self._learned.fresh())
-        shutil.rmtree(self.runtime.tenants, ignore_errors=True)
-        shutil.rmtree(self.runtime.emulated, ignore_errors=True)
+        if not left:
+            shutil.rmtree(self.runtime.tenants, ignore_errors=True)
+            shutil.rmtree(self.runtime.emulated, ignore_errors=True)
         if self._own_directory:
             shutil.rmtree(self.runtime.root, ignore_errors=True)
         self._gpu_lock.close()
 
-    def _place(self, name: TenantName, plan: Plan, cpu_bind: int, enforce: Enforce, wake_us: int) -> EngineTenant:
+    def _place(
+        self, name: TenantName, plan: Plan, cpu_bind: int, enforce: Enforce, request: GpuRequest, owner: Account
+    ) -> EngineTenant:
         """A tenant as it will be, in a folder of its own."""
         near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
         others = [*self.tenants.values(), *self._tenancy.coming]
         used = Counter(core for tenant in others for core in read_core_list(tenant.cpus))
         cpus = nearest_cores(cpu_bind, near, used) if cpu_bind else ""
         directory = self.runtime.tenants / str(next(self._numbers))
+        run = None
+        if self.runtime.shared and owner.pid:
+            run = RunRecord.of(name, directory, request, plan, enforce, cpus, owner)
+        return self._tenant(name, plan, directory, enforce, cpus, request.wake_us, owner, run)
+
+    def _take_over(self, run: RunRecord) -> None:
+        """Make a run of an earlier engine a tenant of this one, with the share that it has; end one that cannot be."""
+        name, plan, directory = TenantName(run.name), Plan(tuple(run.slices)), Path(run.directory)
+        try:
+            if gone := [piece.gpu for piece in plan.slices if self.machine.by_uuid(piece.gpu) is None]:
+                raise EngineError(f"{gone[0]} is not shared any more")
+            tenant = self._tenant(
+                name, plan, directory, run.enforce, run.cpus, run.request.wake_us, run.owner, run
+            )  # fmt: skip
+            self._tenancy.provision(tenant, lambda: self.ledger.reserve(name, plan, run.request), running=True)
+        except (AliquotError, OSError, ArbiterError) as error:
+            log.warning("the run %s of the engine before is ended: %s", name, error)
+            end_orphans([directory], grace_s=ORPHAN_GRACE_S)
+
+    def _write_runs(self) -> None:
+        if self.runtime.shared:
+            with self._lock:
+                write_runs(self.runtime.runs, [tenant.run for tenant in self.tenants.values() if tenant.run])
+
+    def _tenant(
+        self, name: TenantName, plan: Plan, directory: Path, enforce: Enforce, cpus: str, wake_us: int, owner: Account,
+        run: RunRecord | None,
+    ) -> EngineTenant:  # fmt: skip
         conf = TenantConf(name, directory / "socket", self.machine.libcuda, self.machine.libnvml, cpus)
         folder = TenantFolder(directory, conf, bare=enforce == "never")
-        record = tenant_record(name, conf.socket, plan.slices, self.machine.models, enforce=enforce, wake_us=wake_us)
+        record = tenant_record(
+            name, conf.socket, plan.slices, self.machine.models, enforce=enforce, wake_us=wake_us,
+            uid=owner.uid if self.runtime.shared else None,
+        )  # fmt: skip
         variables = cuda_variables(plan.uuids, self.machine.seen)
-        return EngineTenant(name, plan, folder, enforce, record, cpus, variables)
+        return EngineTenant(name, plan, folder, enforce, record, cpus, variables, owner, run)
 
     def _release_share(self, key: str) -> None:
         self.ledger.release(TenantName(key))

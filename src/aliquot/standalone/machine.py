@@ -57,10 +57,13 @@ def imagined_ledger(spec: str, policy: str = "") -> MachineLedger:
     return MachineLedger(devices, topology=wired, by=maker(policy or DEFAULT_POLICY), node=spec)
 
 
-def find_machine(spec: str | None, directory: Path, *, only: str = "", excluded: str = "") -> Machine:
+def find_machine(
+    spec: str | None, directory: Path, *, only: str = "", excluded: str = "", fresh: bool = True
+) -> Machine:
     """The emulated machine of a spec, made in `directory`, or this machine's own GPUs.
 
-    They are those that `only` names, all where it is empty, but for those `excluded` (see `driver.choice`).
+    They are those that `only` names, all where it is empty, but for those `excluded` (see `driver.choice`). One that is
+    not `fresh` is as it was, for programs that run on it.
 
     Raises:
         UnknownProfile: no such profile.
@@ -68,7 +71,8 @@ def find_machine(spec: str | None, directory: Path, *, only: str = "", excluded:
         NoGpuLeft: no GPU is left.
     """
     if spec:
-        shutil.rmtree(directory, ignore_errors=True)
+        if fresh:
+            shutil.rmtree(directory, ignore_errors=True)
         emulated = emulation.prepare(directory, spec)
         install_tools(directory)
         profile = emulated.profile

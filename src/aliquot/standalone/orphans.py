@@ -92,8 +92,9 @@ def _membership(
             marks.add((status.st_dev, status.st_ino))
     words: list[bytes] = []  # of the environment that a program without a namespace was given
     for folder in folders if container is None else ():
+        report = folder / "injection"  # missing where programs may not write it, which are an account's
         with contextlib.suppress(OSError):
-            if (folder / "injection").read_text().startswith(("library-path", "preload")):
+            if not report.exists() or report.read_text().startswith(("library-path", "preload")):
                 words += [os.fsencode(folder / "lib") + end for end in (b":", b"\0", b"/")]
 
     def belongs(pid: int) -> bool:

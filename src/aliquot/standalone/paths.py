@@ -25,8 +25,31 @@ class RuntimeDirError(AliquotError):
     """The runtime directory cannot be used."""
 
 
+def machine_dir() -> Path:
+    """Where the engine of the machine is that serves all accounts: ALIQUOT_MACHINE_DIR, else /run/aliquot."""
+    return Path(os.environ.get("ALIQUOT_MACHINE_DIR") or "/run/aliquot").absolute()
+
+
+def engine_dir() -> Path:
+    """The directory of the engine that commands use: the account's own if it is up, else the machine's if that is.
+
+    Where neither is up, or ALIQUOT_RUNTIME_DIR names one, that of the account's own.
+    """
+    own, machine = runtime_dir(), machine_dir()
+    shared = not os.environ.get("ALIQUOT_RUNTIME_DIR") and not answers(own) and answers(machine)
+    return machine if shared else own
+
+
+def answers(root: Path) -> bool:
+    """Whether an engine listens in a runtime directory of this account or root's, and lets this account in."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.connect(str(RuntimeDir(root).engine_socket))
+        return root.stat().st_uid in (0, os.geteuid())
+    return False
+
+
 def runtime_dir() -> Path:
-    """ALIQUOT_RUNTIME_DIR, else /run/aliquot for root, else a folder of the user's own, one for all logins.
+    """ALIQUOT_RUNTIME_DIR, else that of the machine for root, else a folder of the user's own, one for all logins.
 
     XDG_RUNTIME_DIR would be another one for logins without it, as by su or cron, and is removed when the last login
     ends, while programs run on.
@@ -35,7 +58,7 @@ def runtime_dir() -> Path:
     if named:
         return Path(named).absolute()
     if os.geteuid() == 0:
-        return Path("/run/aliquot")
+        return machine_dir()
     return Path(f"/tmp/aliquot-{os.geteuid()}")
 
 
@@ -60,22 +83,30 @@ def state_dir() -> Path:
 
 
 class RuntimeDir:
-    """The files of one engine, by name."""
+    """The files of one engine, by name.
 
-    def __init__(self, root: Path) -> None:
+    It is `shared` where the engine is the machine's: all accounts reach its sockets, or with `gid` those of one group.
+    Its folders are the engine's alone to change, for it is root and ends processes by what it finds there.
+    """
+
+    def __init__(self, root: Path, *, shared: bool = False, gid: int | None = None) -> None:
         self.root = root
+        self.shared = shared
+        self._gid = gid
         self.engine_socket = root / "engine.sock"
         self.emulated = root / "emulated"  # the emulated machine
         self.tenants = root / "tenants"  # a folder each
         self.sharepods = root / "sharepods.json"  # names of those that have not ended; outlives a killed engine
+        self.runs = root / "runs.json"  # of the machine's engine, for the next one
         self.logs = root / "logs"  # the output of pods; survives the engine, but not a reboot
         self.engine_log = root / "engine.log"  # of an engine without a terminal
 
     def create(self) -> None:
-        """Make the directory, for this user alone.
+        """Make the directory, for this user alone unless it is shared.
 
         Raises:
-            RuntimeDirError: it belongs to another user, cannot be created, or its name is too long for sockets in it.
+            RuntimeDirError: it belongs to another user, cannot be created, its name is too long for sockets in it, or
+                programs of others cannot load libraries from it.
         """
         if len(os.fsencode(self.root / _LONGEST_NAME)) > SOCKET_PATH_BYTES:
             raise RuntimeDirError(
@@ -88,13 +119,23 @@ class RuntimeDir:
         if self.root.stat().st_uid != os.geteuid():
             raise RuntimeDirError(f"{self.root} belongs to another user; set ALIQUOT_RUNTIME_DIR to a folder of yours")
         self.root.chmod(0o700)
+        if self.shared and os.statvfs(self.root).f_flag & os.ST_NOEXEC:
+            raise RuntimeDirError(
+                f"{self.root} is mounted noexec, so no program can load its share's libraries; as root: "
+                f"mount -o remount,exec {self.root.parent}"
+            )
         of_arbiter = (self.root / name for name in ("arbiter.lock", "journal", "leases", "tenants.json"))
-        for file in (self.engine_log, self.sharepods, *of_arbiter):
+        for file in (self.engine_log, self.sharepods, self.runs, *of_arbiter):
             if file.exists() and not file.is_file():
                 raise RuntimeDirError(f"{file} is not a plain file; remove it, or set ALIQUOT_RUNTIME_DIR")
         for folder in (self.emulated, self.tenants, self.logs):
             if folder.exists() and not folder.is_dir():
                 raise RuntimeDirError(f"{folder} is not a folder; remove it, or set ALIQUOT_RUNTIME_DIR")
+        if self.shared:
+            self.logs.mkdir(mode=0o700, exist_ok=True)
+            self.engine_log.touch(mode=0o600)
+            os.chown(self.root, -1, 0 if self._gid is None else self._gid)
+            self.root.chmod(0o711 if self._gid is None else 0o710)
 
 
 class EngineLock:
@@ -121,8 +162,7 @@ class EngineLock:
                 return self
             except BlockingIOError:
                 # Held and answering: up. Held and silent: starting or ending, so wait for which it is.
-                with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                    probe.connect(str(self._runtime.engine_socket))
+                if answers(self._runtime.root):
                     return None
                 if time.monotonic() > until_s:
                     return None

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -23,13 +24,16 @@ from aliquot.model.ids import TenantName
 from aliquot.model.quantities import format_mib
 from aliquot.model.requests import GpuRequest
 from aliquot.model.sharepod import SharePodManifest
+from aliquot.standalone.accounts import DEFAULT_NAMESPACE, Account, NotYours, own_account
 from aliquot.standalone.container import ContainerRun
-from aliquot.standalone.engine import Engine, EngineTenant
+from aliquot.standalone.engine import Engine
 from aliquot.standalone.logs import ALL, ContainerLog
-from aliquot.standalone.roster import Roster
+from aliquot.standalone.roster import Roster, told
+from aliquot.standalone.tenants import EngineTenant
 from aliquot.standalone.wire import ContainerFacts, LogCut, PodFacts, RunLease
 
 EVENTS_KEPT = 50
+MAX_CONTAINERS = 32
 log = Logger("standalone")
 
 
@@ -55,6 +59,23 @@ def changes(old: SharePodManifest, new: SharePodManifest) -> str:
     return ", ".join(differences) or "spec"
 
 
+def _owned(spec: SharePodManifest, owner: Account) -> SharePodManifest:
+    """A SharePod in a namespace of its account.
+
+    Raises:
+        NotYours: it names another.
+    """
+    metadata = spec.metadata
+    if owner.is_master or metadata.namespace == owner.name:
+        return spec
+    if metadata.namespace != DEFAULT_NAMESPACE:
+        raise NotYours(
+            f'sharepod "{metadata.name}": the namespace "{metadata.namespace}" is not yours; without one it is in '
+            f'"{owner.name}"'
+        )
+    return msgspec.structs.replace(spec, metadata=msgspec.structs.replace(metadata, namespace=owner.name))
+
+
 def _full(name: str) -> str:
     return name if "/" in name else f"default/{name}"
 
@@ -62,8 +83,9 @@ def _full(name: str) -> str:
 class SharePodRun:
     """One SharePod and its state."""
 
-    def __init__(self, spec: SharePodManifest) -> None:
+    def __init__(self, spec: SharePodManifest, owner: Account) -> None:
         self.spec = spec
+        self.owner = owner
         self.tenant: EngineTenant | None = None
         self.containers: list[ContainerRun] = []
         self.created_s = time.monotonic()
@@ -113,26 +135,33 @@ class SharePodRun:
 class Pods:
     """All SharePods of an engine."""
 
-    def __init__(self, engine: Engine, roster: Roster | None = None) -> None:
+    def __init__(self, engine: Engine, *, remembers: bool = False) -> None:
+        """With `remembers` the next engine knows which SharePods a kill has ended."""
         self._engine = engine
-        self._roster = roster or Roster()
+        self._roster = Roster(engine.runtime.sharepods) if remembers else Roster()
         self._lock = threading.RLock()
-        # One apply at a time. Not `_lock`: a container that ends takes that one, and an apply waits for old containers.
-        self._applying = threading.Lock()
+        # One apply of an account at a time. Not `_lock`: a container that ends takes that one, and an apply waits for
+        # old containers.
+        self._applying: dict[int, threading.Lock] = {}
         self._pods: dict[str, SharePodRun] = {}
 
-    def apply(self, text: str, *, restart: bool = False) -> list[str]:
-        """Take SharePods from a YAML text; one line for each. One that has no room waits.
+    def apply(self, text: str, owner: Account | None = None, *, restart: bool = False) -> list[str]:
+        """Take SharePods of an account from a YAML text; one line for each. One that has no room waits.
 
         Args:
+            owner: None is this process's account.
             restart: End changed ones that run and start them again.
 
         Raises:
+            NotYours: a SharePod is another account's, or would be in a namespace that is not its own.
             UserError: A document is wrong, asks for what this machine never has, or changes a SharePod that runs
                 without `restart`; nothing was changed then.
         """
-        specs = read_sharepods(text)
-        with self._applying:
+        owner = replace(owner or own_account(), pid=0)  # they outlive the process that applies them
+        specs = [_owned(spec, owner) for spec in read_sharepods(text)]
+        with self._lock:
+            applying = self._applying.setdefault(owner.uid, threading.Lock())
+        with applying:
             for spec in specs:
                 try:
                     self._engine.check_possible(spec.request)
@@ -140,28 +169,34 @@ class Pods:
                     raise UserError(f'sharepod "{spec.metadata.name}": {error}') from None
             lost = []
             with self._lock:
-                for spec in specs if not restart else ():
+                for spec in specs:
                     pod = self._pods.get(spec.full_name)
-                    if pod is not None and pod.spec != spec and pod.phase == "Running":
+                    if pod is not None:
+                        owner.require(pod.owner, f'sharepod "{spec.full_name}"')
+                    if pod is not None and pod.spec != spec and pod.phase == "Running" and not restart:
                         lost.append(pod.at_stake(spec))
+                self._bound_containers(owner, specs)
             if lost:
                 raise UserError(
                     f"{'; '.join(lost)}. Nothing was changed; to end what runs and start it anew: "
                     "aliquot apply --restart"
                 )
-            return [self._apply_one(spec) for spec in specs]
+            return [self._apply_one(spec, owner) for spec in specs]
 
-    def delete(self, name: str) -> str:
+    def delete(self, name: str, caller: Account | None = None) -> str:
         """End a SharePod and forget it.
 
         Raises:
             UnknownPod: it does not exist.
+            NotYours: it is not the caller's.
         """
+        caller = caller or own_account()
         with self._lock:
             full = _full(name)
-            if full not in self._pods and self._roster.forget(full):
+            own = caller.is_master or full.startswith(f"{caller.name}/")
+            if full not in self._pods and own and self._roster.forget(full):
                 return f"sharepod/{full.rpartition('/')[2]} deleted"
-            pod = self._find(name)
+            pod = self._find(name, caller)
             del self._pods[pod.spec.full_name]
             self._remember()
         self._end(pod)
@@ -170,8 +205,9 @@ class Pods:
         self.place_waiting()
         return f"sharepod/{pod.spec.metadata.name} deleted"
 
-    def facts(self, name: str = "") -> list[PodFacts]:
-        """One or all."""
+    def facts(self, name: str = "", caller: Account | None = None) -> list[PodFacts]:
+        """One or all; of those that are not the caller's, what every account may know."""
+        caller = caller or own_account()
         with self._lock:
             pods = [self._find(name)] if name else list(self._pods.values())
             if name:
@@ -207,6 +243,9 @@ class Pods:
                     labels=pod.spec.metadata.labels,
                     manifest=pod.spec,
                 )
+                if not caller.may_use(pod.owner):
+                    containers = [msgspec.structs.replace(container, command=[]) for container in containers]
+                    described = msgspec.structs.replace(described, events=[], manifest=None, containers=containers)
                 facts.append(described)
             return facts
 
@@ -216,22 +255,29 @@ class Pods:
         with self._lock:
             return dict(self._roster.lost)
 
+    def lost_in_words(self, but: Container[str]) -> str:
+        """A message about these, except those of some names; empty if there are none."""
+        return told({name: phase for name, phase in self.lost.items() if name not in but})
+
     def request_of(self, name: str) -> GpuRequest | None:
         """The request of a SharePod; None if no SharePod has that full name."""
         with self._lock:
             pod = self._pods.get(name)
             return pod.spec.request if pod else None
 
-    def logs(self, name: str, container: str, *, follow: bool, cut: LogCut = ALL) -> Iterator[list[str]]:
+    def logs(
+        self, name: str, container: str, caller: Account, *, follow: bool, cut: LogCut = ALL
+    ) -> Iterator[list[str]]:
         """What a container printed, in pieces; with `follow`, an empty piece whenever nothing came for a moment.
 
         What is followed ends with the container's last run.
 
         Raises:
             UnknownPod: no such pod or container, or it has not started.
+            NotYours: it is not the caller's.
             NoPreviousRun: the previous run is wanted, and there was none.
         """
-        run = self._run_of(name, container)
+        run = self._run_of(name, container, caller)
         if not follow:
             text = run.log.text(cut)
             yield [text.decode(errors="replace")] if text else []
@@ -243,14 +289,15 @@ class Pods:
                 return
             done = run.done  # one more look: what it printed last may have come meanwhile
 
-    def place_of(self, name: str, container: str) -> RunLease:
+    def place_of(self, name: str, container: str, caller: Account) -> RunLease:
         """The place of a container's program, for another program in it.
 
         Raises:
             UnknownPod: no such pod or container, or it has not started.
+            NotYours: it is not the caller's.
             NotRunning: its program does not run now.
         """
-        run = self._run_of(name, container)
+        run = self._run_of(name, container, caller)
         if run.pid is None:
             state = run.reason or run.state
             raise NotRunning(f'container "{run.spec.name}" of sharepod "{name}" does not run ({state})')
@@ -258,7 +305,7 @@ class Pods:
             tenant = self._find(name).tenant
         if tenant is None:
             raise NotRunning(f'sharepod "{name}" has given its GPU back')
-        cwd = run.spec.working_dir or str(Path.cwd())
+        cwd = str(run.cwd or Path.cwd())
         return msgspec.structs.replace(tenant.lease(), container=run.spec.name, env=run.environment, cwd=cwd)
 
     def stop(self) -> None:
@@ -281,7 +328,7 @@ class Pods:
                     self._place(pod)
             self._remember()
 
-    def _apply_one(self, spec: SharePodManifest) -> str:
+    def _apply_one(self, spec: SharePodManifest, owner: Account) -> str:
         name = spec.metadata.name
         with self._lock:
             old = self._pods.get(spec.full_name)
@@ -290,7 +337,7 @@ class Pods:
             self._pods.pop(spec.full_name, None)
         if old is not None:
             self._end(old)
-        pod = SharePodRun(spec)
+        pod = SharePodRun(spec, owner if old is None else old.owner)
         if old is not None:
             pod.events = old.events
             pod.note(f"applied again: {changes(old.spec, spec)}")
@@ -305,7 +352,7 @@ class Pods:
     def _place(self, pod: SharePodRun) -> None:
         name = TenantName(pod.spec.full_name)
         try:
-            pod.tenant = self._engine.admit(name, pod.spec.request, again=bool(pod.message))
+            pod.tenant = self._engine.admit(name, pod.spec.request, again=bool(pod.message), owner=pod.owner)
         except AliquotError as error:
             self._waits(pod, str(error))
             return
@@ -354,6 +401,17 @@ class Pods:
             pod.note("all containers have ended; the GPU is given back")
         self.place_waiting()
 
+    def _bound_containers(self, owner: Account, specs: Sequence[SharePodManifest]) -> None:
+        """Refuse more containers of another account than its logs and threads may cost the machine.
+
+        Raises:
+            UserError: it would have more.
+        """
+        mine = {name: pod.spec for name, pod in self._pods.items() if pod.owner.uid == owner.uid}
+        mine |= {spec.full_name: spec for spec in specs}
+        if not owner.is_master and sum(len(s.spec.template.spec.containers) for s in mine.values()) > MAX_CONTAINERS:
+            raise UserError(f"{owner.name} may have {MAX_CONTAINERS} containers at most; delete some SharePods first")
+
     def _remember(self) -> None:
         self._roster.keep({name: pod.phase for name, pod in self._pods.items()})
 
@@ -365,18 +423,20 @@ class Pods:
         if pod.tenant is not None:
             self._engine.release(pod.tenant)
 
-    def _find(self, name: str) -> SharePodRun:
+    def _find(self, name: str, caller: Account | None = None) -> SharePodRun:
         full = _full(name)
         pod = self._pods.get(full)
+        if pod is not None and caller is not None:
+            caller.require(pod.owner, f'sharepod "{full}"')
         if pod is None and full in self._roster.lost:
             raise UnknownPod(f'sharepod "{name}" ended with its engine ({self._roster.lost[full]}); apply it again')
         if pod is None:
             raise UnknownPod(f'there is no sharepod "{name}"; {hint(full, sorted(self._pods), prefix="default/")}')
         return pod
 
-    def _run_of(self, name: str, container: str) -> ContainerRun:
+    def _run_of(self, name: str, container: str, caller: Account) -> ContainerRun:
         with self._lock:
-            pod = self._find(name)
+            pod = self._find(name, caller)
             runs = {run.spec.name: run for run in pod.containers}
             if not runs:
                 raise UnknownPod(f'sharepod "{name}" has not started; see: aliquot describe {name}')

@@ -17,6 +17,7 @@ from typing import IO, Final
 from aliquot import driver
 from aliquot.driver.injection import Mode, TenantFolder, launch
 from aliquot.model.ids import TenantName
+from aliquot.standalone.accounts import Account
 
 END_TIMEOUT_S: Final = 5.0
 NVIDIA_SMI: Final = "nvidia-smi"
@@ -54,9 +55,13 @@ def start_program(
     output: IO[bytes] | int | None = None,
     new_session: bool = False,
     container: str = "",
+    owner: Account | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a command from a tenant's folder; `output` takes both of its streams."""
-    ready = launch(folder, argv, env, mode=mode, cwd=cwd, death_signal=death_signal, container=container)
+    """Start a command from a tenant's folder; `output` takes both of its streams. It runs as its owner's account."""
+    account = None if owner is None or owner.is_master else (owner.uid, owner.gid, list(owner.groups))
+    ready = launch(
+        folder, argv, env, mode=mode, cwd=cwd, death_signal=death_signal, container=container, account=account
+    )
     errors = None if output is None else subprocess.STDOUT
     stdin = None if output is None else subprocess.DEVNULL
     # The child becomes the program by exec, so its process id is the program's. Its environment travels in the file.

@@ -8,6 +8,7 @@ import select
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,20 +16,30 @@ from typing import Final
 
 import msgspec
 
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import GpuUuid, TenantName, tenant_name
 from aliquot.placement.machine import NoRoom
 from aliquot.standalone import wire
-from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, EngineTenant
+from aliquot.standalone.accounts import Account
+from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine
 from aliquot.standalone.explaining import explanations, gpu_facts, promised_gpus
 from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
+from aliquot.standalone.tenants import EngineTenant
 from aliquot.status import Hours
 
 LINE_BYTES: Final = 4 << 20
 OUT_OF_DESCRIPTORS_S: Final = 0.1
 TRY_EVERY_S: Final = 0.2
+STATUS_S: Final = 0.1
+RESUME_POLL_S: Final = 0.5
+CALL_S: Final = 10.0
+"""How long another account may take to say what it wants."""
+ACCOUNT_LINE_BYTES: Final = 256 << 10
+MAX_CALLS: Final = 256
+"""Of another account at once."""
 _LOG: Final = Logger("engine")
 
 
@@ -37,6 +48,7 @@ class _Waiting:
     """A run in the queue: why it waits, its tenant once there is room, or the error for which there never is."""
 
     call: wire.LeaseCall
+    owner: Account
     reason: str = ""
     tenant: EngineTenant | None = None
     error: Exception | None = None
@@ -44,8 +56,9 @@ class _Waiting:
 
 
 class RunQueue:
-    """Runs that wait for room instead of being refused: placed in the order in which they came, SharePods before them.
+    """Runs that wait for room instead of being refused, SharePods before them.
 
+    Of the accounts that wait, the one that holds the least is served first, its runs in the order in which they came.
     Each has a thread of its own; the thread that checks first serves all of them.
     """
 
@@ -57,7 +70,7 @@ class RunQueue:
         self._next_s = 0.0
 
     def admit(
-        self, call: wire.LeaseCall, *, gone: Callable[[], bool], say: Callable[[str], None]
+        self, call: wire.LeaseCall, owner: Account, *, gone: Callable[[], bool], say: Callable[[str], None]
     ) -> EngineTenant | None:
         """Make a run a tenant as soon as there is room; None if its caller has `gone` before.
 
@@ -66,15 +79,14 @@ class RunQueue:
         Raises:
             AliquotError: as `Engine.admit`, but for NoRoom.
         """
-        waiting = _Waiting(call)
-        with self._lock:
-            self._queue.append(waiting)
-            self._next_s = 0.0
+        waiting = self.enter(call, owner)
         said, taken = "", False
         try:
             while not gone():
                 with self._lock:
-                    self._serve()
+                    if time.monotonic() >= self._next_s:
+                        self._next_s = time.monotonic() + TRY_EVERY_S
+                        self.serve()
                 if waiting.error is not None:
                     raise waiting.error
                 if waiting.tenant is not None:
@@ -104,15 +116,26 @@ class RunQueue:
                 for run in self._queue
             ]  # fmt: skip
 
-    def _serve(self) -> None:
-        if time.monotonic() < self._next_s:
-            return
-        self._next_s = time.monotonic() + TRY_EVERY_S
+    def enter(self, call: wire.LeaseCall, owner: Account) -> _Waiting:
+        """Put a run into the queue."""
+        with self._lock:
+            self._next_s = 0.0
+            self._queue.append(waiting := _Waiting(call, owner))
+            return waiting
+
+    def serve(self) -> None:
+        """Try all that wait; called with the lock held by one of them."""
         self._pods.place_waiting()
-        for run in list(self._queue):
+        waiting = list(self._queue)
+        while waiting:
+            held = self._engine.dominant_shares()
+            run = min(waiting, key=lambda run: held.get(run.owner.uid, 0.0))  # of one account the first that came
+            waiting.remove(run)
             name, call = TenantName(run.call.name), run.call
             try:
-                run.tenant = self._engine.admit(name, call.request, cpu_bind=call.cpu_bind, again=bool(run.reason))
+                run.tenant = self._engine.admit(
+                    name, call.request, cpu_bind=call.cpu_bind, again=bool(run.reason), owner=run.owner
+                )
             except NoRoom as error:
                 run.reason = str(error)
                 continue
@@ -141,15 +164,21 @@ class EngineServer:
         self._history = history
         self._queue = RunQueue(engine, pods)
         self._lock = threading.Lock()
+        self._calls: Counter[int] = Counter()
+        self._status_lock = threading.Lock()
+        self._status: Status | None = None
+        self._status_s = 0.0
         self._leases = 0
         self._closed = False
         path = engine.runtime.engine_socket
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(path))
-        path.chmod(0o600)
+        path.chmod(0o666 if engine.runtime.shared else 0o600)
         self._socket.listen(256)
         threading.Thread(target=self._accept, name="engine-socket", daemon=True).start()
+        for name in list(engine.inherited):
+            threading.Thread(target=self._keep, args=(engine.tenants[TenantName(name)],), daemon=True).start()
 
     def close(self) -> None:
         """Stop answering."""
@@ -182,23 +211,36 @@ class EngineServer:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            line = connection.makefile("rb").readline(LINE_BYTES)
-            if not line:
-                return
+            caller, line = Account.of_peer(connection), b""
+            with self._lock:
+                self._calls[caller.uid] += 1
             try:
+                if not caller.is_master:
+                    connection.settimeout(CALL_S)
+                line = connection.makefile("rb").readline(LINE_BYTES if caller.is_master else ACCOUNT_LINE_BYTES)
+                connection.settimeout(None)
+                if not line:
+                    return
+                if self._calls[caller.uid] > MAX_CALLS and not caller.is_master:
+                    raise AliquotError(
+                        f"{caller.name} has {MAX_CALLS} calls under way, of which each run is one; end some first"
+                    )
                 call = wire.decode_call(line)
                 if isinstance(call, wire.LeaseCall):
-                    self._hold(connection, call)
+                    self._hold(connection, call, caller)
+                    return
+                if isinstance(call, wire.ResumeCall):
+                    self._resume(connection, call, caller)
                     return
                 if isinstance(call, wire.ExecCall):
-                    tenant = self._engine.tenants.get(TenantName(call.run))
-                    if tenant is not None and self._pods.request_of(call.name) is None:
-                        _send(connection, tenant.lease())
+                    pod, run = caller.own_pod(call.name), self._run_called(call.run, caller)
+                    if run is not None and self._pods.request_of(pod) is None:
+                        _send(connection, run.lease())
                     else:
-                        _send(connection, self._pods.place_of(call.name, call.container))
+                        _send(connection, self._pods.place_of(pod, call.container, caller))
                     _wait_for_end(connection)  # the caller hangs up, or finds that the engine has
                     return
-                for answer in self._answers(call, connection):
+                for answer in self._answers(call, connection, caller):
                     _send(connection, answer)
             except (msgspec.MsgspecError, RecursionError) as error:
                 _send(connection, wire.EngineRefusal(f"the call is not understood: {error}"))
@@ -209,30 +251,68 @@ class EngineServer:
             except Exception as error:
                 _LOG.exception("a defect ended a call", of=line[:200].decode(errors="replace"))
                 _send(connection, wire.EngineRefusal(f"a defect of the engine, see its log: {error!r}"))
+            finally:
+                with self._lock:
+                    self._calls[caller.uid] -= 1
 
-    def _answers(self, call: wire.AnyCall, connection: socket.socket) -> Iterator[wire.AnyAnswer]:
+    def _measured(self) -> Status:
+        """What the arbiter measures, asked for at most every `STATUS_S`, however many callers want it.
+
+        Raises:
+            AliquotError: no arbiter answers.
+        """
+        with self._status_lock:
+            if self._status is None or time.monotonic() > self._status_s + STATUS_S:
+                try:
+                    with ArbiterClient(self._engine.runtime.root, timeout_s=2.0) as arbiter:
+                        self._status, self._status_s = arbiter.status(), time.monotonic()
+                except (ArbiterError, OSError) as error:
+                    raise AliquotError(f"the arbiter does not answer: {error}") from None
+            return self._status
+
+    def _run_called(self, name: str, caller: Account) -> EngineTenant | None:
+        """The run that the caller calls by this name.
+
+        Raises:
+            NotYours: it belongs to another account.
+        """
+        for full in (caller.own_run(name), name):
+            if (tenant := self._engine.tenants.get(TenantName(full))) is not None:
+                caller.require(tenant.owner, f'the run "{full}"')
+                return tenant
+        return None
+
+    def _answers(self, call: wire.AnyCall, connection: socket.socket, caller: Account) -> Iterator[wire.AnyAnswer]:
+        """Answer a call; `caller` is the account that the kernel reports for its connection."""
         engine = self._engine
         match call:
             case wire.InfoCall():
                 yield wire.EngineFacts(
                     os.getpid(), str(engine.runtime.root), engine.machine.spec, engine.arbiter_pid, engine.gpus,
-                    len(engine.tenants), engine.ledger.policy, str(self._history or ""),
+                    len(engine.tenants), engine.ledger.policy, str(self._history or ""), caller.namespace,
+                    engine.runtime.shared,
                 )  # fmt: skip
             case wire.ApplyCall():
-                yield wire.Lines(self._pods.apply(call.text, restart=call.restart))
+                yield wire.Lines(self._pods.apply(call.text, caller, restart=call.restart))
             case wire.PodsCall():
-                yield wire.PodList(self._pods.facts(call.name), self._pods.lost)
+                name = caller.own_pod(call.name) if call.name else ""
+                yield wire.PodList(self._pods.facts(name, caller), self._pods.lost)
             case wire.GpusCall():
                 yield wire.GpuList(engine.look(lambda ledger: gpu_facts(ledger, engine.gpus)))
             case wire.PromisedCall():
                 yield wire.PromisedGpus(promised_gpus(engine))
             case wire.ExplainCall():
-                yield explanations(engine, self._pods, call)
+                named = call.request is None and call.name and TenantName(call.name) not in engine.tenants
+                name = caller.own_pod(call.name) if named else call.name
+                yield explanations(engine, self._pods, msgspec.structs.replace(call, name=name))
+            case wire.StatusCall():
+                yield wire.ArbiterMeasures(self._measured())
             case wire.TenantsCall():
                 index = {gpu.uuid: gpu.index for gpu in engine.gpus}
                 yield wire.TenantList([tenant_facts(tenant, index) for tenant in engine.tenants.values()])
             case wire.RunningCall():
-                folders = {name: tenant.folder.directory for name, tenant in engine.tenants.items()}
+                tenants = engine.tenants.items()
+                folders = {name: t.folder.directory for name, t in tenants if caller.may_use(t.owner)}
                 yield wire.RunningFacts(named_processes(folders), self._queue.waiting())
             case wire.HoursCall():
                 if self.hours is None:
@@ -241,60 +321,100 @@ class EngineServer:
                     )
                 yield wire.HourSums(self.hours(call.since))
             case wire.EndCall():
-                tenant = engine.tenants.get(TenantName(call.name))
-                if tenant is None or self._pods.request_of(call.name) is not None:
-                    yield wire.Lines([self._pods.delete(call.name)])
+                name, run = caller.own_pod(call.name), None
+                if self._pods.request_of(name) is None:
+                    run = self._run_called(call.name, caller)
+                if run is None:
+                    yield wire.Lines([self._pods.delete(name, caller)])
                 else:
-                    end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S)
+                    end_orphans([run.folder.directory], grace_s=ORPHAN_GRACE_S)
                     yield wire.Lines([f"run/{call.name} ended"])
             case wire.DeleteCall():
-                yield wire.Lines([self._pods.delete(call.name)])
+                yield wire.Lines([self._pods.delete(caller.own_pod(call.name), caller)])
             case wire.LogsCall():
-                for lines in self._pods.logs(call.name, call.container, follow=call.follow, cut=call.cut):
+                name = caller.own_pod(call.name)
+                for lines in self._pods.logs(name, call.container, caller, follow=call.follow, cut=call.cut):
                     if not lines and _hung_up(connection):
                         return
                     yield wire.Lines(lines)
-            case wire.LeaseCall() | wire.ExecCall():
+            case wire.LeaseCall() | wire.ExecCall() | wire.ResumeCall():
                 raise AssertionError("these keep their connection")
 
-    def _hold(self, connection: socket.socket, call: wire.LeaseCall) -> None:
+    def _hold(self, connection: socket.socket, call: wire.LeaseCall, caller: Account) -> None:
         """Make the caller a tenant until it closes its connection."""
         with self._lock:
             if self._closed:
                 return  # closing without a reply makes the caller look for another engine
             self._leases += 1
         try:
-            name, request = tenant_name(call.name), call.request
+            name, request = tenant_name(caller.own_run(call.name)), call.request
+            call = msgspec.structs.replace(call, name=name)
             if request.memory is not None:
                 self._engine.check_possible(request)
             if call.wait:
                 tenant = self._queue.admit(
                     call,
+                    caller,
                     gone=lambda: self._closed or _hung_up(connection),
                     say=lambda reason: _send(connection, wire.LeaseWait(reason)),
                 )
                 if tenant is None:  # the caller has hung up
                     return
             else:
-                tenant = self._engine.admit(name, request, cpu_bind=call.cpu_bind)
-            ended, ended_pids = False, list[int]()
-            try:
-                _send(connection, tenant.lease())
-                ended = _wait_for_end(connection)
-            finally:
-                # A shell's background job outlives its shell, but for its use of the GPU, which the next tenant gets;
-                # what outlives a run that was killed is an orphan.
-                if ended:
-                    ended_pids = end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S, on_gpu=True)
-                self._engine.release(tenant, grace_s=ORPHAN_GRACE_S, keep=ended)
-            if ended:
-                _send(connection, wire.LeftBehind(len(ended_pids)))
+                tenant = self._engine.admit(name, request, cpu_bind=call.cpu_bind, owner=caller)
+            self._attend(connection, tenant)
         finally:
             with self._lock:
                 self._leases -= 1
                 idle = self._leases == 0
             if idle:
                 self._on_idle()
+
+    def _attend(self, connection: socket.socket, tenant: EngineTenant) -> None:
+        """Give a run its place until its connection ends, then take it back."""
+        ended, ended_pids = False, list[int]()
+        try:
+            _send(connection, tenant.lease())
+            ended = _wait_for_end(connection)
+        finally:
+            # A shell's background job outlives its shell, but for its use of the GPU, which the next tenant gets; what
+            # outlives a run that was killed is an orphan.
+            if ended:
+                ended_pids = end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S, on_gpu=True)
+            self._engine.release(tenant, grace_s=ORPHAN_GRACE_S, keep=ended)
+        if ended:
+            _send(connection, wire.LeftBehind(len(ended_pids)))
+
+    def _resume(self, connection: socket.socket, call: wire.ResumeCall, caller: Account) -> None:
+        """Give a run of the engine before this one its place again, as long as its connection lasts.
+
+        Raises:
+            NotYours: it is another account's.
+            AliquotError: there is no such run, or it has resumed.
+        """
+        tenant = self._engine.tenants.get(TenantName(call.name))
+        if tenant is not None:
+            caller.require(tenant.owner, f'the run "{call.name}"')
+        if tenant is None or not self._inherit(tenant):
+            raise AliquotError(f'there is no run "{call.name}" of an earlier engine')
+        self._attend(connection, tenant)
+
+    def _inherit(self, tenant: EngineTenant) -> bool:
+        """Whether a run waits to be resumed; it does so no longer."""
+        with self._lock:
+            waits = tenant.name in self._engine.inherited
+            self._engine.inherited.discard(tenant.name)
+            return waits
+
+    def _keep(self, tenant: EngineTenant) -> None:
+        """Keep the place of a run that has not resumed for as long as its `aliquot run` lives."""
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(tenant.owner.pid)
+            while tenant.name in self._engine.inherited and not select.select([process], [], [], RESUME_POLL_S)[0]:
+                pass
+            os.close(process)
+        if self._inherit(tenant):
+            self._engine.release(tenant, grace_s=ORPHAN_GRACE_S)
 
 
 def tenant_facts(tenant: EngineTenant, index: Mapping[GpuUuid, int]) -> wire.TenantFacts:

@@ -24,6 +24,7 @@ from aliquot.lib.log import Logger
 from aliquot.model.ids import TenantName, split_key
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.read_model import explain_request, explain_tenant, try_request
+from aliquot.standalone.accounts import ANYONE
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.explaining import promised_gpus
 from aliquot.standalone.measured import measured_gpus, workloads_of
@@ -32,6 +33,7 @@ from aliquot.status import (
     PENDING,
     Event,
     Explanation,
+    Hours,
     Recorder,
     Snapshot,
     SnapshotSource,
@@ -39,7 +41,7 @@ from aliquot.status import (
     Trial,
     Turns,
 )
-from aliquot.status.history import counts_of, readings
+from aliquot.status.history import counts_of, hours_range, readings
 from aliquot.status.promise import PromiseHistory
 from aliquot.status.sums import node_sums, pool_of, quota_of
 
@@ -90,6 +92,10 @@ class EngineSource(SnapshotSource):
         self._arbiter.close()
         self._sensors.close()
 
+    def hours(self, since: str) -> Hours:
+        """GPU-hours of a time to look back, as 7d."""
+        return self.past.hours(hours_range(since))
+
     def topology(self, node: str) -> TopologyFacts | None:
         """See `StatusSource`."""
         if node != self.title:
@@ -133,7 +139,8 @@ class EngineSource(SnapshotSource):
         with contextlib.suppress(ArbiterError, OSError):  # between two arbiters
             status = self._arbiter.status()
         promised = promised_gpus(self._engine)
-        pods = self._pods.facts()
+        # Every account of the machine can open its pages.
+        pods = self._pods.facts(caller=ANYONE if self._engine.runtime.shared else None)
         with self._lock:
             if status is not None:
                 if status.window_ms != round(self._promises.window_s * 1000):

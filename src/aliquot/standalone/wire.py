@@ -1,4 +1,6 @@
-"""The protocol between the command line and an engine: JSON lines on a socket that only its owner may open.
+"""The protocol between the command line and an engine: JSON lines on a socket.
+
+A private engine's socket is its owner's alone. The machine's engine knows the account of each call from the kernel.
 
 One connection, one call. The call `lease` keeps its connection: a place lasts as long as the connection of the process
 that holds it, so a runner that dies in whatever way leaves nothing behind. A runner whose command has ended says so,
@@ -16,6 +18,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from aliquot import status
+from aliquot.arbiter.records import Status
 from aliquot.driver.gpu import Gpu
 from aliquot.lib.package import version
 from aliquot.model.ids import GpuUuid
@@ -64,6 +67,12 @@ class EngineFacts(EngineAnswer, tag="engine"):
     policy: str = ""
     history: str = ""
     """The file of the dashboard's history; empty where it is in memory."""
+
+    namespace: str = "default"
+    """Where the caller's SharePods are that name no namespace."""
+
+    system: bool = False
+    """Whether it is the machine's, for all accounts."""
 
 
 class TenantSlice(Slice, frozen=True, array_like=False):
@@ -238,6 +247,14 @@ class RunLease(EngineAnswer, tag="lease"):
     container: str = ""
     env: dict[str, str] = {}
     cwd: str = ""
+    resumes: bool = False
+    """Whether the place outlives the engine: a runner whose engine ends waits for the next, and resumes."""
+
+
+class ArbiterMeasures(EngineAnswer, tag="measured"):
+    """What the arbiter measures."""
+
+    status: Status
 
 
 class LeaseWait(EngineAnswer, tag="waiting"):
@@ -254,7 +271,7 @@ class LeftBehind(EngineAnswer, tag="left-behind"):
 
 AnyAnswer = (
     EngineRefusal | Ready | EngineFacts | TenantList | GpuList | PromisedGpus | Explanations | RunningFacts | PodList
-    | HourSums | Lines | RunLease | LeaseWait | LeftBehind
+    | HourSums | Lines | RunLease | LeaseWait | LeftBehind | ArbiterMeasures
 )  # fmt: skip
 
 
@@ -292,6 +309,10 @@ class ExplainCall(Call[Explanations], tag="explain", frozen=True):
 
     name: str = ""
     request: GpuRequest | None = None
+
+
+class StatusCall(Call[ArbiterMeasures], tag="measure", frozen=True):
+    """What the arbiter measures; its own socket is the engine's alone, for each question takes of its time."""
 
 
 class TenantsCall(Call[TenantList], tag="tenants", frozen=True):
@@ -346,6 +367,12 @@ class LeaseCall(Call[RunLease | LeaseWait], tag="lease", frozen=True):
     wait: bool = False
 
 
+class ResumeCall(Call[RunLease], tag="resume", frozen=True):
+    """The place that the caller's run has had under an engine that has ended, by its tenant's name."""
+
+    name: str
+
+
 class ExecCall(Call[RunLease], tag="exec", frozen=True):
     """The place of a SharePod's container, or of the run that is called `run`."""
 
@@ -356,7 +383,7 @@ class ExecCall(Call[RunLease], tag="exec", frozen=True):
 
 AnyCall = (
     InfoCall | ApplyCall | PodsCall | GpusCall | PromisedCall | ExplainCall | TenantsCall | RunningCall | HoursCall
-    | EndCall | DeleteCall | LogsCall | LeaseCall | ExecCall
+    | EndCall | DeleteCall | LogsCall | LeaseCall | ExecCall | StatusCall | ResumeCall
 )  # fmt: skip
 
 

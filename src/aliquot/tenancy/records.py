@@ -17,9 +17,19 @@ LEAST_CONTEXT_MIB: Final = 64
 
 
 def tenant_record(
-    name: str, socket: Path, slices: Iterable[Slice], models: Mapping[str, str], *, enforce: Enforce, wake_us: int
+    name: str,
+    socket: Path,
+    slices: Iterable[Slice],
+    models: Mapping[str, str],
+    *,
+    enforce: Enforce,
+    wake_us: int,
+    uid: int | None = None,
 ) -> TenantRecord:
-    """The record of a tenant with these slices; `models` are those of the machine's GPUs, by UUID."""
+    """The record of a tenant with these slices; `models` are those of the machine's GPUs, by UUID.
+
+    Its socket is for programs of the account `uid` alone, or for all that can reach it.
+    """
     gpus = [
         TenantGpu(
             **msgspec.structs.asdict(piece),
@@ -29,7 +39,7 @@ def tenant_record(
         )
         for piece in slices
     ]
-    return TenantRecord(name=name, socket=str(socket), gpus=gpus)
+    return TenantRecord(name=name, socket=str(socket), gpus=gpus, uid=uid)
 
 
 def context_allowance_mib(model: str, memory_mib: int) -> int:

@@ -32,7 +32,6 @@ from aliquot.placement.machine import NoRoom
 from aliquot.standalone import container
 from aliquot.standalone import engine as standalone
 from aliquot.standalone.pods import Pods, UnknownPod
-from aliquot.standalone.roster import Roster
 
 NAMES = st.sampled_from("abc")
 SHARES = st.sampled_from([(300, 1000), (500, 9000), (700, 9000), (1000, 1000)])
@@ -142,7 +141,7 @@ class EngineInAnyOrder(RuleBasedStateMachine):
     def start(self) -> None:
         """Start an engine over what the one before has left."""
         self.engine = start_engine(self.folder, self.arbiter)
-        self.pods = Pods(self.engine, Roster(self.engine.runtime.sharepods))
+        self.pods = Pods(self.engine, remembers=True)
 
     def teardown(self) -> None:
         """Everything ends in order, and leaves nothing."""

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from aliquot.standalone import container
+from aliquot.standalone.accounts import own_account
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.pods import Pods
 
@@ -62,7 +63,10 @@ class Admitting:
         self.runtime = SimpleNamespace(logs=folder)
         conf = SimpleNamespace(libcuda=folder / "libcuda.so.1")
         self._tenant = SimpleNamespace(
-            folder=SimpleNamespace(conf=conf, directory=folder), variables={}, plan=SimpleNamespace(slices=())
+            folder=SimpleNamespace(conf=conf, directory=folder),
+            variables={},
+            plan=SimpleNamespace(slices=()),
+            owner=own_account(),
         )
 
     def check_possible(self, *_: Any) -> None:

@@ -1,0 +1,130 @@
+"""A tenant of the engine; and the runs of the machine's, in a file from which the next engine takes them over.
+
+A run's program is a child of its `aliquot run`, not of the engine, and goes on without one. The next engine takes over
+those whose `aliquot run` still lives, by its process id and start time, with the shares that they have; what the others
+left is ended. SharePods are children of the engine, end with it and are not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aliquot.arbiter.linux import start_ticks
+from aliquot.arbiter.records import TenantRecord
+from aliquot.driver.injection import TenantFolder
+from aliquot.lib.files import read_plain, write_whole
+from aliquot.lib.log import Logger
+from aliquot.model.errors import in_words
+from aliquot.model.ids import TenantName
+from aliquot.model.requests import Enforce, GpuRequest, Plan, Slice
+from aliquot.standalone.accounts import Account, own_account
+from aliquot.standalone.wire import RunLease
+
+log = Logger("standalone")
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """One run: its share, its folder, its account with the process that holds it, and when that process started."""
+
+    name: str
+    directory: str
+    request: GpuRequest
+    slices: list[Slice]
+    enforce: Enforce
+    cpus: str
+    uid: int
+    gid: int
+    groups: list[int]
+    pid: int
+    started: int
+
+    @classmethod
+    def of(
+        cls, name: str, directory: Path, request: GpuRequest, plan: Plan, enforce: Enforce, cpus: str, owner: Account
+    ) -> RunRecord:
+        """That of a run which comes now."""
+        return cls(
+            name, str(directory), request, list(plan.slices), enforce, cpus, owner.uid, owner.gid, list(owner.groups),
+            owner.pid, start_ticks(owner.pid),
+        )  # fmt: skip
+
+    @property
+    def owner(self) -> Account:
+        """Its account."""
+        return Account(self.uid, self.gid, tuple(self.groups), self.pid)
+
+    @property
+    def lives(self) -> bool:
+        """Whether the `aliquot run` that holds it is there."""
+        return self.started > 0 and start_ticks(self.pid) == self.started
+
+
+@dataclass(frozen=True)
+class EngineTenant:
+    """A tenant of the engine: what it was given, and the folder that its programs start from."""
+
+    name: TenantName
+    plan: Plan
+    folder: TenantFolder
+    enforce: Enforce
+    record: TenantRecord = field(repr=False)
+    cpus: str = ""
+    """The cores that its programs are bound to; empty for all."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """CUDA's, for its programs."""
+
+    owner: Account = field(default_factory=own_account)
+    """The account whose programs they are."""
+
+    run: RunRecord | None = None
+    """What the next engine has to know of a run of the machine's engine to take it over."""
+
+    @property
+    def key(self) -> TenantName:
+        """Its name, under which the ledger has it."""
+        return self.name
+
+    @property
+    def visible_devices(self) -> str:
+        """Its GPUs by UUID, as CUDA_VISIBLE_DEVICES may have them."""
+        return ",".join(self.plan.uuids)
+
+    def lease(self) -> RunLease:
+        """What a runner outside this process needs of it."""
+        conf = self.folder.conf
+        return RunLease(
+            self.name, str(self.folder.directory), str(conf.socket), str(conf.libcuda), str(conf.libnvml),
+            self.visible_devices, self.enforce, dict(self.variables), resumes=self.run is not None,
+        )  # fmt: skip
+
+
+def write_runs(file: Path, runs: Iterable[RunRecord]) -> None:
+    """Replace the file. Where that fails, the log says so, and runs since then end with the engine."""
+    try:
+        write_whole(file, msgspec.json.encode(list(runs), enc_hook=str), synced=False)
+    except OSError as error:
+        log.warning("which runs there are cannot be written down: %s", in_words(error))
+
+
+def living_runs(file: Path) -> list[RunRecord]:
+    """The runs of an earlier engine that go on."""
+    try:
+        runs = msgspec.json.decode(read_plain(file), type=list[RunRecord], dec_hook=_fraction)
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        why = in_words(error) if isinstance(error, OSError) else str(error)
+        log.warning("%s cannot be read (%s); the runs of the engine before are ended", file, why)
+        return []
+    return [run for run in runs if run.lives]
+
+
+def _fraction(kind: type, text: Any) -> Fraction:
+    return Fraction(text)

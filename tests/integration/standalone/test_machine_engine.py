@@ -1,0 +1,369 @@
+"""The engine of the machine: programs of several accounts, which share GPUs and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waiting import engine_lives, eventually
+
+from aliquot.driver.native import HOOK, native_part
+from aliquot_lab.bench.scene import SPIN_PTX as PTX
+
+from .stage import SOURCES, Aliquot, sharepod
+
+ANN, BOB = 61001, 61002
+"""Accounts without names: nothing is written into the machine's list of accounts."""
+
+WORKER = Path(__file__).with_name("programs") / "worker.py"
+PYTHON = f"/usr/bin/python3.{sys.version_info.minor}"
+"""One that every account can start, with this one's packages."""
+
+PATHS = os.pathsep.join(filter(None, [str(SOURCES), *sys.path]))
+
+
+def become(uid: int) -> list[str]:
+    """The command before another that makes it an account's."""
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
+
+
+def accounts_cannot_start() -> bool:
+    """Whether programs of several accounts cannot be started here; tried, not guessed."""
+    if os.geteuid() != 0 or not shutil.which("setpriv") or not Path(PYTHON).exists():
+        return True
+    probe = [*become(ANN), PYTHON, "-c", "import msgspec, click, yaml"]
+    return bool(subprocess.run(probe, env=os.environ | {"PYTHONPATH": PATHS}, capture_output=True).returncode)
+
+
+pytestmark = pytest.mark.skipif(
+    accounts_cannot_start(), reason="needs root, setpriv, and a Python with the packages that every account can start"
+)
+
+
+class Person(Aliquot):
+    """The command as an account runs it, which finds the engine of the machine by itself."""
+
+    def __init__(self, machine: Path, uid: int) -> None:
+        super().__init__(machine)
+        self.uid = uid
+        self.home = machine.parent / f"home-{uid}"
+        self.home.mkdir(exist_ok=True)
+        os.chown(self.home, uid, uid)
+        del self.env["ALIQUOT_RUNTIME_DIR"]
+        self.env |= {"ALIQUOT_MACHINE_DIR": str(machine), "HOME": str(self.home), "PYTHONPATH": PATHS}
+        self.env |= {"ALIQUOT_NATIVE_DIR": str(native_part(HOOK).parent), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def start(self, *words: str, **options) -> subprocess.Popen[str]:
+        """A command of this account."""
+        return self.program(PYTHON, "-m", "aliquot.cli", *words, **options)
+
+    def program(self, *argv: str, **options) -> subprocess.Popen[str]:
+        """Any program of this account."""
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": self.home}
+        return subprocess.Popen([*become(self.uid), *argv], text=True, **({"env": self.env} | streams | options))
+
+    def outcome(self, *argv: str) -> int:
+        """How an attempt ends."""
+        process = self.program(*argv)
+        process.communicate(timeout=60)
+        return process.returncode
+
+
+class Machine:
+    """Root, who serves the machine, and two accounts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runtime = folder / "run"
+        self.root, self.ann, self.bob = (Person(self.runtime, uid) for uid in (0, ANN, BOB))
+        self.words = ["up", "--system", "--emulate", "v100x2", "--no-web", "--window", "2"]
+        self.words += ["--state-dir", str(folder / "state")]
+        self.process: subprocess.Popen[str] | None = None
+
+    def up(self, *words: str) -> None:
+        """Start the engine, or the next one."""
+        self.process = self.root.start(*self.words, *words)
+        assert self.process.stdout is not None
+        lines = []
+        while not lines or not lines[-1].startswith("ready"):
+            lines.append(self.process.stdout.readline())
+            assert lines[-1], (self.process.stderr.read() if self.process.stderr else "", lines)
+
+    def end(self, number: int) -> None:
+        """End the engine itself by a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        self.process.communicate(timeout=60)
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """The engine of a machine with two emulated V100."""
+    folder = Path(tempfile.mkdtemp(prefix="alq-", dir="/tmp"))
+    folder.chmod(0o755)
+    machine = Machine(folder)
+    machine.up()
+    try:
+        yield machine
+    finally:
+        if machine.process is not None and machine.process.poll() is None:
+            machine.end(signal.SIGINT)
+        eventually(lambda: not engine_lives(machine.runtime), "the engine has written its last")
+        shutil.rmtree(folder)
+
+
+def tenants(person: Aliquot) -> set[str]:
+    """The names of all tenants."""
+    return set(person("get", "tenants", "-o", "name").stdout.split())
+
+
+def test_accounts_run_programs_without_a_flag(machine: Machine):
+    """A run of any account gets a share of the machine's engine, is named after the account, and is seen by all."""
+    run = machine.ann.start("run", "--gpu-request", ".3", "--name", "train", "--", "sleep", "300")
+    eventually(lambda: tenants(machine.bob) == {f"tenant/{ANN}/train"}, "bob sees the run of ann")
+    own = machine.bob("top", "--once")
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+
+    assert f"{ANN}/train" in own.stdout
+    eventually(lambda: tenants(machine.bob) == set(), "the share is free")
+
+
+def test_runs_go_on_under_the_next_engine(machine: Machine):
+    """An engine that is killed and started again has the runs of all accounts with their shares, and they go on."""
+    count = "i=0; while :; do i=$((i+1)); echo $i > count; sleep .1; done"
+    run = machine.ann.start("run", "--gpu-request", ".3", "--name", "train", "--", "sh", "-c", count)
+    eventually(lambda: (machine.ann.home / "count").exists(), "it runs")
+    before = machine.root("get", "tenants", "-o", "json").stdout
+    machine.end(signal.SIGKILL)
+    private = machine.root("up", "--emulate", "v100x2", "--no-web")
+    machine.up()
+    after = machine.root("get", "tenants", "-o", "json").stdout
+    seen = (machine.ann.home / "count").read_text()
+    eventually(lambda: (machine.ann.home / "count").read_text() not in ("", seen), "it goes on")
+    still = run.poll()
+    run.send_signal(signal.SIGTERM)
+    _, said = run.communicate(timeout=60)
+
+    assert (before, None, "") == (after, still, said)
+    assert (1, True) == (private.returncode, "start it again: aliquot up --system" in private.stderr)
+    eventually(lambda: tenants(machine.bob) == set(), "the share is free")
+
+
+ATTEMPTS = """
+import json, os, signal, socket, sys
+from aliquot.standalone import wire
+from aliquot.standalone.client import EngineRefused, ask
+from aliquot.standalone.paths import RuntimeDir, machine_dir
+
+ann, run, pod = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+runtime, outcomes = RuntimeDir(machine_dir()), {}
+
+
+def attempt(what, work):
+    try:
+        outcomes[what] = repr(work())
+    except (EngineRefused, OSError) as error:
+        outcomes[what] = "refused" if isinstance(error, EngineRefused) else type(error).__name__
+
+
+def connect(path, kind):
+    with socket.socket(socket.AF_UNIX, kind) as unix:
+        unix.connect(str(path))
+
+
+def call(verb):
+    return lambda: ask(runtime, verb)
+
+
+nb, train, tenant = f"{ann}/nb", f"{ann}/train", runtime.tenants / "1"
+manifest = sys.stdin.read()
+for what, work in {
+    "its logs": call(wire.LogsCall(nb)),
+    "a program in its SharePod": call(wire.ExecCall(nb, "none")),
+    "a program in its run": call(wire.ExecCall("none", train)),
+    "to delete its SharePod": call(wire.DeleteCall(nb)),
+    "to end its SharePod": call(wire.EndCall(nb)),
+    "to end its run": call(wire.EndCall(train)),
+    "to change its SharePod": call(wire.ApplyCall(manifest, True)),
+    "to take over its run": call(wire.ResumeCall(train)),
+    "to kill its run": lambda: os.kill(run, signal.SIGKILL),
+    "to kill its SharePod": lambda: os.kill(pod, signal.SIGKILL),
+    "its SharePod's environment": lambda: open(f"/proc/{pod}/environ").read(),
+    "its run's environment": lambda: open(f"/proc/{run}/environ").read(),
+    "to connect to its tenant": lambda: connect(tenant / "socket", socket.SOCK_SEQPACKET),
+    "to change its tenant's settings": lambda: (tenant / "tenant.conf").write_text(""),
+    "to make a file in its tenant's folder": lambda: (tenant / "new").write_text(""),
+    "to list the tenants' folders": lambda: os.listdir(runtime.tenants),
+    "to list its logs": lambda: os.listdir(runtime.logs),
+    "the engine's records": lambda: runtime.runs.read_text(),
+    "to replace the engine's socket": lambda: runtime.engine_socket.unlink(),
+    "the arbiter's admin socket": lambda: connect(runtime.root / "admin.sock", socket.SOCK_STREAM),
+    "the arbiter's status socket": lambda: connect(runtime.root / "status.sock", socket.SOCK_STREAM),
+}.items():
+    attempt(what, work)
+(seen,) = ask(runtime, wire.PodsCall(nb)).pods
+outcomes["what it sees of the SharePod"] = [seen.manifest, seen.events, seen.containers[0].command]
+outcomes["whose commands it sees"] = sorted(ask(runtime, wire.RunningCall()).processes)
+print(json.dumps(outcomes))
+"""
+
+
+def test_what_one_account_does_to_the_programs_of_another_has_no_effect(machine: Machine):
+    """Reading logs and environment, changing and ending are refused; the program of the other runs on untouched."""
+    run = machine.ann.start("run", "--gpu-request", ".3", "--name", "train", "--", "sleep", "300")
+    eventually(lambda: f"tenant/{ANN}/train" in tenants(machine.ann), "the run has its share")
+    text = sharepod("nb", "echo $$; exec sleep 300")
+    (machine.ann.home / "nb.yaml").write_text(text)
+    applied = machine.ann("apply", "nb.yaml")
+    eventually(lambda: machine.ann("logs", "nb").stdout.strip().isdigit(), "the SharePod runs")
+    pid = machine.ann("logs", "nb").stdout.strip()
+    taking = text.replace('"name": "nb"', f'"name": "nb", "namespace": "{ANN}"').replace("300", "1")
+    trying = machine.bob.program(PYTHON, "-c", ATTEMPTS, str(ANN), str(run.pid), pid, stdin=subprocess.PIPE)
+    said, errors = trying.communicate(taking, timeout=60)
+    outcomes = json.loads(said or "{}")
+    after = tenants(machine.ann)
+    deleted = machine.ann("delete", "nb")
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=60)
+
+    assert (0, "") == (trying.returncode, errors)
+    assert [None, [], []] == outcomes.pop("what it sees of the SharePod")
+    assert [] == outcomes.pop("whose commands it sees")
+    assert set(outcomes.values()) <= {"refused", "PermissionError", "ProcessLookupError"}, outcomes
+    assert {f"tenant/{ANN}/train", f"tenant/{ANN}/nb"} == after
+    assert ("sharepod/nb created\n", "sharepod/nb deleted\n") == (applied.stdout, deleted.stdout)
+
+
+WHO = "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status; env | sort | cut -d= -f1 | tr '\\n' ' '; exec sleep 300"
+
+
+def test_the_sharepod_of_an_account_runs_as_that_account(machine: Machine):
+    """Its program has the account's number and groups, can gain no rights, and sees nothing of root's environment."""
+    machine.root.env["SECRET"] = "of root"
+    (machine.ann.home / "who.yaml").write_text(sharepod("who", WHO))
+    machine.ann("apply", "who.yaml")
+    eventually(lambda: "HOME" in machine.ann("logs", "who").stdout, "it has said who it is")
+    uid, gid, groups, privileges, variables = machine.ann("logs", "who").stdout.splitlines()[:5]
+    described = json.loads(machine.ann("describe", "who", "-o", "json").stdout)
+    inside = machine.ann("exec", "who", "--", "id", "-u")
+    elsewhere = sharepod("x", "true").replace('"name": "x"', '"name": "x", "namespace": "team"')
+    (machine.ann.home / "x.yaml").write_text(elsewhere)
+    refused = machine.ann("apply", "x.yaml")
+
+    assert (str(ANN), str(ANN)) == (uid, gid)
+    assert {str(ANN)} == set(groups.split())
+    assert "1" == privileges.split()[1]
+    assert "SECRET" not in variables.split() and {"HOME", "USER", "PATH"} <= set(variables.split())
+    assert (f"{ANN}/who", f"{ANN}\n") == (described["name"], inside.stdout)
+    assert 'the namespace "team" is not yours; without one it is in' in refused.stderr
+
+
+def test_sixteen_runs_go_on_when_the_engine_is_killed(machine: Machine):
+    """Each has its share in the next engine's ledger, and the kernels of each go on."""
+    programs = [
+        person.start(
+            "run", "--gpu-request", ".1", "--gpu-mem", "800Mi", "--name", f"r{number}", "--",
+            PYTHON, str(WORKER), str(PTX), f"beats{number}", "16",
+        )
+        for person in (machine.ann, machine.bob) for number in range(8)
+    ]  # fmt: skip
+    files = [person.home / f"beats{number}" for person in (machine.ann, machine.bob) for number in range(8)]
+    eventually(lambda: all(beats(file) for file in files), "all compute", timeout_s=90)
+    before = json.loads(machine.root("get", "tenants", "-o", "json").stdout)
+    machine.end(signal.SIGKILL)
+    machine.up()
+    after = json.loads(machine.root("get", "tenants", "-o", "json").stdout)
+    seen = [beats(file) for file in files]
+    eventually(lambda: all(beats(f) > n for f, n in zip(files, seen, strict=True)), "all go on", timeout_s=90)
+    still = [program.poll() for program in programs]
+    machine.end(signal.SIGTERM)
+    machine.up()
+    again = json.loads(machine.root("get", "tenants", "-o", "json").stdout)
+    ended = machine.root("down")
+    codes = {program.wait(timeout=60) for program in programs}
+    for program in programs:
+        program.communicate()
+
+    assert (16, [None] * 16) == (len(before), still)
+    assert shares(before) == shares(after) == shares(again)
+    assert 0 == ended.returncode and "16 runs" in ended.stdout, ended.stderr
+    assert {128 + signal.SIGTERM} == codes
+
+
+def test_a_quota_is_told_to_who_meets_it(machine: Machine):
+    """A run beyond the account's quota is refused in one sentence with what would fit; another account is not."""
+    (machine.root.home / "quota.yaml").write_text(f'accounts: {{"{ANN}": {{limits: [{{gpus: 500m}}]}}}}')
+    machine.end(signal.SIGINT)
+    machine.up("--quota", "quota.yaml")
+    holding = machine.ann.start("run", "--gpu-request", ".3", "--", "sleep", "300")
+    eventually(lambda: len(tenants(machine.ann)) == 1, "ann holds a share")
+    more = machine.ann("run", "--gpu-request", ".3", "--", "true")
+    other = machine.bob("run", "--gpu-request", ".6", "--", "true")
+    holding.send_signal(signal.SIGTERM)
+    holding.communicate(timeout=60)
+
+    held = f'account "{ANN}" holds 0.30 GPUs of 0.50 it may have, 0.30 more were asked; 0.20 more would fit'
+    assert (1, f"aliquot: {held}. See who holds it: aliquot get tenants\n") == (more.returncode, more.stderr)
+    assert (0, "") == (other.returncode, other.stderr)
+
+
+def test_the_engine_of_a_group_lets_no_other_account_in(machine: Machine):
+    """An account that is not in the group finds no engine, and cannot reach its socket."""
+    machine.end(signal.SIGINT)
+    machine.up("--group", "root")
+    outside = machine.ann("get", "tenants")
+    inside = machine.root("get", "tenants")
+
+    assert (1, True) == (outside.returncode, "no engine is up at" in outside.stderr)
+    assert 0 == inside.returncode
+
+
+FAKE = """
+import os, socket, sys, time
+os.mkdir(sys.argv[1])
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1] + "/engine.sock")
+os.chmod(sys.argv[1], 0o755)
+os.chmod(sys.argv[1] + "/engine.sock", 0o666)
+server.listen(100)
+print("listens", flush=True)
+time.sleep(300)
+"""
+
+
+def test_an_engine_in_the_place_of_ones_own_is_not_used_if_it_is_anothers(machine: Machine):
+    """Who makes another account's directory in /tmp first gets no call of that account, which uses the machine's."""
+    place = Path(f"/tmp/aliquot-{ANN}")
+    shutil.rmtree(place, ignore_errors=True)
+    fake = machine.bob.program(PYTHON, "-c", FAKE, str(place))
+    try:
+        assert fake.stdout is not None and "listens\n" == fake.stdout.readline()
+        gpus = machine.ann("get", "gpus", "-o", "name")
+        machine.end(signal.SIGINT)
+        alone = machine.ann("get", "gpus")
+    finally:
+        fake.kill()
+        fake.communicate()
+        shutil.rmtree(place, ignore_errors=True)
+
+    assert (0, 2) == (gpus.returncode, len(gpus.stdout.split())), gpus.stderr
+    assert (1, True) == (alone.returncode, f"is of another account (user {BOB})" in alone.stderr)
+
+
+def beats(file: Path) -> int:
+    """How many kernels a worker has finished."""
+    words = file.read_text().split() if file.exists() else []
+    return int(words[1]) if len(words) == 2 else 0
+
+
+def shares(listed: list[dict]) -> dict[str, list]:
+    """What each tenant has of which GPU."""
+    return {tenant["name"]: tenant["slices"] for tenant in listed}

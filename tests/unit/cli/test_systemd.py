@@ -1,0 +1,36 @@
+"""What the engine says to systemd, and the unit by which systemd starts it."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from aliquot.cli.systemd import notify, unit
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_the_service_manager_is_told_of_a_state(tmp_path, monkeypatch, abstract):
+    """A state goes to the socket that NOTIFY_SOCKET names, also to an abstract one."""
+    address = f"@{tmp_path}/notify" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + address[1:] if abstract else address)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        notify("READY=1")
+        assert b"READY=1" == manager.recv(100, socket.MSG_DONTWAIT)
+
+
+def test_without_a_service_manager_nothing_is_said(monkeypatch):
+    """Neither a missing socket nor none at all is an error."""
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/notify")
+    notify("READY=1")
+
+
+def test_the_unit_starts_the_engine_with_the_given_options():
+    """Words of the command line are quoted as systemd reads them, and per cent signs are its own."""
+    text = unit(["--system", "--quota", "/etc/a b/100%.yaml"])
+
+    assert "-m aliquot.cli up --system --quota '/etc/a b/100%%.yaml'\n" in text
+    assert {"Type=notify", "WatchdogSec=30", "KillMode=mixed", "RuntimeDirectory=aliquot"} <= set(text.splitlines())

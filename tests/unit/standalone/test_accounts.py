@@ -1,0 +1,146 @@
+"""Whose a name is, what an account may hold, and which of those that wait is next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aliquot.model.ids import GpuUuid, TenantName
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import Device, GpuRequest
+from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
+from aliquot.standalone.accounts import Account, NotYours
+from aliquot.standalone.quota import AccountQuotas, BadQuotaFile, OverQuota
+from aliquot.standalone.server import RunQueue
+from aliquot.standalone.wire import LeaseCall
+
+ANN, BOB, ROOT = Account(61001, 7000), Account(61002, 7000), Account(0)
+GIB = 1024
+
+
+def ledger() -> MachineLedger:
+    """Two GPUs of 16 GiB."""
+    return MachineLedger([Device(g, GpuUuid(f"GPU-{g}"), "Tesla V100", 16 * GIB) for g in range(2)])
+
+
+class Shares:
+    """A machine on which accounts hold shares."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        (folder / "quota.yaml").write_text(text)
+        self.quotas = AccountQuotas.read(folder / "quota.yaml")
+        self.ledger = ledger()
+        self.owners: list[Account] = []
+
+    def take(self, owner: Account, milli: int) -> None:
+        """Give an account a share, unless its quota forbids it."""
+        request = GpuRequest(milli)
+        plan = self.ledger.plan(request)
+        self.quotas.require(self.ledger, owner, self.owners, plan, request)
+        self.ledger.reserve(TenantName(f"{owner.name}/{len(self.owners)}"), plan, request)
+        self.owners.append(owner)
+
+
+def test_names_of_an_account_are_in_its_namespace():
+    """A run or SharePod without a namespace is in the account's own; one that names another stays there."""
+    assert ("61001/train", "61001/train") == (ANN.own_run("train"), ANN.own_run("61001/train"))
+    assert "61001/61002/train" == ANN.own_run("61002/train")
+    assert ("61001/nb", "61002/nb") == (ANN.own_pod("default/nb"), ANN.own_pod("61002/nb"))
+    assert ("train", "default/nb") == (ROOT.own_run("train"), ROOT.own_pod("default/nb"))
+
+
+def test_an_account_may_use_its_own_and_root_everything():
+    """Another account is told whose it is."""
+    ANN.require(ANN, "it")
+    ROOT.require(ANN, "it")
+    with pytest.raises(NotYours, match="the run belongs to 61001; 61001 and root can do that"):
+        BOB.require(ANN, "the run")
+
+
+def test_a_quota_says_whose_it_is_what_is_held_and_what_would_fit(tmp_path):
+    """Beyond its bound an account is refused; others, and root, are not."""
+    shares = Shares('accounts: {"61001": {limits: [{gpus: 1}]}}', tmp_path)
+    shares.take(ANN, 600)
+    shares.take(BOB, 400)
+    shares.take(ROOT, 100)
+    with pytest.raises(OverQuota) as refused:
+        shares.take(ANN, 500)
+
+    sentence = 'account "61001" holds 0.60 GPUs of 1.00 it may have, 0.50 more were asked; 0.40 more would fit'
+    assert str(refused.value).startswith(sentence)
+    assert issubclass(OverQuota, NoRoom)
+
+
+def test_the_members_of_a_group_share_its_quota(tmp_path):
+    """What one member holds counts for all; who is no member is not bound."""
+    shares = Shares('groups: {"7000": {limits: [{gpus: 1}]}}', tmp_path)
+    shares.take(ANN, 700)
+    shares.take(Account(61003, 7003), 600)
+    with pytest.raises(OverQuota, match=r'group "7000" holds 0.70 GPUs of 1.00 it may have'):
+        shares.take(BOB, 400)
+
+
+def test_a_request_beyond_the_whole_quota_never_fits(tmp_path):
+    """It is refused for good, so that a run does not wait for it."""
+    shares = Shares('accounts: {"*": {limits: [{gpus: 500m, memory: 4Gi}]}}', tmp_path)
+    with pytest.raises(NeverFits, match=r'account "61001" holds 0.00 GPUs of 0.50 it may have'):
+        shares.take(ANN, 600)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("accounts: {nobody-of-that-name: {limits: [{gpus: 1}]}}", 'there is no account "nobody-of-that-name"'),
+        ("users: {}", "a file of quotas has accounts: and groups:"),
+        ("accounts: {'7': {limit: [{gpus: 1}]}}", "accounts.7 bounds nothing"),
+        ("accounts: {'7': {limits: [{gpu: 1}]}}", "accounts.7 bounds nothing"),
+        ("accounts: {'7': {limits: [{gpus: some}]}}", "accounts.7: "),
+        ("accounts: [1]", "accounts is no map"),
+    ],
+)
+def test_a_wrong_file_of_quotas_is_refused_in_one_sentence(tmp_path, text, said):
+    """It names the entry."""
+    (tmp_path / "quota.yaml").write_text(text)
+    with pytest.raises(BadQuotaFile, match=said) as refused:
+        AccountQuotas.read(tmp_path / "quota.yaml")
+    assert "\n" not in str(refused.value)
+
+
+class OneAtATime:
+    """An engine that has room for one more run at each look."""
+
+    def __init__(self) -> None:
+        self.held = {ANN.uid: 0.2, BOB.uid: 0.1}
+        self.admitted: list[str] = []
+        self.room = 1
+
+    def dominant_shares(self) -> dict[int, float]:
+        """What each account holds."""
+        return self.held
+
+    def admit(self, name: str, request: GpuRequest, *, owner: Account, **_: Any) -> object:
+        """Let one in."""
+        if self.room == 0:
+            raise NoRoom("full")
+        self.room -= 1
+        self.held[owner.uid] = self.held.get(owner.uid, 0.0) + 0.15
+        self.admitted.append(name)
+        return object()
+
+    def place_waiting(self) -> None:
+        """No SharePod waits."""
+
+
+def test_of_the_accounts_that_wait_the_one_that_holds_the_least_is_next():
+    """A place goes to the account with the smaller share, inside an account to who came first."""
+    engine: Any = OneAtATime()
+    queue = RunQueue(engine, engine)
+    for owner, name in ((ANN, "a1"), (ANN, "a2"), (BOB, "b1"), (BOB, "b2")):
+        queue.enter(LeaseCall(name, GpuRequest(100, memory=Memory(mib=100))), owner)
+    for _ in range(4):
+        engine.room = 1
+        queue.serve()
+
+    assert ["b1", "a1", "b2", "a2"] == engine.admitted
