@@ -129,9 +129,12 @@ def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
     others = f", or share the other GPUs: aliquot up --only-gpus {','.join(free)}" if free else ""
     try:
         uid = (_PROC / str(pid)).stat().st_uid
+        ticks = int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        since = time.strftime("since %Y-%m-%d %H:%M", time.localtime(time.time() - age_s))
         words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        words = []
+        words, since = [], ""
     if not any("aliquot" in word for word in words):  # of another process namespace, or hidden by one's mount options
         return f"{where} an engine in a container, or of an account whose processes are hidden; end it first{others}"
     if "node" in words[:4]:
@@ -144,7 +147,7 @@ def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
             if parent == pid and "aliquot.arbiter" in words:
                 folder = words[words.index("--runtime-dir") + 1]
                 break
-    at = f" ({folder})" if folder else ""
+    at = f" ({folder}, {since})" if folder else f" ({since})"
     if uid == os.geteuid():
         use = f"use that one: export ALIQUOT_RUNTIME_DIR={folder}" if folder else "use that one"
         return f"{where} your own engine, pid {pid}{at}; {use}, or end it{others}"

@@ -82,7 +82,8 @@ def test_a_second_engine_does_not_give_out_the_same_gpus(logins: tuple[Login, Lo
 
     assert (1, 0, 0) == (refused.returncode, first.returncode, second.returncode)
     assert 1 == said.count("\n")
-    assert f"is shared by your own engine, pid {first.pid} ({one.runtime}); use that one" in said
+    assert f"is shared by your own engine, pid {first.pid} ({one.runtime}, since 2" in said
+    assert "); use that one" in said
     assert f"export ALIQUOT_RUNTIME_DIR={one.runtime}" in said
 
 
@@ -97,7 +98,7 @@ def test_the_doctor_names_the_engine_that_would_refuse_a_run(logins: tuple[Login
 
     none = f"none is up at {other.runtime}"
     assert f"note   engine         {none}, and a run is refused: GPU 0 (GPU-" in during
-    assert f"is shared by your own engine, pid {engine.pid} ({one.runtime})\n" in during
+    assert f"is shared by your own engine, pid {engine.pid} ({one.runtime}, since 2" in during
     assert f"-> use that one: export ALIQUOT_RUNTIME_DIR={one.runtime}, or end it\n" in during
     assert f"{none}; a run starts its own\n" in after
 

@@ -58,7 +58,7 @@ def test_a_gpu_that_another_engine_shares_is_refused_with_its_owner(library: Pat
     """The sentence names the GPU, the process that shares it and the GPUs that are left."""
     with Owner(library, "1") as owner, pytest.raises(GpuTaken) as refused:
         GpuLock(library, GPUS)
-    assert f"GPU 1 ({GPUS[1].uuid}) is shared by your own engine, pid {owner.process.pid};" in str(refused.value)
+    assert f"GPU 1 ({GPUS[1].uuid}) is shared by your own engine, pid {owner.process.pid} (since " in str(refused.value)
     assert "share the other GPUs: aliquot up --only-gpus 0,2" in str(refused.value)
 
 
@@ -118,5 +118,5 @@ def test_an_account_is_told_by_name_who_shares_the_gpu(library: Path, monkeypatc
     monkeypatch.setattr("os.geteuid", lambda: 54321)
     with Owner(library, "0") as owner, pytest.raises(GpuTaken) as refused:
         GpuLock(library, GPUS)
-    assert f"is shared by {owner_name}'s engine, pid {owner.process.pid};" in str(refused.value)
+    assert f"is shared by {owner_name}'s engine, pid {owner.process.pid} (since " in str(refused.value)
     assert f"ask {owner_name} to end it (aliquot down)" in str(refused.value)
