@@ -104,12 +104,20 @@ class Channel:
                     server.remove_tenant(request.tenant.name)
                     raise
                 self._say(Answer())
+            elif request.op == "resize_tenant" and request.tenant is not None:
+                before = server.resize_tenant(request.tenant)
+                try:
+                    self._owner.changed()
+                except OSError:  # it is resized and written, or neither
+                    server.resize_tenant(before)
+                    raise
+                self._say(Answer())
             elif request.op == "remove_tenant":
                 server.remove_tenant(request.name, end=request.end)
                 self._owner.changed()
                 self._say(Answer())
             else:
-                known = "status, turns, events, add_tenant, remove_tenant"
+                known = "status, turns, events, add_tenant, resize_tenant, remove_tenant"
                 raise ValueError(f"unknown request {request.op!r}; known: {known}")
         except ValueError as error:
             self._say(Answer(error=str(error)))

@@ -61,6 +61,14 @@ class ArbiterClient:
         """
         self._ask("admin.sock", Request("add_tenant", tenant=record))
 
+    def resize_tenant(self, record: TenantRecord) -> None:
+        """Change request, limit and memory of a tenant while it runs; the rest of the record is as it was.
+
+        Raises:
+            ArbiterError: no arbiter, no such tenant, or a record that it cannot keep.
+        """
+        self._ask("admin.sock", Request("resize_tenant", tenant=record))
+
     def remove_tenant(self, name: str, *, end: bool = False) -> None:
         """Close a tenant with all its connections; `end` kills the processes that are still attached to a GPU.
 

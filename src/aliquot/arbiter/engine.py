@@ -22,6 +22,8 @@ from .records import TenantRecord
 STUCK_FACTOR: Final = 4
 MAX_REPORTED: Final = 1 << 62
 """Of sums that processes report; JSON has no larger numbers for all readers."""
+MAX_MIB: Final = 1 << 30
+"""More than any GPU has, and what the hook and the page can add up in bytes."""
 LONGEST_KERNEL_US: Final = 3_600_000_000
 
 Emit = Callable[..., None]
@@ -51,6 +53,17 @@ class Dispatcher:
         for grant in tenant.grants:
             if grant.ungated:
                 grant.page.open_for_good(grant.epoch + 1)
+
+    def resize(self, tenant: Tenant, record: TenantRecord, now_ns: int) -> None:
+        """Give a tenant the shares and the memory of another record of it, on the same GPUs.
+
+        Raises:
+            ValueError: a share cannot be kept, or these are other GPUs.
+        """
+        self.policy.resize(tenant.name, shares_of(record), now_ns)
+        tenant.record = record
+        for grant, gpu in zip(tenant.grants, record.gates(), strict=True):
+            grant.resize(gpu)
 
     def remove(self, tenant: Tenant, now_ns: int) -> None:
         """Remove a tenant; its gates close."""
@@ -327,10 +340,14 @@ def shares_of(record: TenantRecord) -> dict[str, Share]:
     """The shares of a record on the GPUs that take turns; on all, if none does.
 
     Raises:
-        ValueError: a share cannot be kept, or a GPU is named twice.
+        ValueError: a share or memory cannot be kept, or a GPU is named twice.
     """
     if len({gpu.uuid for gpu in record.gpus}) != len(record.gpus):
         raise ValueError(f"tenant {record.name!r} names a GPU twice")
+    for gpu in record.gpus:
+        if not (0 <= gpu.memory_mib <= MAX_MIB and 0 <= gpu.context_mib <= MAX_MIB):
+            given = f"memory_mib {gpu.memory_mib} and context_mib {gpu.context_mib}"
+            raise ValueError(f"tenant {record.name!r}: {given} of GPU {gpu.uuid} must be 0 to {MAX_MIB}")
     gates = record.gates()
     gated = [gpu for gpu in gates if gpu.enforce == "all"] or gates
     return {gpu.uuid: Share(gpu.request_milli, gpu.limit_milli, gpu.wake_us * 1000) for gpu in gated}

@@ -275,6 +275,7 @@ class GrantState:
     kernels_us: dict[Process, int] = field(default_factory=dict)  # the longest lately, as each process reports
     memory_refusals: int = 0
     demand: int = 0
+    ceiling_bytes: int = 0  # shown as its memory since that was reduced, until no more than its memory is charged
     used_ns: int = 0
     measured_at_ns: int = 0
     uses: deque[tuple[int, int]] = field(default_factory=deque)  # (when, nanoseconds used until then since the last)
@@ -313,6 +314,20 @@ class GrantState:
         """The tenant's memory on this GPU."""
         return self.gpu.memory_mib << 20
 
+    @property
+    def pending_bytes(self) -> int:
+        """What the tenant is charged beyond its memory, as after that was reduced: it has yet to free it."""
+        return max(0, self.leased_bytes + self.context_bytes - self.limit_bytes)
+
+    def resize(self, gpu: TenantGpu) -> None:
+        """Have another share and other memory; what is held beyond it stays, and unused leases are asked back."""
+        self.ceiling_bytes = max(self.ceiling_bytes, self.limit_bytes)
+        self.gpu = gpu
+        self.page.set_share(gpu)
+        self._lower_ceiling()
+        if self.ceiling_bytes:
+            self.demand_memory(None)
+
     def free_bytes(self) -> int:
         """What may still be leased; never negative."""
         return max(0, self.limit_bytes - self.leased_bytes - self.context_bytes)
@@ -327,7 +342,7 @@ class GrantState:
         lease.spare, lease.asked = True, 0
         return given
 
-    def demand_memory(self, process: Process) -> bool:
+    def demand_memory(self, process: Process | None) -> bool:
         """Have the tenant's other processes return what they leased and do not use; True while an answer is open."""
         others = (other.leases[self.slot] for other in self.attached if other is not process)
         spare = [lease for lease in others if lease.leased_bytes and lease.spare]
@@ -346,7 +361,7 @@ class GrantState:
         lease.max_bytes = max(lease.leased_bytes, lease.max_bytes)
         self.leased_bytes += leased
         self.context_bytes += context
-        self.page.set_memory(self.leased_bytes, self.context_bytes)
+        self._show_memory()
 
     def export(self, process: Process, size_bytes: int, descriptor: int, number: int) -> int:
         """Memory of a process's lease becomes shared, or has one more descriptor; 0: it stays where it was."""
@@ -391,7 +406,18 @@ class GrantState:
 
     def _add_shared(self, size_bytes: int) -> None:
         self.leased_bytes += size_bytes
+        self._show_memory()
+
+    def _show_memory(self) -> None:
         self.page.set_memory(self.leased_bytes, self.context_bytes)
+        if self.ceiling_bytes:
+            self._lower_ceiling()
+
+    def _lower_ceiling(self) -> None:
+        """The memory that the page shows falls to what is charged, and to the tenant's memory at last."""
+        limit_bytes = self.limit_bytes
+        self.ceiling_bytes = min(self.ceiling_bytes, limit_bytes + self.pending_bytes) if self.pending_bytes else 0
+        self.page.set_limit(max(limit_bytes, self.ceiling_bytes))
 
     def may_return(self, process: Process) -> range:
         """The epochs of this grant whose RETURN says that the process is idle now."""

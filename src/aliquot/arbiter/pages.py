@@ -78,9 +78,8 @@ class GrantPage:
         self._u64[_OFFSET["boot_id"] // 8] = boot_id
         start = _OFFSET["gpu_uuid"]
         self._bytes[start : start + 16] = gpu.uuid_bytes()
+        self.set_share(gpu)
         for name, value in (
-            ("request_milli", gpu.request_milli),
-            ("limit_milli", gpu.limit_milli),
             ("fail_policy", int(fail_policy)),
             ("window_ms", window_ms),
             ("burst_gap_us", gap_us),
@@ -88,7 +87,7 @@ class GrantPage:
             ("magic", PAGE_MAGIC),
         ):
             self._u32[_OFFSET[name] // 4] = value
-        self._u64[_LIMIT] = gpu.memory_mib << 20
+        self.set_limit(gpu.memory_mib << 20)
         self._in_flight_us = in_flight_us
         self.set_company(False)
 
@@ -135,6 +134,15 @@ class GrantPage:
         wide = self._in_flight_us and not others
         bound_us = in_flight_us(wake_us, self._in_flight_us)
         self._u32[_IN_FLIGHT] = max(self._in_flight_us, ALONE_IN_FLIGHT_US) if wide else bound_us
+
+    def set_share(self, gpu: TenantGpu) -> None:
+        """Its request and limit of the GPU's time."""
+        self._u32[_OFFSET["request_milli"] // 4] = gpu.request_milli
+        self._u32[_OFFSET["limit_milli"] // 4] = gpu.limit_milli
+
+    def set_limit(self, limit_bytes: int) -> None:
+        """The tenant's memory, which is the GPU's total in its own view."""
+        self._u64[_LIMIT] = limit_bytes
 
     def set_memory(self, leased_bytes: int, context_bytes: int) -> None:
         """What the tenant is charged, for its own view of memory."""

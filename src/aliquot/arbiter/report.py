@@ -95,6 +95,7 @@ def _tenant_status(engine: Dispatcher, tenant: Tenant, grant: GrantState, now_ns
         memory_used_mib=(grant.leased_bytes + grant.context_bytes) >> 20,
         memory_limit_mib=grant.gpu.memory_mib,
         memory_context_mib=grant.context_bytes >> 20,
+        memory_pending_mib=-(-grant.pending_bytes >> 20),
         wait_ms_p50=round(median(grant.waits_ns) / 1e6, 3) if grant.waits_ns else 0.0,
         debt_ms=0.0,
         quota_ms=round(engine.policy.quota_ns(tenant.name) / 1e6, 3),

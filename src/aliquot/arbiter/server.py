@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from aliquot.lib.log import Logger
 from aliquot.tokens import TokenConfig, Turns, token_policy
 
@@ -242,6 +244,26 @@ class Server:
         self.engine.add(tenant, now)
         self._hear(tenant)
         self.events.emit("tenant-added", time.monotonic_ns(), tenant=record.name)
+
+    def resize_tenant(self, record: TenantRecord) -> TenantRecord:
+        """Change request, limit and memory of a tenant while it runs; returns its record before.
+
+        Raises:
+            ValueError: there is no such tenant, the record cannot be kept, or it changes something else.
+        """
+        tenant = self.engine.tenants.get(record.name)
+        if tenant is None:
+            raise ValueError(f"there is no tenant {record.name!r}")
+        before = tenant.record
+        if _unsized(record) != _unsized(before):
+            raise ValueError(
+                f"a resize changes request, limit and memory alone; tenant {record.name!r} keeps its socket, its account, "
+                "its GPUs, what is enforced on each, and its wake"
+            )
+        now = time.monotonic_ns()
+        self.engine.resize(tenant, record, now)
+        self.events.emit("tenant-resized", now, tenant=record.name)
+        return before
 
     def remove_tenant(self, name: str, *, end: bool = False) -> None:
         """Close everything of the tenant; `end` kills its processes, which would otherwise go on as without an arbiter.
@@ -472,6 +494,12 @@ class Server:
         if now_ns >= self._next_defect_ns:
             self._next_defect_ns = now_ns + DEFECT_NS
             _LOG.exception("a defect ended a connection", of=where)
+
+
+def _unsized(record: TenantRecord) -> TenantRecord:
+    """What of a record no resize changes."""
+    sizes = {"request_milli": 0, "limit_milli": 0, "memory_mib": 0, "context_mib": 0}
+    return msgspec.structs.replace(record, gpus=[msgspec.structs.replace(gpu, **sizes) for gpu in record.gates()])
 
 
 def listen(path: Path, kind: int, mode: int, uid: int | None = None) -> socket.socket:

@@ -68,6 +68,7 @@ class TenantStatus(msgspec.Struct):
     """One tenant on one GPU. `usage` is 0..1 over the window; the percentile is over the last 256 grants.
 
     `first_grant_ns` is when it was granted the GPU for the first time (CLOCK_MONOTONIC), 0 before that.
+    `memory_pending_mib` is what it holds beyond its memory, as after that was reduced, and has yet to free.
     `kernel_ms` is how long its longest recent kernel or graph ran at least, also one in flight; 0 before that.
     `charged_ns`, `waited_ns` and `memory_refusals` (allocations that would have gone over the limit) are totals since
     the tenant came, and so are, for the tenant on all of its GPUs, `unrouted` (driver functions that programs were
@@ -99,6 +100,7 @@ class TenantStatus(msgspec.Struct):
     kernel_ms: float = 0.0
     wake: WakeStatus | None = None
     first_grant_ns: int = 0
+    memory_pending_mib: int = 0
 
     @property
     def wake_text(self) -> str:

@@ -194,6 +194,13 @@ class Account(ABC):
         """The tenant wants nothing from now on."""
         self.lag.begin(now_ns)
 
+    def resize(self, share: Share, now_ns: int) -> None:
+        """Have another share from now on; only windows that begin after that are judged."""
+        self.lag.flow.accrue(now_ns)
+        self.share = self.lag.share = share
+        self.kept.request_milli = share.request_milli
+        self.kept.forget()
+
     def skip(self, now_ns: int) -> None:
         """Let time pass in which nothing becomes due."""
         self.lag.flow.skip(now_ns)

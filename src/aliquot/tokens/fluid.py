@@ -115,6 +115,11 @@ class Flow:
             flow._solve(now_ns)
         self._share_out(lag.level)
 
+    def resolve(self, now_ns: int) -> None:
+        """Find the rates again, since a tenant has another share; credit up to now is by the rates before."""
+        self._cache.clear()
+        self._solve(now_ns)
+
     def _solve(self, now_ns: int) -> None:
         """Find the rates of all GPUs that share a tenant with this one, directly or over others."""
         linked = self._linked()

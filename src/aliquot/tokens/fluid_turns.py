@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from .account import Account, Rank
+from .account import Account, ChargeWindow, Rank
 from .actions import MS, SECOND, Action, Renew, Share, TokenConfig, Upcoming
 from .device import ActiveGrant
 from .fluid import WHOLE, Flow, Lag
@@ -49,11 +49,23 @@ LOOK_NS: Final = MS // 10
 class FluidAccount(Account):
     """The account of one tenant on one GPU, where what it is owed is its lag behind the fluid."""
 
-    __slots__ = ("blocked",)
+    __slots__ = ("_allowed", "_resized_ns", "blocked")
 
     def __init__(self, gpu: str, share: Share, ordinal: int, config: TokenConfig, lag: Lag) -> None:
         super().__init__(gpu, share, ordinal, config, lag)
         self.blocked = False  # the tenant has run a quantum ahead of its limit
+        self._allowed: ChargeWindow | None = None  # what earlier limits allowed, until they have left the window
+        self._resized_ns = 0
+
+    def resize(self, share: Share, now_ns: int) -> None:
+        """Have another share from now on; a lower limit does not count what was used under the one before."""
+        window_ns = self.config.window_ns
+        if self._allowed is None:
+            self._allowed, self._resized_ns = ChargeWindow(window_ns), now_ns - window_ns
+        since_ns = max(self._resized_ns, now_ns - window_ns)
+        self._allowed.charge(since_ns, now_ns, self.share.limit_milli * (now_ns - since_ns) // 1000)
+        self._resized_ns = now_ns
+        super().resize(share, now_ns)
 
     def arrive(self, now_ns: int) -> None:
         """It wants the GPU; it has the lead of one that wakes if it has had clearly less than its request.
@@ -70,6 +82,10 @@ class FluidAccount(Account):
         """Take over what was charged in the window before now, and how far it was ahead of the fluid."""
         super().restore(used_ns, debt_ns, total_ns, now_ns)
         self.lag.level -= debt_ns * WHOLE
+        window_ns = self.config.window_ns
+        if used_ns > self.share.limit_milli * window_ns // 1000:  # under a limit that has been lowered since
+            self._allowed, self._resized_ns = ChargeWindow(window_ns), now_ns
+            self._allowed.charge(now_ns - window_ns, now_ns, min(used_ns, window_ns))
 
     def missing_ns(self, now_ns: int) -> int:
         """How far it is behind the fluid; negative ahead of it."""
@@ -81,8 +97,14 @@ class FluidAccount(Account):
 
     def room_ns(self, now_ns: int) -> int:
         """What the limit leaves of the window."""
-        window = self.config.window_ns
-        return self.share.limit_milli * window // 1000 + window // SLACK_PART - self.window.used_ns(now_ns)
+        window, earlier_ns = self.config.window_ns, 0
+        span_ns = window
+        if self._allowed is not None:
+            span_ns, earlier_ns = now_ns - self._resized_ns, self._allowed.used_ns(now_ns)
+            if span_ns >= window:
+                span_ns, earlier_ns, self._allowed = window, 0, None
+        allowed_ns = self.share.limit_milli * span_ns // 1000 + earlier_ns
+        return allowed_ns + window // SLACK_PART - self.window.used_ns(now_ns)
 
     def open_at_ns(self, now_ns: int) -> int:
         """When its limit and a pause of another tenant allow the next grant; now or earlier means at once."""

@@ -55,6 +55,15 @@ class GeminiPolicy(KubeSharePolicy):
         limit = min(share.limit_milli for share in shares.values())
         self._estimates[name] = QuotaEstimate(self.config, limit)
 
+    def resize(self, name: str, shares: Mapping[str, Share], now_ns: int) -> None:
+        """Change a tenant's share on each of its GPUs; see `Tenants.resize`.
+
+        Raises:
+            UnknownTenant, ValueError: as there.
+        """
+        super().resize(name, shares, now_ns)
+        self._estimates[name].limit_milli = min(share.limit_milli for share in shares.values())
+
     def remove_tenant(self, name: str, now_ns: int) -> None:
         """Forget a tenant; what it holds is free at once."""
         super().remove_tenant(name, now_ns)

@@ -55,6 +55,12 @@ class PromiseBalance:
         self.waiting = False
         self._overrun_ns = 0
 
+    def resize(self, request_milli: int, window_ns: int, now_ns: int) -> None:
+        """Fill at another request's rate from now on; what is owed until now stays owed."""
+        self._accrue(now_ns, busy=self.waiting)
+        self._request_milli = request_milli
+        self._waiting_cap = request_milli * window_ns * WAITING_WINDOWS
+
     def owed_ns(self, now_ns: int) -> int:
         """What is owed now; rounds towards less."""
         self._accrue(now_ns, busy=self.waiting)
@@ -143,9 +149,12 @@ class LimitBucket:
         """From when on a grant of `resume_ns` fits under the limit; now or earlier means at once."""
         if self.limit_milli >= 1000:
             return now_ns
-        missing = self.resume_ns * (1000 - self.limit_milli) - self._level
-        wait_from = self._at_ns
-        return wait_from if missing <= 0 else wait_from - (-missing // max(1, self.limit_milli))
+        return self._at_ns - (-self.missing // max(1, self.limit_milli))
+
+    @property
+    def missing(self) -> int:
+        """What it lacks for a grant of `resume_ns`, in thousandths of a nanosecond."""
+        return max(0, self.resume_ns * (1000 - self.limit_milli) - self._level)
 
     def runway_ns(self, now_ns: int) -> int | None:
         """How long a grant that starts now stays under the limit; None where there is no limit."""
@@ -163,13 +172,24 @@ class WindowAccount(Account):
     def __init__(self, gpu: str, share: Share, ordinal: int, config: TokenConfig, lag: Lag, now_ns: int) -> None:
         super().__init__(gpu, share, ordinal, config, lag)
         self.promise = PromiseBalance(share.request_milli, config.window_ns, now_ns)
-        resume = max(config.min_quota_ns, config.quota_ns // 2)
-        self.bucket = LimitBucket(
-            share.limit_milli,
-            resume_ns=resume,
-            cap_ns=2 * config.quota_ns * (1000 - share.limit_milli) // 1000 + config.min_quota_ns,
+        self.bucket = self._bucket(now_ns)
+
+    def _bucket(self, now_ns: int) -> LimitBucket:
+        config, limit_milli = self.config, self.share.limit_milli
+        return LimitBucket(
+            limit_milli,
+            resume_ns=max(config.min_quota_ns, config.quota_ns // 2),
+            cap_ns=2 * config.quota_ns * (1000 - limit_milli) // 1000 + config.min_quota_ns,
             now_ns=now_ns,
         )
+
+    def resize(self, share: Share, now_ns: int) -> None:
+        """Have another share from now on: the balance goes on, and so does what the bucket lacks."""
+        super().resize(share, now_ns)
+        self.promise.resize(share.request_milli, self.config.window_ns, now_ns)
+        self.bucket.advance(now_ns)
+        lacks_ns, self.bucket = self.bucket.missing // 1000, self._bucket(now_ns)
+        self.bucket.pay(lacks_ns)
 
     def arrive(self, now_ns: int) -> None:
         """The tenant wants the GPU from now on; after a whole window without a charge it counts as new."""

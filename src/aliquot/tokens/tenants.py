@@ -88,6 +88,22 @@ class Tenants(ABC):
         self._tenants[name] = PolicyTenant(name, accounts)
         self._leavers.come(name, accounts, now_ns)
 
+    def resize(self, name: str, shares: Mapping[str, Share], now_ns: int) -> None:
+        """Change a tenant's share on each of its GPUs; its accounts go on, and no tenant is owed for the time before.
+
+        Raises:
+            UnknownTenant: there is no such tenant.
+            ValueError: these are not its GPUs.
+        """
+        accounts = self._tenant(name).accounts
+        if shares.keys() != accounts.keys():
+            raise ValueError(f"tenant {name!r} has other GPUs; a resize keeps them")
+        for gpu, account in accounts.items():
+            self._devices[gpu].settle(now_ns)
+            account.resize(shares[gpu], now_ns)
+        for flow in self._flows.values():  # each may have rates that it found while a gang linked it to these
+            flow.resolve(now_ns)
+
     def remove_tenant(self, name: str, now_ns: int) -> None:
         """Forget a tenant; what it holds is free at once."""
         self.dead(name, now_ns)
