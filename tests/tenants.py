@@ -41,6 +41,7 @@ class FakeArbiter:
         self.tenants: dict[str, TenantRecord] = {}
         self.faults: deque[str] = deque()
         self.calls: list[str] = []
+        self.pending_mib: dict[str, int] = {}
         self.crashed = False
 
     @contextlib.contextmanager
@@ -62,6 +63,14 @@ class FakeArbiter:
                 raise ArbiterError(f"tenant {record.name!r} exists with another share; remove it first")
             if known is None:
                 self._open(record)
+
+    def resize_tenant(self, record: TenantRecord) -> None:
+        """As `ArbiterClient`."""
+        with self._call(f"resize {record.name}"):
+            known = self.tenants.get(record.name)
+            if known is None or known.socket != record.socket:
+                raise ArbiterError(f"there is no tenant {record.name!r}")
+            self.tenants[record.name] = record
 
     def remove_tenant(self, name: str, *, end: bool = False) -> None:
         """As `ArbiterClient`."""
@@ -85,7 +94,10 @@ class FakeArbiter:
             for gpu in record.gpus:
                 status = gpus.setdefault(gpu.uuid, GpuStatus(gpu.uuid, None, 0.0, []))
                 limits = (gpu.request_milli, gpu.limit_milli, 0, 0, 0, gpu.memory_mib)
-                status.tenants.append(TenantStatus(record.name, *limits, 0, 0, 0, 0, 0, 0, False))
+                pending_mib = self.pending_mib.get(record.name, 0)
+                status.tenants.append(
+                    TenantStatus(record.name, *limits, 0, 0, 0, 0, 0, 0, False, memory_pending_mib=pending_mib)
+                )
         return Status(0, self.boot_id, 1, 10_000, "fluid", 100, "auto", "pace", 0, list(gpus.values()))
 
     def _open(self, record: TenantRecord) -> None:

@@ -257,8 +257,8 @@ class Server:
         before = tenant.record
         if _unsized(record) != _unsized(before):
             raise ValueError(
-                f"a resize changes request, limit and memory alone; tenant {record.name!r} keeps its socket, its account, "
-                "its GPUs, what is enforced on each, and its wake"
+                f"a resize changes request, limit and memory alone; tenant {record.name!r} keeps its socket, "
+                "its account, its GPUs, what is enforced on each, and its wake"
             )
         now = time.monotonic_ns()
         self.engine.resize(tenant, record, now)

@@ -24,7 +24,7 @@ _MEANT: Final = {
     "submit": "run", "srun": "run", "why": "explain", "info": "doctor", "topology": "topo",
 }  # fmt: skip
 """What people of other tools type for a command of ours."""
-_CHANGING: Final = ("edit", "patch", "replace", "resize", "restart", "rollout", "scale", "set")
+_CHANGING: Final = ("edit", "patch", "replace", "restart", "rollout", "scale", "set")
 """What people of other tools type to change what runs."""
 
 
@@ -39,8 +39,8 @@ class SuggestingGroup(click.Group):
             names = self.list_commands(ctx)
             if args[0] in _CHANGING and "apply" in names:
                 ctx.fail(
-                    f"No such command '{args[0]}'. What runs cannot be changed in place; change its file and "
-                    "start it anew: aliquot apply --restart -f FILE."
+                    f"No such command '{args[0]}'. Of what runs aliquot resize changes the share; for anything else "
+                    "change its file and start it anew: aliquot apply --restart -f FILE."
                 )
             meant = _MEANT.get(args[0], "")
             if close := [meant] if meant in names else get_close_matches(args[0], names):

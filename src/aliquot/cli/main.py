@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("aliquot.cli.up", "Serve this machine's GPUs to SharePods until stopped; -d in the background."),
     "down": ("aliquot.cli.up", "End the engine that is up with everything it runs."),
     "apply": ("aliquot.cli.pods", "Create or update SharePods from files."),
+    "resize": ("aliquot.cli.resize", "Change the share of a SharePod or run while it runs."),
     "get": ("aliquot.cli.get", "List sharepods, tenants, gpus, hours or all; -w goes on with changes."),
     "describe": ("aliquot.cli.pods", "Show details of one SharePod."),
     "logs": ("aliquot.cli.pods", "Show the output of SharePods."),
@@ -48,6 +49,10 @@ EXAMPLES: Final[dict[str, tuple[str, str]]] = {
         "aliquot up -d --emulate h100x2 --port 9000",
     ),
     "apply": ("the SharePods of a file", "aliquot apply -f examples/neighbours.yaml"),
+    "resize": (
+        "half a GPU and 6 GiB from now on, if there is room",
+        "aliquot resize research/notebook --gpu-request .5 --gpu-mem 6Gi",
+    ),
     "down": ("give programs five minutes to end", "aliquot down --timeout 5m"),
     "get": ("the SharePods with a label, and what changes", "aliquot get pods -l team=a -w"),
     "describe": ("one SharePod with its events", "aliquot describe research/notebook"),

@@ -39,8 +39,9 @@ ENFORCED: Final = {
 def apply(paths: tuple[str, ...], files: tuple[str, ...], restart: bool) -> None:
     """Create or update SharePods from files, with -f or without.
 
-    New SharePods start, unchanged ones stay. A changed SharePod that runs has to be restarted: it is refused, with what
-    would be lost, unless --restart is given. Its logs and events are kept.
+    New SharePods start, unchanged ones stay. One that runs is resized in place where only request, limit and memory of
+    its part of a GPU have changed. Any other change needs a new start: it is refused, with what would be lost, unless
+    --restart is given. Logs and events are kept.
     """
     from aliquot.kube.manifest import read_sharepods
     from aliquot.standalone.wire import ApplyCall

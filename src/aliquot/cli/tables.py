@@ -89,7 +89,12 @@ def pod_table(
 
 def memory_of(pod: PodFacts) -> str:
     """What it has, or what it requested while it waits."""
-    return format_mib(pod.memory_mib) if pod.gpus else pod.requested_memory or "-"
+    return _with_pending(pod.memory_mib, pod.pending_mib) if pod.gpus else pod.requested_memory or "-"
+
+
+def _with_pending(memory_mib: int, pending_mib: int) -> str:
+    """An amount of memory, and what is held beyond it since it was reduced."""
+    return format_mib(memory_mib) + (f" (+{format_mib(pending_mib)} to free)" if pending_mib else "")
 
 
 def tenant_table(tenants: Sequence[TenantFacts], *, wide: bool = False) -> Table:
@@ -101,7 +106,7 @@ def tenant_table(tenants: Sequence[TenantFacts], *, wide: bool = False) -> Table
         shares = [
             format_milli(sum(piece.request_milli for piece in pieces)),
             format_milli(sum(piece.limit_milli for piece in pieces)),
-            format_mib(sum(piece.memory_mib for piece in pieces)),
+            _with_pending(sum(piece.memory_mib for piece in pieces), tenant.pending_mib),
         ]
         row = [tenant.name, ",".join(map(str, tenant.gpus)) or "-", *shares, tenant.injection or "-"]
         table.append([*row, *([tenant.enforce, ",".join(piece.gpu for piece in pieces)] if wide else [])])

@@ -18,7 +18,7 @@ import click
 from aliquot.cli.calling import ask_engine
 from aliquot.cli.options import Amount, output_option
 from aliquot.cli.tables import UNBOUNDED, aligned, columns
-from aliquot.model.quantities import format_milli
+from aliquot.model.quantities import format_mib, format_milli
 
 if TYPE_CHECKING:
     from aliquot.arbiter.records import Status
@@ -170,8 +170,13 @@ def _tenant_lines(tenants: Sequence[TenantStatus], window: str, width: int) -> l
         names = max(_LEAST_NAME, min(max(len(each.name) for each in tenants), width - max(map(len, drawn)) - 4))
         heads = ["TENANT", *(each.name for each in tenants)]
         lines = [f"  {_cut(name, names):<{names}}  {line}" for name, line in zip(heads, drawn, strict=True)]
-    wakes = [f"  {each.wake_text}" for each in tenants if each.wake is not None]
-    return [*lines, *(line for text in wakes for line in _wrapped(text, width))]
+    notes = [f"  {each.wake_text}" for each in tenants if each.wake is not None]
+    notes += [
+        f"  {each.name} has yet to free {format_mib(each.memory_pending_mib)}, since its memory was reduced"
+        for each in tenants
+        if each.memory_pending_mib
+    ]
+    return [*lines, *(line for text in notes for line in _wrapped(text, width))]
 
 
 def bar(usage: float, limit_milli: int, cells: int = BAR_CELLS) -> str:

@@ -6,7 +6,7 @@ of this machine can list its tenants and free what they hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,7 @@ from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.model.requests import Device, GpuRequest, Plan
 from aliquot.placement.asks import Ask, model_matches
-from aliquot.placement.cluster import Cluster, NodeSpec, Placement, Resident
+from aliquot.placement.cluster import Cluster, LedgerError, NodeSpec, Placement, Resident
 from aliquot.placement.codes import Code
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_with
@@ -133,9 +133,7 @@ class MachineLedger:
     def explain_tenant(self, tenant: TenantName) -> PlacementExplanation:
         """The same for a tenant that is here, as if it came now."""
         holding = self.cluster.tenants[tenant]
-        ledger = self.copy()
-        ledger.release(tenant)
-        found = explain_with(ledger.decider, holding.ask)
+        found = explain_with(self.without(tenant).decider, holding.ask)
         now = self._indices(found.placement) if found.placement is not None else ()
         return replace(found, held=self._indices(holding.placement), now=now, node=self.node)
 
@@ -147,6 +145,36 @@ class MachineLedger:
         """
         self.decider.commit(tenant, Placement(self.node, plan.slices), self.ask(request))
 
+    def plan_on(self, gpus: Sequence[GpuUuid], request: GpuRequest) -> Plan:
+        """A plan on these GPUs, as `plan`, for a tenant of theirs that is not in this ledger and asks for another size.
+
+        Raises:
+            NeverFits: as `plan`.
+            NoRoom: it does not fit; the text says what is missing, and the smallest change that would help.
+        """
+        found = self.explain(replace(request, gpu=",".join(gpus)))
+        if found.placement is None:
+            raise NoRoom(f"{shortfall(found.ask, found.verdicts[0])}. {found.ways[0]}")
+        return Plan(found.placement.slices)
+
+    def resize(self, tenant: TenantName, plan: Plan, request: GpuRequest) -> None:
+        """Write another plan of a tenant into the ledger in place of the one it has; all of it or nothing.
+
+        Raises:
+            LedgerError: a slice does not fit.
+        """
+        ask, held = self.ask(request), self.cluster.tenants[tenant]
+        self.cluster.release(tenant)
+        try:
+            self.cluster.reserve(tenant, Placement(self.node, plan.slices), ask)
+        except LedgerError:
+            self.cluster.reserve(tenant, held.placement, held.ask)
+            raise
+
+    def request_of(self, tenant: TenantName) -> GpuRequest:
+        """The request by which a tenant was placed."""
+        return self.cluster.tenants[tenant].ask.request
+
     def release(self, tenant: TenantName) -> None:
         """Remove a tenant from the ledger; a missing one is no error."""
         self.decider.release(tenant)
@@ -156,6 +184,12 @@ class MachineLedger:
         copy = self.empty()
         copy.cluster = self.cluster.copy()
         copy.decider = Decider(copy.cluster, copy.decider.policy)
+        return copy
+
+    def without(self, tenant: TenantName) -> MachineLedger:
+        """A copy in which a tenant has left."""
+        copy = self.copy()
+        copy.release(tenant)
         return copy
 
     def empty(self) -> MachineLedger:

@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from msgspec import structs
+
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Status
 from aliquot.driver.gpu import Gpu, cuda_variables, nearest_cores, read_core_list
 from aliquot.driver.gpu_lock import GpuLock
@@ -79,6 +81,7 @@ class Engine:
         # The kernel ends a program with the thread that started it, so all are started by one that lives with us: an
         # engine that is killed takes its programs along.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="start-programs")
+        self._freeing: set[TenantName] = set()  # with less memory than the ledger still reserves for them
         self._numbers = itertools.count(1 + max((int(Path(run.directory).name) for run in runs), default=0))
         self.check_quota: Callable[[MachineLedger, Account, Sequence[Account], Plan, GpuRequest], None] = lambda *_: (
             None
@@ -209,6 +212,7 @@ class Engine:
         """
         with self._lock:
             enforce = request.enforced(library=cpu_bind > 0)
+            self._settle_memory()
             if request.wake_us:
                 self.measure()
             plan = self.ledger.plan(request, again=again)
@@ -241,6 +245,76 @@ class Engine:
             held[tenant.owner.uid] = (time_part, memory_part)
         return {uid: max(parts) for uid, parts in held.items()}
 
+    def resize(self, name: TenantName, request: GpuRequest, *, dry_run: bool = False) -> EngineTenant:
+        """Give a tenant another part of its GPU, and other memory, while its programs run.
+
+        It is decided as if the tenant came now. What it holds beyond its new memory stays reserved until it is freed.
+        With `dry_run` nothing changes.
+
+        Raises:
+            NoRoom, NeverFits: see `MachineLedger.plan_on` and `check_quota`; and whole GPUs are not resized.
+            EngineError: there is no such tenant, or the arbiter does not take its share; it is as it was.
+        """
+        with self._lock:
+            tenant = self.tenants.get(name)
+            if tenant is None:
+                raise EngineError(f'tenant "{name}" has ended')
+            before = self.ledger.request_of(name)
+            if before.whole or request.whole:
+                raise NeverFits(f'"{name}": a resize changes a part of one GPU, below 1; for whole GPUs start it anew')
+            if request.wake_us:
+                self.measure()
+            self._settle_memory()
+            held, without_it = self.ledger.plans[name], self.ledger.without(name)
+            plan = without_it.plan_on(held.uuids, request)
+            self._require_context(plan, request)
+            owners = [other.owner for other in self.tenants.values()]
+            self.check_quota(without_it, tenant.owner, owners, plan, request)
+            run = tenant.run and structs.replace(tenant.run, request=request, slices=list(plan.slices))
+            directory = tenant.folder.directory
+            resized = self._tenant(
+                name, plan, directory, tenant.enforce, tenant.cpus, request.wake_us, tenant.owner, run
+            )
+            if dry_run:
+                return resized
+            self.ledger.resize(name, _with_memory_of(plan, held), request)
+            self._freeing.add(name)
+            try:
+                self._tenancy.resize(resized)
+            except ArbiterError as error:  # it may have done so, and gets the share from before when it is back
+                self.ledger.resize(name, _with_memory_of(held, plan), before)
+                raise EngineError(f'tenant "{name}" keeps its share: {error}') from None
+            self._write_runs()
+            self._settle_memory()
+            return resized
+
+    def pending_mib(self) -> dict[TenantName, int]:
+        """Memory that tenants hold beyond theirs since that was reduced, and have yet to free, in MiB."""
+        with self._lock:
+            self._settle_memory()
+            plans = self.ledger.plans if self._freeing else {}
+            both = {name: (plans[name], self.tenants[name].plan) for name in self._freeing if name in self.tenants}
+            return {
+                name: sum(piece.memory_mib for piece in held.slices) - sum(piece.memory_mib for piece in own.slices)
+                for name, (held, own) in both.items()
+            }
+
+    def _settle_memory(self) -> None:
+        """Give others what tenants whose memory was reduced have freed since, as the arbiter says."""
+        if not self._freeing or (status := self.measure()) is None:
+            return
+        for name in [*self._freeing]:
+            tenant = self.tenants.get(name)
+            if tenant is None:
+                self._freeing.discard(name)
+                continue
+            held = self.ledger.plans[name]
+            plan = _with_memory_of(tenant.plan, _at_arbiter(name, held, status))
+            if plan != held and _with_memory_of(held, plan) == held:
+                self.ledger.resize(name, plan, self.ledger.request_of(name))
+            if plan == tenant.plan:
+                self._freeing.discard(name)
+
     def measure(self) -> Status | None:
         """Give the ledger the lengths of the tenants' kernels, as the arbiter measures them, and the turn policy.
 
@@ -260,7 +334,10 @@ class Engine:
         Raises:
             NeverFits: no device could hold the request, or no context fits in its memory.
         """
-        plan = self.ledger.empty().plan(request)
+        self._require_context(self.ledger.empty().plan(request), request)
+
+    def _require_context(self, plan: Plan, request: GpuRequest) -> None:
+        """Refuse memory in which no context fits."""
         for piece in () if request.memory is None else plan.slices:
             if why := no_context_fits(piece.memory_mib, self.machine.models[piece.gpu]):
                 raise NeverFits(why)
@@ -278,10 +355,10 @@ class Engine:
         Its programs have ended. What they left running is ended too, after `grace_s`; with `keep` only what is on the
         GPU.
         """
-        if not keep and self.tenants.get(tenant.name) is tenant:
+        if not keep and self._is_here(tenant):
             end_orphans([tenant.folder.directory], grace_s=grace_s)
         with self._lock:
-            if self.tenants.get(tenant.name) is tenant:
+            if self._is_here(tenant):
                 self._tenancy.remove(tenant.name)
                 self._write_runs()
 
@@ -374,7 +451,11 @@ class Engine:
             tenant = self._tenant(
                 name, plan, directory, run.enforce, run.cpus, run.request.wake_us, run.owner, run
             )  # fmt: skip
-            self._tenancy.provision(tenant, lambda: self.ledger.reserve(name, plan, run.request), running=True)
+            # It may have yet to free memory, or have a share that was not written down in time.
+            status = self.measure()
+            held = plan if status is None else _with_memory_of(plan, _at_arbiter(name, plan, status))
+            self._freeing.add(name)
+            self._tenancy.provision(tenant, lambda: self.ledger.reserve(name, held, run.request), running=True)
         except (AliquotError, OSError, ArbiterError) as error:
             log.warning("the run %s of the engine before is ended: %s", name, error)
             end_orphans([directory], grace_s=ORPHAN_GRACE_S)
@@ -397,9 +478,35 @@ class Engine:
         variables = cuda_variables(plan.uuids, self.machine.seen)
         return EngineTenant(name, plan, folder, enforce, record, cpus, variables, owner, run)
 
+    def _is_here(self, tenant: EngineTenant) -> bool:
+        """Whether it is a tenant still, of whatever size by now; a newcomer of its name has another folder."""
+        now = self.tenants.get(tenant.name)
+        return now is not None and now.folder.directory == tenant.folder.directory
+
     def _release_share(self, key: str) -> None:
         self.ledger.release(TenantName(key))
 
     def _reconcile(self, status: Status) -> None:
         with contextlib.suppress(ArbiterError):
             self._tenancy.reconcile(status)
+
+
+def _at_arbiter(name: TenantName, held: Plan, status: Status) -> Plan:
+    """A plan with the memory that the arbiter lets its tenant keep: the limit there, and what is yet to be freed.
+
+    Where the arbiter does not know the tenant, it may keep what it has.
+    """
+    kept = {
+        gpu.uuid: now.memory_limit_mib + now.memory_pending_mib
+        for gpu in status.gpus
+        for now in gpu.tenants
+        if now.name == name
+    }
+    pieces = held.slices
+    return Plan(tuple(structs.replace(piece, memory_mib=kept.get(piece.gpu, piece.memory_mib)) for piece in pieces))
+
+
+def _with_memory_of(plan: Plan, other: Plan) -> Plan:
+    """A plan with the memory of another one of the same GPUs where that is more."""
+    pairs = zip(plan.slices, other.slices, strict=True)
+    return Plan(tuple(structs.replace(own, memory_mib=max(own.memory_mib, its.memory_mib)) for own, its in pairs))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from aliquot.arbiter.records import Status
 from aliquot.driver.gpu import Gpu
@@ -21,8 +22,8 @@ from aliquot.lib.misspelt import hint
 from aliquot.model.ages import format_age
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import TenantName
-from aliquot.model.quantities import format_mib
-from aliquot.model.requests import GpuRequest
+from aliquot.model.quantities import Memory, format_mib, format_milli
+from aliquot.model.requests import GpuRequest, checked
 from aliquot.model.sharepod import SharePodManifest
 from aliquot.standalone.accounts import DEFAULT_NAMESPACE, Account, NotYours, own_account
 from aliquot.standalone.container import ContainerRun
@@ -30,7 +31,7 @@ from aliquot.standalone.engine import Engine
 from aliquot.standalone.logs import ALL, ContainerLog
 from aliquot.standalone.roster import Roster, told
 from aliquot.standalone.tenants import EngineTenant
-from aliquot.standalone.wire import ContainerFacts, LogCut, PodFacts, RunLease
+from aliquot.standalone.wire import ContainerFacts, LogCut, PodFacts, ResizeCall, Resized, RunLease, TenantSlice
 
 EVENTS_KEPT = 50
 MAX_CONTAINERS = 32
@@ -74,6 +75,14 @@ def _owned(spec: SharePodManifest, owner: Account) -> SharePodManifest:
             f'"{owner.name}"'
         )
     return msgspec.structs.replace(spec, metadata=msgspec.structs.replace(metadata, namespace=owner.name))
+
+
+def only_resized(old: SharePodManifest, new: SharePodManifest) -> bool:
+    """Whether two versions differ in nothing but the size of a part of one GPU, which changes while it runs."""
+    mine, other = old.spec.gpu, new.spec.gpu
+    gpu = structs.replace(mine, request=other.request, limit=other.limit, memory=other.memory)
+    same = structs.replace(old, spec=structs.replace(old.spec, gpu=gpu)) == new
+    return same and not old.request.whole and not new.request.whole
 
 
 def _full(name: str) -> str:
@@ -167,13 +176,17 @@ class Pods:
                     self._engine.check_possible(spec.request)
                 except AliquotError as error:
                     raise UserError(f'sharepod "{spec.metadata.name}": {error}') from None
-            lost = []
+            lost, resized = [], set()
             with self._lock:
                 for spec in specs:
                     pod = self._pods.get(spec.full_name)
                     if pod is not None:
                         owner.require(pod.owner, f'sharepod "{spec.full_name}"')
-                    if pod is not None and pod.spec != spec and pod.phase == "Running" and not restart:
+                    if pod is None or pod.spec == spec or pod.phase != "Running" or restart:
+                        continue
+                    if only_resized(pod.spec, spec):
+                        resized.add(spec.full_name)
+                    else:
                         lost.append(pod.at_stake(spec))
                 self._bound_containers(owner, specs)
             if lost:
@@ -181,7 +194,54 @@ class Pods:
                     f"{'; '.join(lost)}. Nothing was changed; to end what runs and start it anew: "
                     "aliquot apply --restart"
                 )
-            return [self._apply_one(spec, owner) for spec in specs]
+            for spec in specs:  # first, so that one that has no room changes nothing
+                if spec.full_name in resized:
+                    self._resize(spec, dry_run=True)
+            return [self._apply_one(spec, owner, in_place=spec.full_name in resized) for spec in specs]
+
+    def resize(self, call: ResizeCall, caller: Account) -> Resized:
+        """Change the share of a SharePod, or of a run, while it runs; what the call does not name stays as it is.
+
+        Raises:
+            NotYours: it belongs to another account.
+            UserError: it does not exist, or the sizes contradict each other.
+            AliquotError: it has no GPU now; or as `Engine.resize`.
+        """
+        with self._lock:
+            pod, tenants = self._pods.get(call.name), self._engine.tenants
+            known = [call.name] if pod is not None else [caller.own_run(call.run), call.run]
+            tenant = next((tenants[name] for each in known if (name := TenantName(each)) in tenants), None)
+            if owner := pod.owner if pod is not None else tenant and tenant.owner:
+                caller.require(owner, f'"{call.run}"')
+            if tenant is None and pod is None:
+                near = hint(call.name, sorted({*self._pods, *tenants}), prefix="default/")
+                raise UnknownPod(f'there is no sharepod or run "{call.run}"; {near}')
+            if tenant is None:
+                raise NotRunning(f'sharepod "{call.run}" has no GPU now; change its manifest and apply it')
+            name, piece = tenant.name, tenant.plan.slices[0]
+            before = self._engine.look(lambda ledger: ledger.request_of(name))
+            memory = call.memory or before.memory or Memory(mib=piece.memory_mib)
+            milli = before.request_milli if call.request_milli is None else call.request_milli
+            limit = before.limit_milli if call.limit_milli is None else call.limit_milli
+            request = replace(before, request_milli=milli, limit_milli=limit, memory=memory)
+            checked(request, request_name="--gpu-request", limit_name="--gpu-limit", memory_name="--gpu-mem")
+            if pod is None:
+                now = self._engine.resize(name, request, dry_run=call.dry_run)
+            else:
+                gpu = structs.replace(
+                    pod.spec.spec.gpu,
+                    request=format_milli(milli),
+                    limit=None if limit is None else format_milli(limit),
+                    memory=str(memory) if memory.mib is None else f"{memory.mib}Mi",
+                )
+                spec = structs.replace(pod.spec, spec=structs.replace(pod.spec.spec, gpu=gpu))
+                now = self._resize(spec, dry_run=call.dry_run)
+            old, new = (
+                TenantSlice(each.gpu, each.request_milli, each.limit_milli, each.memory_mib)
+                for each in (piece, now.plan.slices[0])
+            )
+            pending_mib = self._engine.pending_mib().get(name, 0)
+            return Resized(name, "run" if pod is None else "sharepod", old, new, pending_mib, call.dry_run)
 
     def delete(self, name: str, caller: Account | None = None) -> str:
         """End a SharePod and forget it.
@@ -210,6 +270,7 @@ class Pods:
         caller = caller or own_account()
         with self._lock:
             pods = [self._find(name)] if name else list(self._pods.values())
+            pending = self._engine.pending_mib()
             if name:
                 pods[0].note_refusals(self._engine.measure(), self._engine.gpus)
             facts = []
@@ -240,6 +301,7 @@ class Pods:
                     message=pod.message,
                     containers=containers,
                     events=pod.events,
+                    pending_mib=pending.get(TenantName(pod.spec.full_name), 0),
                     labels=pod.spec.metadata.labels,
                     manifest=pod.spec,
                 )
@@ -328,8 +390,20 @@ class Pods:
                     self._place(pod)
             self._remember()
 
-    def _apply_one(self, spec: SharePodManifest, owner: Account) -> str:
+    def _resize(self, spec: SharePodManifest, *, dry_run: bool = False) -> EngineTenant:
+        with self._lock:
+            pod = self._pods[spec.full_name]
+            tenant = self._engine.resize(TenantName(spec.full_name), spec.request, dry_run=dry_run)
+            if not dry_run:
+                pod.note(f"resized: {changes(pod.spec, spec)}")
+                pod.tenant, pod.spec = tenant, spec
+            return tenant
+
+    def _apply_one(self, spec: SharePodManifest, owner: Account, *, in_place: bool) -> str:
         name = spec.metadata.name
+        if in_place:
+            self._resize(spec)
+            return f"sharepod/{name} configured"
         with self._lock:
             old = self._pods.get(spec.full_name)
             if old is not None and old.spec == spec:

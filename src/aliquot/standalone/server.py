@@ -309,7 +309,9 @@ class EngineServer:
                 yield wire.ArbiterMeasures(self._measured())
             case wire.TenantsCall():
                 index = {gpu.uuid: gpu.index for gpu in engine.gpus}
-                yield wire.TenantList([tenant_facts(tenant, index) for tenant in engine.tenants.values()])
+                pending = engine.pending_mib()
+                tenants = engine.tenants.items()
+                yield wire.TenantList([tenant_facts(each, index, pending.get(name, 0)) for name, each in tenants])
             case wire.RunningCall():
                 tenants = engine.tenants.items()
                 folders = {name: t.folder.directory for name, t in tenants if caller.may_use(t.owner)}
@@ -329,6 +331,8 @@ class EngineServer:
                 else:
                     end_orphans([run.folder.directory], grace_s=ORPHAN_GRACE_S)
                     yield wire.Lines([f"run/{call.name} ended"])
+            case wire.ResizeCall():
+                yield self._pods.resize(msgspec.structs.replace(call, name=caller.own_pod(call.name)), caller)
             case wire.DeleteCall():
                 yield wire.Lines([self._pods.delete(caller.own_pod(call.name), caller)])
             case wire.LogsCall():
@@ -417,12 +421,13 @@ class EngineServer:
             self._engine.release(tenant, grace_s=ORPHAN_GRACE_S)
 
 
-def tenant_facts(tenant: EngineTenant, index: Mapping[GpuUuid, int]) -> wire.TenantFacts:
+def tenant_facts(tenant: EngineTenant, index: Mapping[GpuUuid, int], pending_mib: int = 0) -> wire.TenantFacts:
     """A tenant as `get tenants` shows it; `index` has the number of each GPU by its UUID."""
     slices = tenant.plan.slices
     return wire.TenantFacts(
         tenant.name, tenant.folder.injection(), tenant.enforce, [index[piece.gpu] for piece in slices],
         [wire.TenantSlice(piece.gpu, piece.request_milli, piece.limit_milli, piece.memory_mib) for piece in slices],
+        pending_mib,
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from aliquot.arbiter.records import Status
 from aliquot.driver.gpu import Gpu
 from aliquot.lib.package import version
 from aliquot.model.ids import GpuUuid
+from aliquot.model.quantities import Memory
 from aliquot.model.requests import Device, Enforce, GpuRequest, Slice
 from aliquot.model.sharepod import SharePodManifest
 from aliquot.status.workloads import PENDING, ContainerState, pod_state
@@ -82,13 +83,14 @@ class TenantSlice(Slice, frozen=True, array_like=False):
 
 
 class TenantFacts(msgspec.Struct, frozen=True):
-    """A tenant as `get tenants` shows it; `gpus` are the numbers of its GPUs."""
+    """A tenant as `get tenants` shows it; `gpus` are the numbers of its GPUs, `pending_mib` as in `PodFacts`."""
 
     name: str
     injection: str
     enforce: Enforce
     gpus: list[int]
     slices: list[TenantSlice]
+    pending_mib: int = 0
 
 
 class TenantList(EngineAnswer, tag="tenants"):
@@ -184,8 +186,9 @@ class ContainerFacts(msgspec.Struct, frozen=True):
 class PodFacts(msgspec.Struct):
     """One SharePod as `get` shows it; `gpus` are the numbers of its GPUs, none while it waits.
 
-    `memory_mib` is what it has, `requested_memory` what it asked for, as a person reads it; empty: by its request.
-    `reason` is kubelet's word for trouble, such as CrashLoopBackOff. `manifest` is what was applied.
+    `memory_mib` is what it has, `pending_mib` what it holds beyond that since it was reduced, and `requested_memory`
+    what it asked for, as a person reads it; empty: by its request. `reason` is kubelet's word for trouble, such as
+    CrashLoopBackOff. `manifest` is what is in force.
     """
 
     name: str
@@ -205,6 +208,7 @@ class PodFacts(msgspec.Struct):
     enforce: Enforce = "all"
     wake_us: int = 0
     labels: dict[str, str] = {}
+    pending_mib: int = 0
     manifest: SharePodManifest | None = None
 
     @property
@@ -263,6 +267,17 @@ class LeaseWait(EngineAnswer, tag="waiting"):
     reason: str
 
 
+class Resized(EngineAnswer, tag="resized"):
+    """The share of a SharePod or run before a resize and after it, and what it has yet to free of its memory."""
+
+    name: str
+    resource: Literal["sharepod", "run"]
+    before: TenantSlice
+    after: TenantSlice
+    pending_mib: int = 0
+    dry_run: bool = False
+
+
 class LeftBehind(EngineAnswer, tag="left-behind"):
     """How many processes a run's command left on its GPU, which were ended."""
 
@@ -271,7 +286,7 @@ class LeftBehind(EngineAnswer, tag="left-behind"):
 
 AnyAnswer = (
     EngineRefusal | Ready | EngineFacts | TenantList | GpuList | PromisedGpus | Explanations | RunningFacts | PodList
-    | HourSums | Lines | RunLease | LeaseWait | LeftBehind | ArbiterMeasures
+    | HourSums | Lines | RunLease | LeaseWait | LeftBehind | ArbiterMeasures | Resized
 )  # fmt: skip
 
 
@@ -335,6 +350,20 @@ class EndCall(Call[Lines], tag="end", frozen=True):
     name: str
 
 
+class ResizeCall(Call[Resized], tag="resize", frozen=True):
+    """Change the share of a SharePod by its full name, or of the run of that name, while it runs.
+
+    What is None stays as it is. With `dry_run` nothing changes.
+    """
+
+    name: str
+    run: str
+    request_milli: int | None = None
+    limit_milli: int | None = None
+    memory: Memory | None = None
+    dry_run: bool = False
+
+
 class DeleteCall(Call[Lines], tag="delete", frozen=True):
     """Delete a SharePod by its full name."""
 
@@ -383,7 +412,7 @@ class ExecCall(Call[RunLease], tag="exec", frozen=True):
 
 AnyCall = (
     InfoCall | ApplyCall | PodsCall | GpusCall | PromisedCall | ExplainCall | TenantsCall | RunningCall | HoursCall
-    | EndCall | DeleteCall | LogsCall | LeaseCall | ExecCall | StatusCall | ResumeCall
+    | EndCall | DeleteCall | LogsCall | LeaseCall | ExecCall | StatusCall | ResumeCall | ResizeCall
 )  # fmt: skip
 
 

@@ -76,6 +76,10 @@ class TenantRegistry(Protocol):
         """Make a tenant known."""
         ...
 
+    def resize_tenant(self, record: TenantRecord) -> None:
+        """Change request, limit and memory of a tenant."""
+        ...
+
     def remove_tenant(self, name: str, *, end: bool = False) -> None:
         """Close a tenant."""
         ...
@@ -170,6 +174,25 @@ class Tenancy(Generic[T]):
             entry.tenant = tenant
             self.tenants = {**self.tenants, tenant.key: tenant}
 
+    def resize(self, tenant: T) -> None:
+        """Replace a provisioned tenant by one with another share in the same folder, while its programs run.
+
+        When this fails it is here as it was before. An arbiter that did not answer may have given it the new share, and
+        is told of the one from before by `reconcile`.
+
+        Raises:
+            ArbiterError: the arbiter is away or refuses it.
+        """
+        with self.lock:
+            entry = self._entries[tenant.key]
+            try:
+                self._at_arbiter(lambda arbiter: arbiter.resize_tenant(tenant.record))
+            except NoArbiter:
+                entry.stage = TenantStage.FURNISHED
+                raise
+            entry.tenant = tenant
+            self.tenants = {**self.tenants, tenant.key: tenant}
+
     def remove(self, key: str) -> bool:
         """Remove a tenant, also one that is being provisioned; returns whether there was one."""
         with self.lock:
@@ -223,7 +246,9 @@ class Tenancy(Generic[T]):
             make_folder(tenant.folder, self._hook, purpose)
         entry.stage = max(entry.stage, TenantStage.FURNISHED)
         try:
-            self._patiently(entry, lambda arbiter: self._register(arbiter, entry, tenant.record), until_s)
+            self._patiently(
+                entry, lambda arbiter: self._register(arbiter, entry, tenant.record, again=running), until_s
+            )
         except ArbiterError:
             if not running:
                 raise
@@ -247,7 +272,10 @@ class Tenancy(Generic[T]):
         except OSError as error:
             raise NoArbiter(in_words(error)) from None
 
-    def _register(self, arbiter: TenantRegistry, entry: _Entry[T], record: TenantRecord) -> None:
+    def _register(
+        self, arbiter: TenantRegistry, entry: _Entry[T], record: TenantRecord, *, again: bool = False
+    ) -> None:
+        """Make a tenant known; one that is registered `again` may be known with a share that it did not get here."""
         self._refuse_namesake(entry, record.name)
         try:
             arbiter.add_tenant(record)
@@ -257,9 +285,21 @@ class Tenancy(Generic[T]):
             # The name may be that of an earlier tenant, whose end the arbiter has missed.
             if record.name not in tenant_names(arbiter.status()):
                 raise
+            if again and self._resized(arbiter, record):
+                entry.stage = TenantStage.REGISTERED
+                return
             self._dismiss(arbiter, record.name)
             arbiter.add_tenant(record)
         entry.stage = TenantStage.REGISTERED
+
+    def _resized(self, arbiter: TenantRegistry, record: TenantRecord) -> bool:
+        try:
+            arbiter.resize_tenant(record)
+        except NoArbiter:
+            raise
+        except ArbiterError:
+            return False
+        return True
 
     # -- back ------------------------------------------------------------------------------------------------------
 
@@ -321,7 +361,7 @@ class Tenancy(Generic[T]):
         for entry in self._entries.values():
             if entry.stage == TenantStage.FURNISHED:
                 try:
-                    self._register(arbiter, entry, entry.tenant.record)
+                    self._register(arbiter, entry, entry.tenant.record, again=True)
                 except NoArbiter:
                     raise
                 except ArbiterError as error:

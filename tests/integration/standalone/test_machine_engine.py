@@ -157,6 +157,25 @@ def test_runs_go_on_under_the_next_engine(machine: Machine):
     eventually(lambda: tenants(machine.bob) == set(), "the share is free")
 
 
+def test_a_resized_run_has_its_share_under_the_next_engine(machine: Machine):
+    """Its owner resizes it by its own name; an engine that is killed right after is followed by one with that share."""
+    run = machine.ann.start("run", "--gpu-request", ".3", "--name", "train", "--", "sleep", "300")
+    eventually(lambda: tenants(machine.ann) == {f"tenant/{ANN}/train"}, "the run has its share")
+    done = machine.ann("resize", "train", "--gpu-request", ".5", "--gpu-limit", ".8", "--gpu-mem", "2Gi")
+    machine.end(signal.SIGKILL)
+    machine.up()
+    (after,) = json.loads(machine.root("get", "tenants", "-o", "json").stdout)
+    again = machine.ann("resize", "train", "--gpu-request", ".4")
+    still = run.poll()
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=60)
+
+    assert done.stdout.startswith(f"run/{ANN}/train resized: request 0.30 -> 0.50, limit 1.00 -> 0.80"), done.stderr
+    assert (500, 800, 2048) == tuple(after["slices"][0][key] for key in ("request_milli", "limit_milli", "memory_mib"))
+    assert ("request 0.50 -> 0.40" in again.stdout, None) == (True, still), again.stderr
+    eventually(lambda: tenants(machine.bob) == set(), "the share is free")
+
+
 ATTEMPTS = """
 import json, os, signal, socket, sys
 from aliquot.standalone import wire
@@ -193,6 +212,8 @@ for what, work in {
     "to end its SharePod": call(wire.EndCall(nb)),
     "to end its run": call(wire.EndCall(train)),
     "to change its SharePod": call(wire.ApplyCall(manifest, True)),
+    "to resize its SharePod": call(wire.ResizeCall(nb, "none", 100)),
+    "to resize its run": call(wire.ResizeCall("none", train, 100)),
     "to take over its run": call(wire.ResumeCall(train)),
     "to kill its run": lambda: os.kill(run, signal.SIGKILL),
     "to kill its SharePod": lambda: os.kill(pod, signal.SIGKILL),
@@ -303,15 +324,17 @@ def test_a_quota_is_told_to_who_meets_it(machine: Machine):
     (machine.root.home / "quota.yaml").write_text(f'accounts: {{"{ANN}": {{limits: [{{gpus: 500m}}]}}}}')
     machine.end(signal.SIGINT)
     machine.up("--quota", "quota.yaml")
-    holding = machine.ann.start("run", "--gpu-request", ".3", "--", "sleep", "300")
+    holding = machine.ann.start("run", "--gpu-request", ".3", "--name", "r", "--", "sleep", "300")
     eventually(lambda: len(tenants(machine.ann)) == 1, "ann holds a share")
     more = machine.ann("run", "--gpu-request", ".3", "--", "true")
+    grown = machine.ann("resize", "r", "--gpu-request", ".6")
     other = machine.bob("run", "--gpu-request", ".6", "--", "true")
     holding.send_signal(signal.SIGTERM)
     holding.communicate(timeout=60)
 
     held = f'account "{ANN}" holds 0.30 GPUs of 0.50 it may have, 0.30 more were asked; 0.20 more would fit'
     assert (1, f"aliquot: {held}. See who holds it: aliquot get tenants\n") == (more.returncode, more.stderr)
+    assert (2, True) == (grown.returncode, f'account "{ANN}" holds 0.00 GPUs of 0.50' in grown.stderr), grown.stderr
     assert (0, "") == (other.returncode, other.stderr)
 
 

@@ -176,7 +176,7 @@ def test_a_change_that_would_end_a_running_program_is_refused(up: Cluster):
     """The refusal names the change, the program and the flag; no SharePod of the file is touched."""
     up.apply(sharepod("a", "sleep 300"))
     before = up.wait_phase("a", "Running")["containers"][0]["pid"]
-    done = up.apply(f"{sharepod('b', 'sleep 300')}\n---\n{sharepod('a', 'sleep 300', request=0.25)}")
+    done = up.apply(f"{sharepod('b', 'sleep 300')}\n---\n{sharepod('a', 'sleep 301', request=0.25)}")
     after = up.pod("a")
 
     assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))

@@ -153,18 +153,26 @@ class EngineInAnyOrder(RuleBasedStateMachine):
 
     @rule(name=NAMES, share=SHARES, policy=POLICIES, restart=st.booleans())
     def apply(self, name: str, share: tuple[int, int], policy: str, restart: bool) -> None:
-        """A change of one that runs is refused unless a new start is asked for; nothing has changed then."""
+        """One that runs is resized in place, or refused unless a new start is asked for; nothing has changed then."""
         before, new = self.model.pods.get(name), Pod(*share, policy)
         running = self.facts(name).phase == "Running" if before else False
         changes = before is None or not before.same_request(new)
+        resizes = (
+            running and changes and not restart and before.policy == policy and max(before.milli, new.milli) < 1000
+        )
         programs = self.machine.living
         try:
             self.pods.apply(new.manifest(name), restart=restart)
-        except UserError:
-            assert running and changes and not restart
+        except NoRoom:
+            assert resizes and not self.has_room_on_its_gpu(name, new)
             assert programs == self.machine.living
             return
-        assert not (running and changes) or restart
+        except UserError:
+            assert running and changes and not restart and not resizes
+            assert programs == self.machine.living
+            return
+        assert not (running and changes) or restart or resizes
+        assert not resizes or programs == self.machine.living
         self.model.lost.discard(name)
         if changes:
             self.model.pods[name] = new
@@ -279,6 +287,13 @@ class EngineInAnyOrder(RuleBasedStateMachine):
             sum(m for m, _ in held) + milli <= 1000 and sum(b for _, b in held) + mib <= GPU_MIB
             for held in self.promised()
         )
+
+    def has_room_on_its_gpu(self, name: str, new: Pod) -> bool:
+        """Whether the GPU of a SharePod has room for another size of it."""
+        plans = {tenant: plan.slices[0] for tenant, plan in self.engine.ledger.plans.items()}
+        mine = plans.pop(TenantName(f"default/{name}")).gpu
+        held = [(piece.request_milli, piece.memory_mib) for piece in plans.values() if piece.gpu == mine]
+        return sum(m for m, _ in held) + new.milli <= 1000 and sum(b for _, b in held) + new.mib <= GPU_MIB
 
     def promised(self) -> list[list[tuple[int, int]]]:
         """By GPU, what each tenant is promised of it."""

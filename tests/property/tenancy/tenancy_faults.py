@@ -219,6 +219,40 @@ class EngineFaults(Faults):
             return False
         return True
 
+    @precondition(lambda self: not self.arbiter.crashed)
+    @rule(name=NAMES, share=SHARES, asked=AT_ARBITER_NOW)
+    def resize(self, name: str, share: tuple[int, int, int], asked: list[str]) -> None:
+        """A tenant has another share on its GPU, or that from before where something fails: nothing between them.
+
+        A new arbiter that has lost it refuses until the engine has looked at it.
+        """
+        if name not in self.oracle.here:
+            return
+        (gpu, before, _), (_, milli, mib) = self.oracle.here[name], share
+        others = Oracle({other: held for other, held in self.oracle.here.items() if other != name})
+        expected = max(before, milli) < 1000 and others.fits(gpu, milli, mib)
+        well = not any(asked) and name in self.arbiter.tenants
+        self.arbiter.faults.extend(asked)
+        try:
+            self.engine.resize(TenantName(name), GpuRequest(milli, 1000, Memory(mib=mib), gpu=str(gpu)))
+        except Crash:
+            return
+        except AliquotError:
+            done = False
+        else:
+            done = True
+            self.oracle.here[name] = (gpu, milli, mib)
+        self.arbiter.faults.clear()
+        assert not done or expected
+        assert done or not (expected and well)
+        self.heal()
+        (piece,) = self.engine.tenants[TenantName(name)].plan.slices
+        assert self.oracle.here[name][1:] == (piece.request_milli, piece.memory_mib)
+        assert {} == self.engine.pending_mib()
+        assert {
+            TenantName(name): tenant.plan for name, tenant in self.engine.tenants.items()
+        } == self.engine.ledger.plans
+
     def remove_now(self, name: str) -> None:
         """By what `admit` returned."""
         if name in self.engine.tenants:

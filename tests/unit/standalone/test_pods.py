@@ -40,6 +40,10 @@ class Failing:
         self.asked.append(name)
         raise self._error
 
+    def pending_mib(self) -> dict[str, int]:
+        """Nothing is to be freed."""
+        return {}
+
 
 @pytest.mark.parametrize("error", [ValueError("bad state"), PermissionError(13, "", "/x"), MemoryError("none")])
 def test_an_unforeseen_error_is_the_reason_of_one_sharepod_and_stops_no_other(error):
@@ -81,6 +85,10 @@ class Admitting:
 
     def measure(self) -> None:
         """Nothing is measured."""
+
+    def pending_mib(self) -> dict[str, int]:
+        """Nothing is to be freed."""
+        return {}
 
 
 def test_a_container_has_its_program_when_apply_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -384,3 +384,30 @@ def test_of_two_with_one_name_at_once_one_is_provisioned(scene: Scene):
 
     assert None is provisioning.end()
     assert ({"a"}, {"a"}, {"a"}) == scene.left()
+
+
+def test_a_running_tenant_with_another_share_at_the_arbiter_is_resized(scene):
+    """Where a crash has left the arbiter with another share of a tenant whose programs run, they are not ended."""
+    tenant = scene.lodger("a", milli=500)
+    scene.provision(scene.tenancy(), tenant)
+    scene.arbiter.tenants["a"] = scene.lodger("a", milli=700).record
+    scene.arbiter.calls.clear()
+    scene.provision(scene.tenancy(end_programs=True), tenant, running=True)
+
+    assert tenant.record == scene.arbiter.tenants["a"]
+    assert ["add a", "status", "resize a"] == scene.arbiter.calls
+
+
+def test_an_arbiter_that_did_not_answer_a_resize_gets_the_share_from_before(scene):
+    """It may have done it; once the program has looked at it, it has the share that the program goes by."""
+    tenancy, before, after = scene.tenancy(), scene.lodger("a", milli=500), scene.lodger("a", milli=700)
+    scene.provision(tenancy, before)
+    scene.arbiter.faults.append("unanswered")
+    with pytest.raises(NoArbiter):
+        tenancy.resize(after)
+    assert (after.record, before) == (scene.arbiter.tenants["a"], tenancy.tenants["a"])
+    scene.arbiter.calls.clear()
+    tenancy.reconcile(scene.arbiter.now())
+
+    assert before.record == scene.arbiter.tenants["a"]
+    assert "remove a" not in scene.arbiter.calls

@@ -1,0 +1,56 @@
+"""`aliquot resize`: another share of a GPU for what runs already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from aliquot.cli.calling import ask_engine, full_name, short_name
+from aliquot.cli.completion import sharepod_names
+from aliquot.cli.forms import show
+from aliquot.cli.options import Milli, memory_option, output_option
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import Memory, format_mib, format_milli
+
+if TYPE_CHECKING:
+    from aliquot.standalone.wire import Resized
+
+
+@click.command()
+@click.argument("name", shell_complete=sharepod_names)
+@click.option("--gpu-request", type=Milli(), help="Guaranteed fraction of its GPU, below 1. [default: as it is]")
+@click.option("--gpu-limit", type=Milli(), help="Maximum while others are idle. [default: as it is]")
+@memory_option("GPU memory: 4Gi, 4096 (MiB), 25%. [default: as it is]")
+@click.option("--dry-run", is_flag=True, help="Say whether it fits, and change nothing.")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Its namespace. [default: default]")
+@output_option
+def resize(
+    name: str, gpu_request: int | None, gpu_limit: int | None, gpu_mem: Memory | None, dry_run: bool, namespace: str,
+    output: str,
+) -> None:  # fmt: skip
+    """Change the share of a SharePod, or of a run by its name, while it runs.
+
+    A larger share is decided like a new request on the same GPU, and refused with what would fit. A smaller one is free
+    for others at once, its memory as the program frees it: no allocation that was granted is taken back.
+    """
+    from aliquot.standalone.wire import ResizeCall
+
+    if gpu_request is None and gpu_limit is None and gpu_mem is None:
+        raise UserError("resize needs a new size: --gpu-request, --gpu-limit or --gpu-mem")
+    call = ResizeCall(full_name(name, namespace), name, gpu_request, gpu_limit, gpu_mem, dry_run)
+    resized = ask_engine(call)
+    show(output, msgspec.to_builtins(resized), lambda: _told(resized))
+
+
+def _told(resized: Resized) -> Iterator[str]:
+    before, after = resized.before, resized.after
+    milli = (("request", before.request_milli, after.request_milli), ("limit", before.limit_milli, after.limit_milli))
+    parts = [f"{what} {format_milli(old)} -> {format_milli(new)}" for what, old, new in milli]
+    parts.append(f"memory {format_mib(before.memory_mib)} -> {format_mib(after.memory_mib)}")
+    done = "fits (dry run)" if resized.dry_run else "resized"
+    pending = f"; {format_mib(resized.pending_mib)} more until it is freed" if resized.pending_mib else ""
+    name = short_name(resized.name) if resized.resource == "sharepod" else resized.name
+    yield f"{resized.resource}/{name} {done}: {', '.join(parts)}{pending}"
