@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MAX_CODE = 36_540
 MAX_LAB_CODE = 8_500
-MAX_FILES = 300
+MAX_FILES = 310
 MAX_SINGLE_CALLERS = 0.1
 MAX_ONE_IMPORTER = 60
 MAX_IMPORTS = 20
