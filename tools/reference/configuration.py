@@ -18,6 +18,7 @@ ENVIRONMENT = {
     "ALIQUOT_MACHINE_DIR": "where the engine that serves all accounts has them, in place of /run/aliquot",
     "ALIQUOT_RUNTIME_DIR": "where this machine's engine has its sockets and tenants",
     "ALIQUOT_STATE_DIR": "where this machine's engine keeps what outlives it",
+    "ALIQUOT_CDI_DIR": "where this machine's engine writes the CDI files of shares",
     "ALIQUOT_NATIVE_DIR": "where the built native parts lie, when Aliquot runs from its sources",
     "NO_COLOR": "no colours on a terminal",
     "KUBECONFIG": "kubeconfig files, as kubectl reads them",

@@ -20,6 +20,7 @@ from aliquot.model.extras import LAB_PACKAGE, PACKAGE, adding, missing_extra
 # name -> (module, line in --help), in the order of --help: the most used first.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "run": ("aliquot.cli.run", "Run a command with a part of a GPU."),
+    "share": ("aliquot.cli.share", "Make parts of GPUs for docker and podman, by name; list, delete."),
     "up": ("aliquot.cli.up", "Serve this machine's GPUs to SharePods until stopped; -d in the background."),
     "down": ("aliquot.cli.up", "End the engine that is up with everything it runs."),
     "apply": ("aliquot.cli.pods", "Create or update SharePods from files."),
@@ -43,6 +44,10 @@ EXAMPLES: Final[dict[str, tuple[str, str]]] = {
     "run": (
         "a third of a GPU, up to two thirds while others are idle, with 4 GiB of its memory",
         "aliquot run --gpu-request .3 --gpu-limit .6 --gpu-mem 4Gi -- python train.py",
+    ),
+    "share": (
+        "a third of a GPU for containers, as aliquot.dev/share=train",
+        "aliquot share create train --gpu-request .3 --gpu-mem 4Gi",
     ),
     "up": (
         "two emulated GPUs in the background, the dashboard on port 9000",

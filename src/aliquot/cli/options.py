@@ -13,7 +13,7 @@ import click
 from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, parse_memory, parse_milli
-from aliquot.model.requests import GpuRequest, Labels, checked, parse_label
+from aliquot.model.requests import ENFORCE, GpuRequest, Labels, checked, parse_label
 from aliquot.model.wake import parse_span, parse_wake
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -199,3 +199,59 @@ def gpu_request(given: Mapping[str, Any], *, request_name: str = "--gpu-request"
         request_name=request_name, limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake",
         memory_name="--gpu-mem",
     )  # fmt: skip
+
+
+MAX_GPUS: Final = 1024
+"""More than any machine has."""
+request_options = together(
+    click.option(
+        "--gpu-request", type=Milli(), metavar="FRACTION", help="Guaranteed part of a GPU: 0.3, 30%, 300m. [default: 1]"
+    ),
+    click.option("--gpu-limit", type=Milli(), help="Maximum while others are idle. [default: the whole GPU]"),
+    memory_option("GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]"),
+    click.option(
+        "--gpus", type=click.IntRange(1, MAX_GPUS), metavar="N", help="N whole GPUs, in place of --gpu-request."
+    ),
+    click.option(
+        "--gpu",
+        default="",
+        metavar="UUID|INDEX[,...]",
+        help="The GPU, or those to choose from: 0,2. CUDA_VISIBLE_DEVICES is not read. [default: all]",
+    ),
+    device_options,
+    click.option(
+        "--enforce",
+        type=click.Choice(ENFORCE),
+        help="What is enforced: never (the bare driver) and memory are for whole GPUs. "
+        "[default: all; on whole GPUs never, or memory with --gpu-mem]",
+    ),
+    wake_option,
+    click.option("--cpu-bind", type=click.IntRange(1), metavar="N", help="Run on the N CPU cores nearest to the GPU."),
+    emulate_option,
+)
+"""What a tenant of an engine is to have; `read_request` reads them."""
+
+
+def read_request(wanted: dict[str, Any]) -> GpuRequest:
+    """The request in `request_options`, with all refused that needs no engine to be.
+
+    Raises:
+        UserError: it contradicts itself, or this machine cannot be so.
+    """
+    if emulate := wanted["emulate"]:
+        from aliquot.driver.emulation import parse_spec
+
+        parse_spec(emulate)
+    if wanted["cpu_bind"]:
+        from aliquot.driver.gpu import nearest_cores
+
+        nearest_cores(wanted["cpu_bind"])
+    if wanted["gpus"] and wanted["gpu_request"] is not None:
+        raise UserError("--gpus is a number of whole GPUs and --gpu-request a part of one; give one of them")
+    if wanted["gpus"]:
+        request = gpu_request(wanted | {"gpu_request": wanted["gpus"] * MILLI}, request_name="--gpus")
+    else:
+        request = gpu_request(wanted)
+    if request.enforce == "never" and wanted["cpu_bind"]:
+        raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")
+    return request

@@ -6,57 +6,23 @@ import os
 import re
 import sys
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from aliquot.cli.options import (
-    Milli,
-    Quantity,
-    Span,
-    device_options,
-    emulate_option,
-    gpu_request,
-    memory_option,
-    wake_option,
-)
-from aliquot.driver.gpu import nearest_cores
+from aliquot.cli.options import Quantity, Span, read_request, request_options
 from aliquot.driver.injection import MODES, Mode
 from aliquot.model.errors import UserError, in_words, one_line
 from aliquot.model.ids import TenantName, tenant_name
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import ENFORCE, GpuRequest
-
-MAX_GPUS: Final = 1024
-"""More than any machine has."""
 
 _GPU_NAMES: Final = r"(?:[0-9]+|GPU-[0-9a-fA-F-]{36})(?:,(?:[0-9]+|GPU-[0-9a-fA-F-]{36}))*"
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
-@click.option(
-    "--gpu-request", type=Milli(), metavar="FRACTION", help="Guaranteed part of a GPU: 0.3, 30%, 300m. [default: 1]"
-)
-@click.option("--gpu-limit", type=Milli(), help="Maximum while others are idle. [default: the whole GPU]")
-@memory_option("GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]")
-@click.option("--gpus", type=click.IntRange(1, MAX_GPUS), metavar="N", help="N whole GPUs, in place of --gpu-request.")
-@click.option(
-    "--gpu",
-    default="",
-    metavar="UUID|INDEX[,...]",
-    help="The GPU, or those to choose from: 0,2. CUDA_VISIBLE_DEVICES is not read. [default: all]",
-)
-@device_options
-@click.option(
-    "--enforce",
-    type=click.Choice(ENFORCE),
-    help="What is enforced: never (the bare driver) and memory are for whole GPUs. "
-    "[default: all; on whole GPUs never, or memory with --gpu-mem]",
-)
-@wake_option
-@click.option("--cpu-bind", type=click.IntRange(1), metavar="N", help="Run on the N CPU cores nearest to the GPU.")
-@emulate_option
+@request_options
 @click.option("--inject", type=click.Choice(MODES), default="auto", show_default=True, help="How CUDA is intercepted.")
 @click.option(
     "--name", type=Quantity("name", tenant_name), metavar="TEXT", help="The tenant's name. [default: run-PID]"
@@ -68,10 +34,11 @@ _GPU_NAMES: Final = r"(?:[0-9]+|GPU-[0-9a-fA-F-]{36})(?:,(?:[0-9]+|GPU-[0-9a-fA-
               help="Set a variable, or pass on the one that has this name here; repeatable.")  # fmt: skip
 @click.option("--env-file", "env_files", multiple=True, type=click.Path(), help="Set the variables of a file.")
 @click.option("--cwd", type=click.Path(), metavar="DIR", help="The folder in which the command is started.")
+@click.option("--container", type=click.Choice(["docker", "podman"]),
+              help="Give the share to a container: COMMAND is what this tool's run takes, with the image.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Report progress on stderr.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
 def run(
-    emulate: str | None,
     inject: Mode,
     name: TenantName | None,
     wait: bool,
@@ -79,6 +46,7 @@ def run(
     variables: tuple[str, ...],
     env_files: tuple[str, ...],
     cwd: str | None,
+    container: str | None,
     verbose: bool,
     command: tuple[str, ...],
     **wanted: Any,
@@ -93,20 +61,17 @@ def run(
     from aliquot.standalone.runner import TIMED_OUT, original_environment, run_command
     from aliquot.standalone.wire import LeaseCall
 
-    request, cpu_bind = _request(wanted), wanted["cpu_bind"] or 0
+    request, cpu_bind = read_request(wanted), wanted["cpu_bind"] or 0
+    if container:
+        _refuse_detached(container, command)
     who = name or tenant_name(f"run-{os.getpid()}")
     chosen = _variables(variables, env_files)
     folder = None if cwd is None else Path(cwd).absolute()
     if folder is not None and not folder.is_dir():
         raise UserError(f"--cwd {cwd} is not a folder; name one that exists")
-    if emulate:
-        from aliquot.driver.emulation import parse_spec
-
-        parse_spec(emulate)  # refused here, before an engine is started for it
-    if cpu_bind:
-        nearest_cores(cpu_bind)  # likewise
     tell = partial(click.echo, err=True)
-    call = LeaseCall(who, request, cpu_bind, wait)
+    call = LeaseCall(who, request, cpu_bind, wait, bool(container))
+    emulate: str | None = wanted["emulate"]
     connection, place = lease(
         RuntimeDir(runtime_dir() if emulate else engine_dir()), call, emulate=emulate,
         waits=lambda reason: tell(f"aliquot: waits: {reason}. Ctrl-C leaves the queue"),
@@ -123,13 +88,16 @@ def run(
             tell(f"aliquot: tenant {place.name} on {place.visible_devices}, limit {limit / MILLI:.2f}")
         sys.stderr.flush()
         resumes = place.name if place.resumes else ""
+        if container:
+            passed = [word for variable in chosen for word in ("--env", variable)]  # values are not for ps to see
+            command = (container, "run", *place.options, *passed, *command)
         status = run_command(
-            place, command, original_environment() | chosen, mode=inject, verbose=verbose,
+            place, command, original_environment() | chosen, mode="container" if container else inject, verbose=verbose,
             engine_gone=partial(connection.wait_until_lost, resumes), cwd=folder, timeout_s=timeout_s,
             visible_devices=chosen.get("CUDA_VISIBLE_DEVICES"),
         )  # fmt: skip
-        # What a command that was ended left behind is ended too.
-        if not (status == TIMED_OUT and timeout_s) and (count := connection.say_ended()):
+        # What a command that was ended left behind is ended too, and what a container left.
+        if not container and not (status == TIMED_OUT and timeout_s) and (count := connection.say_ended()):
             processes, were = ("1 process", "was") if count == 1 else (f"{count} processes", "were")
             tell(f"aliquot: {processes} that the command left behind still used its GPU and {were} ended")
         return status
@@ -137,21 +105,17 @@ def run(
         connection.close()
 
 
-def _request(wanted: dict[str, Any]) -> GpuRequest:
-    """The request in the options.
+def _refuse_detached(tool: str, command: tuple[str, ...]) -> None:
+    """Refuse a container that goes on without the run, whose share ends with it.
 
     Raises:
-        UserError: it contradicts itself.
+        UserError: the sentence has the way out.
     """
-    if wanted["gpus"] and wanted["gpu_request"] is not None:
-        raise UserError("--gpus is a number of whole GPUs and --gpu-request a part of one; give one of them")
-    if wanted["gpus"]:
-        request = gpu_request(wanted | {"gpu_request": wanted["gpus"] * MILLI}, request_name="--gpus")
-    else:
-        request = gpu_request(wanted)
-    if request.enforce == "never" and wanted["cpu_bind"]:
-        raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")
-    return request
+    options = takewhile(lambda word: word.startswith("-"), command)
+    if any(re.fullmatch(r"-[diPqt]*d[diPqt]*|--detach(=true)?", word) for word in options):
+        raise UserError(
+            f"--container {tool} runs in the foreground; for a container that goes on: aliquot share create"
+        )
 
 
 def _variables(given: tuple[str, ...], files: tuple[str, ...]) -> dict[str, str]:

@@ -108,7 +108,12 @@ def tenant_table(tenants: Sequence[TenantFacts], *, wide: bool = False) -> Table
             format_milli(sum(piece.limit_milli for piece in pieces)),
             _with_pending(sum(piece.memory_mib for piece in pieces), tenant.pending_mib),
         ]
-        row = [tenant.name, ",".join(map(str, tenant.gpus)) or "-", *shares, tenant.injection or "-"]
+        row = [
+            tenant.name,
+            ",".join(map(str, tenant.gpus)) or "-",
+            *shares,
+            " ".join([tenant.injection or "-", *tenant.containers]),
+        ]
         table.append([*row, *([tenant.enforce, ",".join(piece.gpu for piece in pieces)] if wide else [])])
     return table
 

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -47,7 +48,8 @@ def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
         status = ask_engine(StatusCall()).status
         click.echo(as_json(facts, status, _waiting(), ask_engine(RunningCall()).processes))
     elif once or not on_screen():
-        click.echo(render(facts, ask_engine(StatusCall()).status, _waiting(), columns()))
+        processes = ask_engine(RunningCall()).processes
+        click.echo(render(facts, ask_engine(StatusCall()).status, _waiting(), columns(), processes))
     elif plain or not takes_keys():
         from rich.console import Console
         from rich.live import Live
@@ -55,7 +57,8 @@ def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
 
         with Live(console=Console(), auto_refresh=False, screen=True) as screen:
             while True:
-                text = render(facts, ask_engine(StatusCall()).status, _waiting(), columns())
+                processes = ask_engine(RunningCall()).processes
+                text = render(facts, ask_engine(StatusCall()).status, _waiting(), columns(), processes)
                 screen.update(Text(text, no_wrap=True), refresh=True)
                 time.sleep(interval_s)
     else:
@@ -106,13 +109,20 @@ def as_json(
         entry["tenants"] = msgspec.to_builtins(now.tenants) if now else []
         for tenant in entry["tenants"]:
             tenant["pids"] = [process.pid for process in processes.get(tenant["name"], ())]
+            tenant["containers"] = _containers(processes, tenant["name"])
         gpus.append(entry)
     waits = [{"name": name, "reason": why} for name, why in waiting.items()]
     return json.dumps({"window_ms": status.window_ms, "turns": status.turns, "waiting": waits, "gpus": gpus}, indent=2)
 
 
-def render(facts: EngineFacts, status: Status, waiting: Mapping[str, str], width: int = UNBOUNDED) -> str:
-    """The table as text: what waits, then the GPUs."""
+def render(
+    facts: EngineFacts,
+    status: Status,
+    waiting: Mapping[str, str],
+    width: int = UNBOUNDED,
+    processes: Mapping[str, Sequence[RunProcess]] = MappingProxyType({}),
+) -> str:
+    """The table as text: what waits, then the GPUs, under each the containers of its tenants."""
     measures = {gpu.uuid: gpu for gpu in status.gpus}
     window_s = status.window_ms / 1000
     window = f"{window_s:g} s"
@@ -133,13 +143,19 @@ def render(facts: EngineFacts, status: Status, waiting: Mapping[str, str], width
         now = f"{busy}   memory {used_mib / 1024:.1f} / {gpu.memory_mib / 1024:.1f} GiB"
         whole = f"{name}   {now}"
         lines = [whole] if len(whole) <= width else [_cut(name, width), f"  {now}"]
-        blocks.append([*lines, *(_tenant_lines(tenants, window, width) if tenants else ["  no tenants"])])
+        where = [(tenant.name, ", ".join(_containers(processes, tenant.name))) for tenant in tenants]
+        lines += _tenant_lines(tenants, window, width) if tenants else ["  no tenants"]
+        blocks.append([*lines, *(_cut(f"  {name} is in {those}", width) for name, those in where if those)])
     meaning = (
         f"busy: charged to all tenants, of {window}; usage: of {window}, or of the time since a tenant came; "
         "│: its limit"
     )
     blocks.append(_wrapped(meaning, width))
     return "\n\n".join("\n".join(lines) for lines in blocks)
+
+
+def _containers(processes: Mapping[str, Sequence[RunProcess]], tenant: str) -> list[str]:
+    return sorted({process.container for process in processes.get(tenant, ())} - {""})
 
 
 def _tenant_lines(tenants: Sequence[TenantStatus], window: str, width: int) -> list[str]:

@@ -227,7 +227,7 @@ def overview(look: Look, width: int, *, sort: str, text: str) -> tuple[tuple[str
                 f"{format_milli(share.request_milli):>5}-{format_milli(share.limit_milli)}",
                 memory_cell(share.memory_used_mib, share.memory_mib, measured=gpu.measured),
                 f"{share.wait_ms:.0f} ms" if gpu.measured and not share.hidden else UNKNOWN,
-                f"{processes[0].pid}{more}" if processes else "", processes[0].command if processes else "",
+                f"{processes[0].pid}{more}" if processes else "", processes[0].text if processes else "",
             )  # fmt: skip
     rows = {key: row[: len(columns)] for key, row in rows.items()}
     own = [max([cell_len(title), *(cell_len(str(row[n])) for row in rows.values())]) for n, title in enumerate(columns)]
@@ -362,7 +362,7 @@ class DetailBox:
             f"used   {share.usage_milli / 1000:.2f}   {spark((usage for usage, _ in past), 1000, self._cells)}",
             f"wait {share.wait_ms:>4.0f} ms  {spark(waits, max([*waits, 1.0]), self._cells)}",
             f"{promised}, quota {share.quota_ms:.0f} ms, debt {share.debt_ms:.0f} ms, {share.processes} processes",
-            *(f"pid {process.pid:>8}  {process.command}" for process in self._look.processes.get(tenant, ())),
+            *(f"pid {process.pid:>8}  {process.text}" for process in self._look.processes.get(tenant, ())),
         ]
 
     def workload(self, name: str) -> list[str]:

@@ -1,9 +1,10 @@
-"""How a program loads our library instead of the driver's: the tenant folder and the three ways of injection.
+"""How a program loads our library instead of the driver's: the tenant folder and the ways of injection.
 
 - *substitute*: our file stands where `libcuda.so.1` and `libnvidia-ml.so.1` are looked for, in a mount namespace of the
   tenant's own. Holds through `env -i`, RTLD_DEEPBIND, dlmopen, static cudart and Go.
 - *library-path*: LD_LIBRARY_PATH leads to the folder. Needs no right at all; lost when a program clears or replaces it.
 - *preload*: LD_PRELOAD. The loader's own look-ups (dlsym, dlvsym) are answered by the hook.
+- *container*: the command starts a container, whose mounts are what injects; the command itself is not touched.
 
 A *bare* folder is that of a tenant that owns whole GPUs and is not enforced: its programs load the driver itself, and
 only its records are kept.
@@ -29,7 +30,7 @@ from aliquot.driver.mounts import SYSTEM_CACHE, driver_files, linker_cache
 from aliquot.driver.native import STANDS_FOR
 from aliquot.model.errors import AliquotError
 
-Mode = Literal["substitute", "library-path", "preload", "auto"]
+Mode = Literal["substitute", "library-path", "preload", "auto", "container"]
 MODES: Final[tuple[Mode, ...]] = ("auto", "substitute", "library-path", "preload")
 CONF_MARK: Final = b"ALIQUOT-CONF:"
 CONF_SLOT_BYTES: Final = 512
@@ -183,7 +184,7 @@ def launch(
     environment = dict(env)
     # A bare program finds the machine's own driver by itself, an emulated one where we say.
     bare = "none (the bare driver)" if folder.bare else ""
-    own = folder.bare and folder.conf.libcuda.resolve() in driver_files("libcuda.so.1")
+    own = mode == "container" or (folder.bare and folder.conf.libcuda.resolve() in driver_files("libcuda.so.1"))
     if own:
         pass
     elif mode == "library-path" or (folder.bare and mode == "preload"):

@@ -19,11 +19,8 @@ from aliquot.driver.emulation import driver_version
 from aliquot.driver.gpu import Gpu
 from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.native import HOOK, native_part
-from aliquot.lib.log import Logger
-from aliquot.node.machine import WAY_OUT, Machine, emulated_machine, real_machine
-from aliquot.node.settings import NodeSettings
-from aliquot.node.volume.names import SUBSTITUTED, wanted
-from aliquot.node.volume.source import (
+from aliquot.driver.volume.names import SUBSTITUTED, wanted
+from aliquot.driver.volume.source import (
     DRIVER_CONTAINER,
     DriverSource,
     NoDriverFiles,
@@ -31,7 +28,10 @@ from aliquot.node.volume.source import (
     from_libraries,
     loaded_version,
 )
-from aliquot.node.volume.volume import DriverVolume, Generation, VolumeError
+from aliquot.driver.volume.volume import DriverVolume, Generation, VolumeError
+from aliquot.lib.log import Logger
+from aliquot.node.machine import WAY_OUT, Machine, emulated_machine, real_machine
+from aliquot.node.settings import NodeSettings
 
 _LOG: Final = Logger("node")
 _LIBRARIES: Final = Path("origin/lib64")

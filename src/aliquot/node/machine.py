@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -12,37 +12,23 @@ import msgspec
 from aliquot.driver import emulation
 from aliquot.driver.choice import choose
 from aliquot.driver.discovery import NoDriver
-from aliquot.driver.gpu import Gpu, cuda_variables
-from aliquot.driver.modules import CONTROL_NODES, MAKE_NODES, make_nodes, missing_nodes, node_name
+from aliquot.driver.gpu import Gpu
+from aliquot.driver.modules import MAKE_NODES, make_nodes, missing_nodes
 from aliquot.model.ids import GpuUuid
-from aliquot.node.cdi import DeviceNode, Edits, Mount
 from aliquot.placement.entries import NodeSpec
-from aliquot.tenancy.machine import SharedMachine, answering_gpus
+from aliquot.tenancy.machine import DEVICES, SharedMachine, answering_gpus, minor_of
 
-DEVICES: Final = Path("/dev")
 WAY_OUT: Final = "Try an emulated GPU: aliquot node --emulate h100x2"
 
 
 @dataclass(frozen=True)
 class Machine(SharedMachine):
-    """A node's GPUs; `folder` is the emulated machine's, None for a real driver.
+    """A node's GPUs."""
 
-    `devices` is where the driver's device nodes lie, as this process sees it, None where there are none, as on most
-    emulated machines; `root` is the node's root, likewise.
-    """
-
-    folder: Path | None = None
-    devices: Path | None = DEVICES
-    root: Path = Path("/")
     silent: tuple[str, ...] = ()
     """The GPUs that the driver lists but that do not answer, such as `GPU 3: GPU is lost`."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """The GPUs that answer and are not shared, by UUID, and why."""
-
-    extra: tuple[str, ...] = ()
-    """Further devices for every container: paths of the node below `/dev`, or patterns."""
-    host: Path = Path("/")
-    """Where the node's root is mounted, for those."""
 
     def redriven(self, version: str) -> Machine:
         """A copy of this machine with another version of the driver."""
@@ -51,38 +37,6 @@ class Machine(SharedMachine):
     def spec(self, node: str) -> NodeSpec:
         """The node as an entry of the ledger."""
         return NodeSpec(node, self.gpus)
-
-    def edits(self, gpus: list[Gpu], *, bare: bool = False) -> Edits:
-        """What a container with those GPUs needs besides the driver's files; `bare` without our library before them."""
-        nodes = []
-        if self.devices is not None:
-            names = [name for name in CONTROL_NODES if (self.devices / name).exists()]
-            names += [node_name(minor_of(gpu)) for gpu in gpus]
-            on_node = Path("/") / self.devices.relative_to(self.root)
-            elsewhere = on_node != DEVICES
-            nodes = [DeviceNode(DEVICES / name, on_node / name if elsewhere else None) for name in names]
-        shown = Edits(device_nodes=(*nodes, *(DeviceNode(path) for path in self.extra_nodes())))
-        if self.folder is None:
-            return shown
-        # Every process on an emulated machine shares its clock and ledger by a file in this folder, which an
-        # emulated driver finds only where it was loaded from there.
-        env = (f"LD_LIBRARY_PATH={self.folder}",) if bare else ()
-        return Edits(env, (Mount(self.folder, self.folder, writable=True),)) + shown
-
-    def variables(self, gpus: Sequence[Gpu], *, privileged: bool = False) -> tuple[str, ...]:
-        """CUDA's variables in a container with those GPUs.
-
-        A container sees only its own GPUs, by their device nodes; a privileged one sees all, as does every container on
-        an emulated machine.
-        """
-        seen = self.seen if privileged or self.folder is not None else gpus
-        return tuple(f"{name}={value}" for name, value in cuda_variables([gpu.uuid for gpu in gpus], seen).items())
-
-    def extra_nodes(self) -> list[Path]:
-        """The further devices of the node that every container gets, by their paths there."""
-        found = [path for pattern in self.extra for path in sorted(self.host.glob(pattern.lstrip("/")))]
-        seen = [path for path in dict.fromkeys(found) if path.is_char_device() or path.is_block_device()]
-        return [Path("/") / path.relative_to(self.host) for path in seen]
 
 
 class NodeOffer:
@@ -110,11 +64,6 @@ class NodeOffer:
     def healthy(self) -> list[Gpu]:
         """The shared GPUs that are healthy."""
         return [gpu for gpu in self.shared.gpus if GpuUuid(gpu.uuid) not in self.unhealthy]
-
-
-def minor_of(gpu: Gpu) -> int:
-    """The minor number of a GPU's device node; its index if the driver reports none."""
-    return gpu.index if gpu.minor is None else gpu.minor
 
 
 def emulated_machine(spec: str, folder: Path, *, only: str = "", excluded: str = "") -> Machine:

@@ -15,18 +15,18 @@ from pathlib import Path
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import TenantRecord
+from aliquot.driver.cdi import Edits
 from aliquot.driver.gpu import Gpu, core_list
 from aliquot.driver.injection import TenantConf, TenantFolder
 from aliquot.driver.native import HOOK, native_part
+from aliquot.driver.volume.volume import Generation
 from aliquot.kube.inventory import KernelLengths, write_kernels
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.errors import AliquotError
 from aliquot.model.requests import GpuRequest
 from aliquot.node.allocation.checkpoint import PodKey
-from aliquot.node.cdi import Edits, Mount
 from aliquot.node.driver import NodeDriver
 from aliquot.node.machine import Machine, NodeOffer
-from aliquot.node.volume.volume import Generation
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, LedgerError, Placement
 from aliquot.tenancy.folders import made_for
@@ -203,12 +203,7 @@ class TenantProvisioner:
         folder = TenantFolder(directory, conf, bare=given.enforce == "never")
         models = self.machine.models
         record = tenant_record(name, conf.socket, given.slices, models, enforce=given.enforce, wake_us=given.wake_us)
-        env = (*self.machine.variables(gpus), "NVIDIA_VISIBLE_DEVICES=void", f"ALIQUOT_TENANT={name}")
-        if folder.bare:
-            edits = Edits(env) + shown.edits(None) + self.machine.edits(gpus, bare=True)
-        else:
-            mounts = (Mount(directory, directory),)
-            edits = Edits(env, mounts) + shown.edits(folder.lib) + self.machine.edits(gpus)
+        edits = self.machine.container_edits(folder, shown, gpus)
         return ProvisionedTenant(key, owner, container, given, record, folder, shown.name, edits)
 
     def _provide(self, provisioned: ProvisionedTenant, *, again: bool, new: bool = False) -> None:

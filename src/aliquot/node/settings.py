@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from aliquot.driver.volume.names import wanted
 from aliquot.kube.names import GROUP
 from aliquot.kube.settings import BadSettings, ProgramSettings, flag, read_settings
-from aliquot.node.volume.names import wanted
 from aliquot.tokens import Turns
 
 MAX_IDS: Final = 1000

@@ -183,19 +183,13 @@ def ask(runtime: RuntimeDir, call: wire.Call[A]) -> A:
         return connection.ask(call)
 
 
-def lease(
-    runtime: RuntimeDir,
-    call: wire.LeaseCall,
-    *,
-    emulate: str | None,
-    waits: Callable[[str], None] = lambda reason: None,
-) -> tuple[EngineConnection, wire.RunLease]:
-    """A place for a run: from the engine that is up, else from one started for it, which ends with its last run.
+def first_answer(runtime: RuntimeDir, call: wire.Call[A], *, emulate: str | None) -> tuple[EngineConnection, A]:
+    """The first answer to a call and its connection: from the engine that is up, else from one started for it.
 
-    `waits` gets the reasons why a call that asks to wait has no place yet.
+    The engine that is started ends with its last run and share.
 
     Raises:
-        EngineRefused: the place cannot be given.
+        EngineRefused: the engine said no.
         UserError: the engine that is up drives another machine than the one asked for.
     """
     for attempt in range(ATTEMPTS):
@@ -211,7 +205,7 @@ def lease(
                 raise UserError(
                     f"the engine at {runtime.root} {up}, not {emulate}; leave --emulate out, or end that engine first"
                 )
-            answer = connection.ask(call)
+            return connection, connection.ask(call)
         except NoEngine:  # it was just ending with its last run: start a new one
             connection.close()
             time.sleep(0.05 * attempt)
@@ -219,15 +213,30 @@ def lease(
         except BaseException:
             connection.close()
             raise
-        try:
-            while isinstance(answer, wire.LeaseWait):
-                waits(answer.reason)
-                answer = connection.next_answer(call)
-        except BaseException:
-            connection.close()
-            raise
-        return connection, answer
     raise NoEngine(f"the engine at {runtime.root} keeps going away; see {runtime.engine_log}")
+
+
+def lease(
+    runtime: RuntimeDir,
+    call: wire.LeaseCall,
+    *,
+    emulate: str | None,
+    waits: Callable[[str], None] = lambda reason: None,
+) -> tuple[EngineConnection, wire.RunLease]:
+    """A place for a run; `waits` gets the reasons why a call that asks to wait has no place yet.
+
+    Raises:
+        EngineRefused, UserError: as `first_answer`.
+    """
+    connection, answer = first_answer(runtime, call, emulate=emulate)
+    try:
+        while isinstance(answer, wire.LeaseWait):
+            waits(answer.reason)
+            answer = connection.next_answer(call)
+    except BaseException:
+        connection.close()
+        raise
+    return connection, answer
 
 
 def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:

@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -38,7 +39,7 @@ from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
 from aliquot.standalone.learned import LearnedFile
 from aliquot.standalone.machine import Machine, find_machine
-from aliquot.standalone.orphans import end_orphans
+from aliquot.standalone.orphans import IN_CONTAINER, end_orphans
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.program import TenantProgram, start_program, with_tools
 from aliquot.standalone.tenants import EngineTenant, RunRecord, living_runs, log, write_runs
@@ -90,6 +91,7 @@ class Engine:
         self.leaves_runs = False
         """Whether `stop` leaves the runs to the next engine."""
         self._own_directory = False
+        self._shown_driver = (state_dir or runtime.root) / "shown-driver"
         argv = options.argv(runtime.root, machine.libnvml)
         self._process = ArbiterProcess(argv, runtime.root, runtime.engine_log, self._reconcile, fresh=not runs)
         self.arbiter: ArbiterClient = ArbiterClient(runtime.root)
@@ -199,13 +201,16 @@ class Engine:
         cpu_bind: int = 0,
         again: bool = False,
         owner: Account | None = None,
+        container: bool = False,
     ) -> EngineTenant:
         """Provision a tenant of `owner`, or of this process's account.
 
         `cpu_bind` binds its programs to that number of cores nearest to its first GPU. `again` is for one that was
-        refused before, so that placement learns from it once.
+        refused before, so that placement learns from it once. With `container` its programs are in containers, and end
+        with this engine.
 
         Raises:
+            VolumeError, NoDriverFiles: there are no files of the driver to show to containers.
             NoRoom, NeverFits: see `MachineLedger.plan` and `check_quota`.
             LedgerError: the name is taken.
             EngineError: its folder cannot be made, or the arbiter does not take it.
@@ -219,7 +224,7 @@ class Engine:
             owner = owner or own_account()
             owners = [tenant.owner for tenant in self.tenants.values()]
             self.check_quota(self.ledger, owner, owners, plan, request)
-            tenant = self._place(name, plan, cpu_bind, enforce, request, owner)
+            tenant = self._place(name, plan, cpu_bind, enforce, request, owner, container=container)
             try:
                 self._tenancy.provision(tenant, lambda: self.ledger.reserve(name, plan, request))
             except OSError as error:
@@ -271,10 +276,11 @@ class Engine:
             owners = [other.owner for other in self.tenants.values()]
             self.check_quota(without_it, tenant.owner, owners, plan, request)
             run = tenant.run and structs.replace(tenant.run, request=request, slices=list(plan.slices))
-            directory = tenant.folder.directory
-            resized = self._tenant(
-                name, plan, directory, tenant.enforce, tenant.cpus, request.wake_us, tenant.owner, run
-            )
+            record = tenant_record(
+                name, tenant.folder.conf.socket, plan.slices, self.machine.models, enforce=tenant.enforce,
+                wake_us=request.wake_us, uid=tenant.record.uid,
+            )  # fmt: skip
+            resized = replace(tenant, plan=plan, record=record, run=run)
             if dry_run:
                 return resized
             self.ledger.resize(name, _with_memory_of(plan, held), request)
@@ -429,8 +435,9 @@ class Engine:
         self._gpu_lock.close()
 
     def _place(
-        self, name: TenantName, plan: Plan, cpu_bind: int, enforce: Enforce, request: GpuRequest, owner: Account
-    ) -> EngineTenant:
+        self, name: TenantName, plan: Plan, cpu_bind: int, enforce: Enforce, request: GpuRequest, owner: Account, *,
+        container: bool,
+    ) -> EngineTenant:  # fmt: skip
         """A tenant as it will be, in a folder of its own."""
         near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
         others = [*self.tenants.values(), *self._tenancy.coming]
@@ -438,9 +445,9 @@ class Engine:
         cpus = nearest_cores(cpu_bind, near, used) if cpu_bind else ""
         directory = self.runtime.tenants / str(next(self._numbers))
         run = None
-        if self.runtime.shared and owner.pid:
+        if self.runtime.shared and owner.pid and not container:
             run = RunRecord.of(name, directory, request, plan, enforce, cpus, owner)
-        return self._tenant(name, plan, directory, enforce, cpus, request.wake_us, owner, run)
+        return self._tenant(name, plan, directory, enforce, cpus, request.wake_us, owner, run, container=container)
 
     def _take_over(self, run: RunRecord) -> None:
         """Make a run of an earlier engine a tenant of this one, with the share that it has; end one that cannot be."""
@@ -467,16 +474,25 @@ class Engine:
 
     def _tenant(
         self, name: TenantName, plan: Plan, directory: Path, enforce: Enforce, cpus: str, wake_us: int, owner: Account,
-        run: RunRecord | None,
+        run: RunRecord | None, *, container: bool = False,
     ) -> EngineTenant:  # fmt: skip
-        conf = TenantConf(name, directory / "socket", self.machine.libcuda, self.machine.libnvml, cpus)
+        machine, shown = self.machine, None
+        if container:
+            used = {tenant.generation for tenant in (*self.tenants.values(), *self._tenancy.coming)}
+            shown = machine.shown_driver(self._shown_driver, used)
+        libcuda, libnvml = (shown.libcuda, shown.libnvml) if shown else (machine.libcuda, machine.libnvml)
+        conf = TenantConf(name, directory / "socket", libcuda, libnvml, cpus)
         folder = TenantFolder(directory, conf, bare=enforce == "never")
         record = tenant_record(
             name, conf.socket, plan.slices, self.machine.models, enforce=enforce, wake_us=wake_us,
             uid=owner.uid if self.runtime.shared else None,
         )  # fmt: skip
-        variables = cuda_variables(plan.uuids, self.machine.seen)
-        return EngineTenant(name, plan, folder, enforce, record, cpus, variables, owner, run)
+        variables = cuda_variables(plan.uuids, machine.seen)
+        if shown is None:
+            return EngineTenant(name, plan, folder, enforce, record, cpus, variables, owner, run)
+        gpus = [gpu for gpu in machine.gpus if gpu.uuid in plan.uuids]
+        edits = machine.container_edits(folder, shown, gpus, mark=IN_CONTAINER)
+        return EngineTenant(name, plan, folder, enforce, record, cpus, variables, owner, run, edits, shown.name)
 
     def _is_here(self, tenant: EngineTenant) -> bool:
         """Whether it is a tenant still, of whatever size by now; a newcomer of its name has another folder."""

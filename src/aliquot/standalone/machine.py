@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +26,7 @@ WAY_OUT: Final = "Try an emulated one: aliquot run --emulate h100 -- ..."
 class Machine(SharedMachine):
     """The machine of one engine; `spec` is the emulation's, empty for a real driver."""
 
-    spec: str = ""
+    spec: str = field(default="", kw_only=True)
 
     @property
     def emulated(self) -> bool:
@@ -83,7 +83,8 @@ def find_machine(
                 zip(emulated.uuids, wired.cores, wired.links, wired.numa, strict=True)
             )
         )
-        machine = Machine(gpus, emulated.libcuda, emulated.libnvml, spec, seen=gpus)
+        folder = emulated.directory
+        machine = Machine(gpus, emulated.libcuda, emulated.libnvml, folder, devices=None, seen=gpus, spec=spec)
     else:
         driver = find_driver()
         answering = answering_gpus(driver.libnvml, WAY_OUT)

@@ -4,12 +4,14 @@ A program starts in a mount namespace of its own, in which the loader's cache is
 `driver.enter`). Its children are in that namespace too, whatever session they make, whatever signal they ignore and
 whatever their parent is by now. So an engine can find the tenant of a process, also when the engine that started it was
 killed. Where the kernel refuses such a namespace, the environment that a process was started with names the folder.
+A container of a tenant shows a file of its folder too, at a path of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import time
@@ -22,9 +24,16 @@ from aliquot.driver.modules import PROC, driver_majors, has_driver_open
 from aliquot.driver.mounts import SYSTEM_CACHE
 from aliquot.model.ids import TenantName
 from aliquot.standalone.wire import RunProcess
+from aliquot.tenancy.folders import MARK
 
 END_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.01
+IN_CONTAINER: Final = Path("/run/aliquot.tenant")
+"""Where a container shows the mark of its tenant's folder."""
+_IDS: Final = re.compile(
+    rb"(docker|libpod|overlay|vfs|btrfs)(?:-|/|-containers/|/containers/)([0-9a-f]{12})[0-9a-f]{52}"
+)
+"""A container's id in the name of its cgroup or of a folder of its files."""
 
 
 def end_orphans(
@@ -60,16 +69,16 @@ def end_orphans(
 def named_processes(folders: Mapping[TenantName, Path]) -> dict[str, list[RunProcess]]:
     """The processes of each tenant, by its folder, in the order of their ids, with their command lines."""
     pids = sorted(_pids())
-    caches_seen = {pid: _cache_of(pid) for pid in pids}
+    seen = {pid: _seen_by(pid) for pid in pids}
     processes: dict[str, list[RunProcess]] = {}
     for tenant, folder in folders.items():
         processes[tenant] = []
-        for pid in filter(_membership([folder], None, caches_seen.get), pids):
+        for pid in filter(_membership([folder], None, seen.get), pids):
             words: list[bytes] = []
             with contextlib.suppress(OSError):  # it is gone
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
             command = shlex.join(word.decode(errors="replace") for word in words)
-            processes[tenant].append(RunProcess(pid, command))
+            processes[tenant].append(RunProcess(pid, command, _container_of(pid)))
     return processes
 
 
@@ -78,18 +87,15 @@ def _pids() -> list[int]:
 
 
 def _membership(
-    folders: list[Path], container: str | None, cache_of: Callable[[int], tuple[int, int] | None] | None = None
+    folders: list[Path], container: str | None, seen_by: Callable[[int], set[tuple[int, int]] | None] | None = None
 ) -> Callable[[int], bool]:
     """Whether a process is one of these tenants', or of one container of theirs.
 
-    `cache_of` says which loader's cache a process sees, if that is known already.
+    `seen_by` says which files of tenants a process sees, if that is known already.
     """
-    cache = cache_of or _cache_of
-    marks: set[tuple[int, int]] = set()
-    for file in (file for folder in folders for file in caches(folder, container)):
-        with contextlib.suppress(OSError):
-            status = file.stat()
-            marks.add((status.st_dev, status.st_ino))
+    seen = seen_by or _seen_by
+    files = [file for folder in folders for file in caches(folder, container)]
+    marks = _identities([*files, *([] if container else (folder / MARK for folder in folders))])
     words: list[bytes] = []  # of the environment that a program without a namespace was given
     for folder in folders if container is None else ():
         report = folder / "injection"  # missing where programs may not write it, which are an account's
@@ -98,7 +104,7 @@ def _membership(
                 words += [os.fsencode(folder / "lib") + end for end in (b":", b"\0", b"/")]
 
     def belongs(pid: int) -> bool:
-        if marks and cache(pid) in marks:
+        if marks and not marks.isdisjoint(seen(pid) or ()):
             return True
         if not words:
             return False
@@ -111,13 +117,39 @@ def _membership(
     return belongs
 
 
-def _cache_of(pid: int) -> tuple[int, int]:
-    """Device and inode of the loader's cache that a process sees; zeros for one that is gone or another user's."""
-    try:
-        status = os.stat(f"/proc/{pid}/root{SYSTEM_CACHE}")  # noqa: PTH116 (for each process there is)
-    except OSError:
-        return (0, 0)
-    return (status.st_dev, status.st_ino)
+def _seen_by(pid: int) -> set[tuple[int, int]]:
+    """Where a process sees what may be a tenant's; nothing for one that is gone or another user's."""
+    return _identities([f"/proc/{pid}/root{SYSTEM_CACHE}", f"/proc/{pid}/root{IN_CONTAINER}"])
+
+
+def _identities(files: Iterable[Path | str]) -> set[tuple[int, int]]:
+    """Device and inode of each of the files that there are."""
+    found: set[tuple[int, int]] = set()
+    for file in files:
+        with contextlib.suppress(OSError):
+            status = os.stat(file)  # noqa: PTH116 (for each process there is)
+            found.add((status.st_dev, status.st_ino))
+    return found
+
+
+def _container_of(pid: int) -> str:
+    """The container that a process of a tenant is in, as `podman 0123456789ab`; empty where it is in none."""
+    if not _identities([f"/proc/{pid}/root{IN_CONTAINER}"]):
+        return ""
+    facts = b""
+    for file in ("cgroup", "mountinfo"):
+        with contextlib.suppress(OSError):
+            facts += Path(f"/proc/{pid}/{file}").read_bytes()
+    return container_in(facts)
+
+
+def container_in(facts: bytes) -> str:
+    """The container that a process's `cgroup` and `mountinfo` name, as `podman 0123456789ab`; empty for none.
+
+    A rootless container may have no cgroup of its own, but always files of its own that are mounted.
+    """
+    match = _IDS.search(facts)
+    return f"{'docker' if match[1] == b'docker' else 'podman'} {match[2].decode()}" if match else ""
 
 
 def _signal(pid: int, number: int, belongs: Callable[[int], bool]) -> None:

@@ -21,13 +21,16 @@ HISTORY_FILES: Final = ("history.db", "history-emulated.db")
 """Of the dashboard, in `state_dir`: what the machine's GPUs did, and apart from it what emulated GPUs did."""
 
 
+ROOTS_DIR: Final = Path("/run/aliquot")
+
+
 class RuntimeDirError(AliquotError):
     """The runtime directory cannot be used."""
 
 
 def machine_dir() -> Path:
     """Where the engine of the machine is that serves all accounts: ALIQUOT_MACHINE_DIR, else /run/aliquot."""
-    return Path(os.environ.get("ALIQUOT_MACHINE_DIR") or "/run/aliquot").absolute()
+    return Path(os.environ.get("ALIQUOT_MACHINE_DIR") or ROOTS_DIR).absolute()
 
 
 def engine_dir() -> Path:
@@ -80,6 +83,16 @@ def state_dir() -> Path:
         return Path("~/.local/state/aliquot").expanduser()
     except RuntimeError:  # a user without a home
         return runtime_dir() / "state"
+
+
+def cdi_dir(runtime: RuntimeDir) -> Path:
+    """Where CDI files go: ALIQUOT_CDI_DIR; /etc/cdi for root's engine of the machine; else `cdi` beside the engine.
+
+    Docker and every podman since 4.1 read /etc/cdi; podman 5.0 to 5.5 does not read /var/run/cdi.
+    """
+    if named := os.environ.get("ALIQUOT_CDI_DIR"):
+        return Path(named).absolute()
+    return Path("/etc/cdi") if runtime.root == ROOTS_DIR else runtime.root / "cdi"
 
 
 class RuntimeDir:

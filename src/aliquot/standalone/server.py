@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,9 +17,10 @@ from typing import Final
 import msgspec
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
+from aliquot.driver.cdi import SHARE_KIND
 from aliquot.lib.log import Logger
-from aliquot.model.errors import AliquotError, in_words
-from aliquot.model.ids import GpuUuid, TenantName, tenant_name
+from aliquot.model.errors import AliquotError, UserError, in_words
+from aliquot.model.ids import TenantName, tenant_name
 from aliquot.placement.machine import NoRoom
 from aliquot.standalone import wire
 from aliquot.standalone.accounts import Account
@@ -27,6 +28,7 @@ from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine
 from aliquot.standalone.explaining import explanations, gpu_facts, promised_gpus
 from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
+from aliquot.standalone.shares import Share, Shares
 from aliquot.standalone.tenants import EngineTenant
 from aliquot.status import Hours
 
@@ -134,7 +136,12 @@ class RunQueue:
             name, call = TenantName(run.call.name), run.call
             try:
                 run.tenant = self._engine.admit(
-                    name, call.request, cpu_bind=call.cpu_bind, again=bool(run.reason), owner=run.owner
+                    name,
+                    call.request,
+                    cpu_bind=call.cpu_bind,
+                    again=bool(run.reason),
+                    owner=run.owner,
+                    container=call.container,
                 )
             except NoRoom as error:
                 run.reason = str(error)
@@ -170,6 +177,7 @@ class EngineServer:
         self._status_s = 0.0
         self._leases = 0
         self._closed = False
+        self._shares = Shares(engine, on_idle)
         path = engine.runtime.engine_socket
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -184,6 +192,7 @@ class EngineServer:
         """Stop answering."""
         with self._lock:
             self._closed = True
+        self._shares.close()
         self._engine.runtime.engine_socket.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -192,7 +201,7 @@ class EngineServer:
     def close_if_idle(self) -> bool:
         """Stop answering unless a tenant exists; returns whether it did."""
         with self._lock:
-            if self._leases:
+            if self._leases or self._shares.all():
                 return False
             self._closed = True
         self.close()
@@ -308,10 +317,17 @@ class EngineServer:
             case wire.StatusCall():
                 yield wire.ArbiterMeasures(self._measured())
             case wire.TenantsCall():
-                index = {gpu.uuid: gpu.index for gpu in engine.gpus}
-                pending = engine.pending_mib()
-                tenants = engine.tenants.items()
-                yield wire.TenantList([tenant_facts(each, index, pending.get(name, 0)) for name, each in tenants])
+                yield wire.TenantList(self._tenant_facts(engine.tenants.values(), caller))
+            case wire.ShareCall():
+                _refuse_containers(caller)
+                with self._held() as up:
+                    if up:  # closing without a reply makes the caller look for another engine
+                        yield self._share_list([self._shares.create(call, caller)], caller)
+            case wire.SharesCall():
+                yield self._share_list(self._shares.all(), caller)
+            case wire.EndShareCall():
+                _refuse_containers(caller)
+                yield wire.Lines([self._shares.delete(call.name, force=call.force)])
             case wire.RunningCall():
                 tenants = engine.tenants.items()
                 folders = {name: t.folder.directory for name, t in tenants if caller.may_use(t.owner)}
@@ -344,13 +360,57 @@ class EngineServer:
             case wire.LeaseCall() | wire.ExecCall() | wire.ResumeCall():
                 raise AssertionError("these keep their connection")
 
+    def _tenant_facts(self, tenants: Iterable[EngineTenant], caller: Account) -> list[wire.TenantFacts]:
+        """Tenants as `get tenants` shows them, with the numbers of their GPUs and the containers that they are in."""
+        index, shown = {gpu.uuid: gpu.index for gpu in self._engine.gpus}, list(tenants)
+        in_containers = [tenant for tenant in shown if tenant.edits is not None and caller.may_use(tenant.owner)]
+        processes = named_processes({tenant.name: tenant.folder.directory for tenant in in_containers})
+        pending = self._engine.pending_mib()
+        return [
+            wire.TenantFacts(
+                tenant.name, tenant.folder.injection() if tenant.edits is None else "container", tenant.enforce,
+                [index[piece.gpu] for piece in tenant.plan.slices],
+                [
+                    wire.TenantSlice(piece.gpu, piece.request_milli, piece.limit_milli, piece.memory_mib)
+                    for piece in tenant.plan.slices
+                ],
+                pending.get(tenant.name, 0),
+                sorted({process.container for process in processes.get(tenant.name, ())} - {""}),
+            )
+            for tenant in shown
+        ]  # fmt: skip
+
+    def _share_list(self, shares: list[Share], caller: Account) -> wire.ShareList:
+        facts = self._tenant_facts((share.tenant for share in shares), caller)
+        return wire.ShareList(
+            [
+                wire.ShareFacts(tenant, f"{SHARE_KIND}={tenant.name}", str(share.spec), lease.options, share.rm)
+                for share, tenant, lease in zip(shares, facts, (share.tenant.lease() for share in shares), strict=True)
+            ]
+        )
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[bool]:
+        """Keep the engine from ending as idle meanwhile; gives False where it is ending."""
+        with self._lock:
+            up = not self._closed
+            self._leases += up
+        try:
+            yield up
+        finally:
+            with self._lock:
+                self._leases -= up
+                idle = self._leases == 0
+            if idle:
+                self._on_idle()
+
     def _hold(self, connection: socket.socket, call: wire.LeaseCall, caller: Account) -> None:
         """Make the caller a tenant until it closes its connection."""
-        with self._lock:
-            if self._closed:
+        if call.container:
+            _refuse_containers(caller)
+        with self._held() as up:
+            if not up:
                 return  # closing without a reply makes the caller look for another engine
-            self._leases += 1
-        try:
             name, request = tenant_name(caller.own_run(call.name)), call.request
             call = msgspec.structs.replace(call, name=name)
             if request.memory is not None:
@@ -365,14 +425,10 @@ class EngineServer:
                 if tenant is None:  # the caller has hung up
                     return
             else:
-                tenant = self._engine.admit(name, request, cpu_bind=call.cpu_bind, owner=caller)
+                tenant = self._engine.admit(
+                    name, request, cpu_bind=call.cpu_bind, owner=caller, container=call.container
+                )
             self._attend(connection, tenant)
-        finally:
-            with self._lock:
-                self._leases -= 1
-                idle = self._leases == 0
-            if idle:
-                self._on_idle()
 
     def _attend(self, connection: socket.socket, tenant: EngineTenant) -> None:
         """Give a run its place until its connection ends, then take it back."""
@@ -421,14 +477,17 @@ class EngineServer:
             self._engine.release(tenant, grace_s=ORPHAN_GRACE_S)
 
 
-def tenant_facts(tenant: EngineTenant, index: Mapping[GpuUuid, int], pending_mib: int = 0) -> wire.TenantFacts:
-    """A tenant as `get tenants` shows it; `index` has the number of each GPU by its UUID."""
-    slices = tenant.plan.slices
-    return wire.TenantFacts(
-        tenant.name, tenant.folder.injection(), tenant.enforce, [index[piece.gpu] for piece in slices],
-        [wire.TenantSlice(piece.gpu, piece.request_milli, piece.limit_milli, piece.memory_mib) for piece in slices],
-        pending_mib,
-    )  # fmt: skip
+def _refuse_containers(caller: Account) -> None:
+    """Let the engine's own account and root have shares for containers.
+
+    Raises:
+        UserError: it is another account, whose containers could not reach the machine's engine.
+    """
+    if not caller.is_master:
+        raise UserError(
+            "the machine's engine gives shares to containers of root only; start a private engine on GPUs that it does "
+            "not share: aliquot up --only-gpus NAMES"
+        )
 
 
 def _send(connection: socket.socket, answer: wire.AnyAnswer) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from aliquot.arbiter.linux import start_ticks
 from aliquot.arbiter.records import TenantRecord
+from aliquot.driver.cdi import Edits
 from aliquot.driver.injection import TenantFolder
 from aliquot.lib.files import read_plain, write_whole
 from aliquot.lib.log import Logger
@@ -86,6 +87,12 @@ class EngineTenant:
     run: RunRecord | None = None
     """What the next engine has to know of a run of the machine's engine to take it over."""
 
+    edits: Edits | None = field(default=None, repr=False)
+    """What a container needs to be its; None for a tenant without containers."""
+
+    generation: str = ""
+    """That of the driver's files which its containers are shown."""
+
     @property
     def key(self) -> TenantName:
         """Its name, under which the ledger has it."""
@@ -102,6 +109,7 @@ class EngineTenant:
         return RunLease(
             self.name, str(self.folder.directory), str(conf.socket), str(conf.libcuda), str(conf.libnvml),
             self.visible_devices, self.enforce, dict(self.variables), resumes=self.run is not None,
+            options=self.edits.options() if self.edits is not None else [],
         )  # fmt: skip
 
 

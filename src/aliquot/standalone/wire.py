@@ -91,6 +91,27 @@ class TenantFacts(msgspec.Struct, frozen=True):
     gpus: list[int]
     slices: list[TenantSlice]
     pending_mib: int = 0
+    containers: list[str] = []
+    """Where its processes are, as `podman 0123456789ab`."""
+
+
+class ShareFacts(msgspec.Struct, frozen=True):
+    """A share: its tenant, the CDI file of its device, and the options that do the same without CDI.
+
+    `rm` is whether it ends with its container.
+    """
+
+    tenant: TenantFacts
+    device: str
+    spec: str
+    options: list[str]
+    rm: bool = False
+
+
+class ShareList(EngineAnswer, tag="shares"):
+    """Every share, or the one that was made."""
+
+    shares: list[ShareFacts]
 
 
 class TenantList(EngineAnswer, tag="tenants"):
@@ -152,6 +173,13 @@ class RunProcess(msgspec.Struct, frozen=True):
 
     pid: int
     command: str
+    container: str = ""
+    """Where it is, as `podman 0123456789ab`; empty where it is in none that is known."""
+
+    @property
+    def text(self) -> str:
+        """The command, after the container it is in."""
+        return f"[{self.container}] {self.command}" if self.container else self.command
 
 
 class QueuedRun(msgspec.Struct, frozen=True):
@@ -254,6 +282,9 @@ class RunLease(EngineAnswer, tag="lease"):
     resumes: bool = False
     """Whether the place outlives the engine: a runner whose engine ends waits for the next, and resumes."""
 
+    options: list[str] = []
+    """For `docker run` or `podman run`, of a run in a container."""
+
 
 class ArbiterMeasures(EngineAnswer, tag="measured"):
     """What the arbiter measures."""
@@ -286,7 +317,7 @@ class LeftBehind(EngineAnswer, tag="left-behind"):
 
 AnyAnswer = (
     EngineRefusal | Ready | EngineFacts | TenantList | GpuList | PromisedGpus | Explanations | RunningFacts | PodList
-    | HourSums | Lines | RunLease | LeaseWait | LeftBehind | ArbiterMeasures | Resized
+    | HourSums | Lines | RunLease | LeaseWait | LeftBehind | ArbiterMeasures | Resized | ShareList
 )  # fmt: skip
 
 
@@ -394,6 +425,27 @@ class LeaseCall(Call[RunLease | LeaseWait], tag="lease", frozen=True):
     request: GpuRequest
     cpu_bind: int = 0
     wait: bool = False
+    container: bool = False
+
+
+class ShareCall(Call[ShareList], tag="share", frozen=True):
+    """Make a share; with `rm` it ends with its container."""
+
+    name: str
+    request: GpuRequest
+    cpu_bind: int = 0
+    rm: bool = False
+
+
+class SharesCall(Call[ShareList], tag="shares", frozen=True):
+    """Every share."""
+
+
+class EndShareCall(Call[Lines], tag="end-share", frozen=True):
+    """Delete a share; with `force` its processes are ended."""
+
+    name: str
+    force: bool = False
 
 
 class ResumeCall(Call[RunLease], tag="resume", frozen=True):
@@ -413,6 +465,7 @@ class ExecCall(Call[RunLease], tag="exec", frozen=True):
 AnyCall = (
     InfoCall | ApplyCall | PodsCall | GpusCall | PromisedCall | ExplainCall | TenantsCall | RunningCall | HoursCall
     | EndCall | DeleteCall | LogsCall | LeaseCall | ExecCall | StatusCall | ResumeCall | ResizeCall
+    | ShareCall | SharesCall | EndShareCall
 )  # fmt: skip
 
 

@@ -79,6 +79,22 @@ def _make(into: Path, busybox: Path, python: Path) -> None:
     shutil.rmtree(root)
 
 
+def unpack(archive: Path, into: Path) -> None:
+    """The files of an archive's one layer."""
+    with tarfile.open(archive) as tar:
+
+        def blob(facts: Mapping[str, str]) -> io.BytesIO:
+            file = tar.extractfile(f"blobs/sha256/{facts['digest'].removeprefix('sha256:')}")
+            assert file is not None
+            return io.BytesIO(file.read())
+
+        index = tar.extractfile("index.json")
+        assert index is not None
+        manifest = json.load(blob(json.load(index)["manifests"][0]))
+        with tarfile.open(fileobj=blob(manifest["layers"][0])) as layer:
+            layer.extractall(into, filter="fully_trusted")
+
+
 def _skeleton(root: Path, busybox: Path) -> None:
     for folder in FOLDERS:
         (root / folder).mkdir(parents=True)

@@ -36,6 +36,12 @@ NEEDED = (
     "usr/bin/busybox",
 )
 
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+PODMAN = dict.fromkeys(
+    ("podman", "conmon", "runc", "libgpgme11", "libsubid4", "uidmap", "golang-github-containers-common"), "bookworm"
+)
+PODMAN_NEEDED = ("usr/bin/podman", "usr/bin/conmon", "usr/sbin/runc", f"{LIBRARIES}/libgpgme.so.11")
+
 
 def folder() -> Path:
     """A tree like that of a root file system, with the packages unpacked into it; fetched if it is not there.
@@ -44,6 +50,15 @@ def folder() -> Path:
         Unavailable: this is no Debian machine, or the archive cannot be reached.
     """
     return unpacked("packages", PACKAGES, NEEDED)
+
+
+def podman() -> Path:
+    """A tree with podman and what it starts containers by.
+
+    Raises:
+        Unavailable: see `folder`.
+    """
+    return unpacked("podman", PODMAN, PODMAN_NEEDED)
 
 
 def unpacked(kind: str, packages: Mapping[str, str], needed: Sequence[str] = ()) -> Path:

@@ -106,6 +106,7 @@ EXTRAS: Mapping[str, Callable[[], object]] = {
     "with_images": roots,
     "release_parts": release,
     "browser": chromium,
+    "podman_tree": packages.podman,
 }
 """What only some tests need, by the name of a fixture that they use or a function that their module imports."""
 
@@ -123,6 +124,7 @@ def main() -> None:
             "Prometheus": EXTRAS["program"],
             "images of several kinds": roots,
             "helm": programs.helm,
+            "podman": packages.podman,
         }
     for number, (what, make) in enumerate(steps.items(), 1):
         began_s = time.monotonic()

@@ -18,6 +18,7 @@ from kubelet_stand_in import KubeletStandIn
 from aliquot.arbiter.client import ArbiterClient
 from aliquot.driver import emulation
 from aliquot.driver.native import HOOK, native_part
+from aliquot.driver.volume.volume import DriverVolume
 from aliquot.kube.names import GPU_PERCENT, PLAN, PREFIX
 from aliquot.kube.objects import PODS
 from aliquot.kube.plan import ContainerPlan, Outcome, PodPlan, write_plan
@@ -31,7 +32,6 @@ from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
-from aliquot.node.volume.volume import DriverVolume
 from aliquot.tenancy.removal import Answer
 
 NODE = "node-1"

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from aliquot.driver.cdi import Mount
 from aliquot.driver.native import HOOK, native_part
+from aliquot.driver.volume.source import from_root
+from aliquot.driver.volume.volume import DriverVolume
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.requests import Enforce, Slice
 from aliquot.node.allocation.checkpoint import PodKey
-from aliquot.node.cdi import Mount
 from aliquot.node.driver import NodeDriver, emulated_driver
 from aliquot.node.machine import Machine, NodeOffer, emulated_machine
 from aliquot.node.provisioner import ProvisionedTenant, TenantProvisioner
-from aliquot.node.volume.source import from_root
-from aliquot.node.volume.volume import DriverVolume
 
 NODE = "node-1"
 OLD, NEW = "570.124.06", "575.57.08"

@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tenancy_faults import GPU_MIB, NODE, SHARES, UUIDS, Drivers
 from tenants import Crash, FakeArbiter, fake_hook, faulty, whole_folders
 
+from aliquot.driver.cdi import written_names
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.names import GPU_PERCENT, PLAN
 from aliquot.kube.objects import (
@@ -43,7 +44,6 @@ from aliquot.node.allocation import checkpoint, lifecycle
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.allocation.kubelet import ContainerDevices, PodDevicesEntry
 from aliquot.node.allocation.outcomes import Outcomes
-from aliquot.node.cdi import written_names
 from aliquot.node.machine import Machine, NodeOffer
 from aliquot.node.pods import NodePod
 from aliquot.node.settings import NodeSettings

@@ -21,6 +21,7 @@ from kit.engine import GPU_MIB, UUIDS, engines_over, start_engine
 from tenants import AT_ARBITER, ON_DISK, Crash, FakeArbiter, fake_hook, faulty, whole_folders
 
 from aliquot.arbiter.records import TenantRecord
+from aliquot.driver.cdi import Edits
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.errors import AliquotError
@@ -29,7 +30,6 @@ from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, Slice
 from aliquot.node import provisioner as node_tenants
 from aliquot.node.allocation.checkpoint import PodKey
-from aliquot.node.cdi import Edits
 from aliquot.node.machine import Machine as NodeMachine
 from aliquot.node.machine import NodeOffer
 from aliquot.placement.machine import NoRoom

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aliquot.driver.cdi import DeviceNode, Edits, Mount, remove_spec, write_spec, written_names
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.inventory import read_inventory
 from aliquot.kube.names import GPUS as GPUS_ANNOTATION
 from aliquot.node.allocation.kubelet import CHECKPOINT, PodDevicesEntry, read_device_checkpoint
-from aliquot.node.cdi import DeviceNode, Edits, Mount, remove_spec, write_spec, written_names
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.machine import Machine
 from aliquot.node.plugin import HEALTHY, devices_of, gpu_of, id_of, preferred
@@ -121,6 +121,18 @@ def test_a_cdi_file_is_written_whole_and_taken_away(tmp_path: Path):
     remove_spec(tmp_path, "ab12")
     remove_spec(tmp_path, "ab12")
     assert set() == written_names(tmp_path)
+
+
+def test_what_a_device_changes_is_told_to_tools_without_cdi_too(tmp_path: Path):
+    """The same variables, mounts and devices as options of `docker run` and `podman run`."""
+    mounts = Mount(Path("/h"), Path("/c")), Mount(Path("/w"), Path("/w"), writable=True)
+    nodes = DeviceNode(Path("/dev/a")), DeviceNode(Path("/dev/b"), Path("/run/dev/b"))
+
+    words = Edits(("A=b",), mounts, nodes).options()
+
+    assert ["--env", "A=b"] == words[:2]
+    assert ["type=bind,source=/h,target=/c,readonly", "type=bind,source=/w,target=/w"] == words[3:6:2]
+    assert ["--device", "/dev/a:/dev/a", "--device", "/run/dev/b:/dev/b"] == words[6:]
 
 
 @pytest.mark.parametrize("ids", [{"-1": ["g0-000"], "1": ["g0-001"]}, ["g0-000", "g0-001"]])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from aliquot.node.cdi import CdiError
+from aliquot.driver.cdi import CdiError
 from aliquot.node.tasks import PartEnded, Tasks
 
 Work = Callable[[], Coroutine[Any, Any, None]]

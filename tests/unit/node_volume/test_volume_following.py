@@ -15,11 +15,11 @@ import pytest
 from volume_scenes import install, library
 
 from aliquot.driver.native import STANDS_FOR
+from aliquot.driver.volume.source import find_source, loaded_version
+from aliquot.driver.volume.volume import DriverVolume, VolumeError
 from aliquot.node.driver import NodeDriver
 from aliquot.node.settings import NodeSettings
 from aliquot.node.status import NodeAdvertiser
-from aliquot.node.volume.source import find_source, loaded_version
-from aliquot.node.volume.volume import DriverVolume, VolumeError
 
 OLD, NEW = "570.124.06", "575.57.08"
 
@@ -161,7 +161,7 @@ def test_a_full_disk_is_told_and_tried_again(node: Node, monkeypatch: pytest.Mon
 
     install(node.root, NEW)
     with monkeypatch.context() as patch:
-        patch.setattr("aliquot.node.volume.volume.os.link", full)
+        patch.setattr("aliquot.driver.volume.volume.os.link", full)
         with pytest.raises(VolumeError, match="No space left on device"):
             node.look()
     assert OLD == node.driver.current.version
@@ -179,7 +179,7 @@ def test_a_driver_that_can_not_be_mirrored_is_tried_ever_more_seldom(node: Node,
 
     install(node.root, NEW)
     with monkeypatch.context() as patch:
-        patch.setattr("aliquot.node.volume.volume.mirror", full)
+        patch.setattr("aliquot.driver.volume.volume.mirror", full)
         while looks < 200:
             with contextlib.suppress(VolumeError):
                 node.driver.refresh()

@@ -10,10 +10,10 @@ import pytest
 from volume_scenes import install, library, new_cache
 
 from aliquot.driver.native import STANDS_FOR
-from aliquot.node.volume.loader import Cached, read_library
-from aliquot.node.volume.names import SUBSTITUTED, BadLibrary, stem, wanted
-from aliquot.node.volume.source import NoDriverFiles, find_source, from_libraries, from_root, within
-from aliquot.node.volume.volume import DriverVolume, Generation, VolumeError
+from aliquot.driver.volume.loader import Cached, read_library
+from aliquot.driver.volume.names import SUBSTITUTED, BadLibrary, stem, wanted
+from aliquot.driver.volume.source import NoDriverFiles, find_source, from_libraries, from_root, within
+from aliquot.driver.volume.volume import DriverVolume, Generation, VolumeError
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_full_disk_leaves_the_current_generation(volume: DriverVolume, root: P
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("aliquot.node.volume.volume.os.link", full)
+    monkeypatch.setattr("aliquot.driver.volume.volume.os.link", full)
     with pytest.raises(VolumeError, match="No space left on device"):
         volume.refresh(from_root(root))
 
@@ -218,7 +218,7 @@ def test_what_a_crash_left_makes_room_before_the_next_is_made(
             raise OSError(errno.ENOSPC, "No space left on device")
         link(file, target)
 
-    monkeypatch.setattr("aliquot.node.volume.volume.os.link", on_a_full_disk)
+    monkeypatch.setattr("aliquot.driver.volume.volume.os.link", on_a_full_disk)
 
     assert "570.124.06" == volume.refresh(from_root(root)).version
 

@@ -26,13 +26,13 @@ import grpc.aio
 import msgspec
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from aliquot.driver.cdi import GPU_KIND
 from aliquot.kube.names import GPU_PERCENT
 from aliquot.model.errors import AliquotError
 from aliquot.node.allocation.checkpoint import Allotment, PodKey
 from aliquot.node.kubelet_api import deviceplugin_pb2, podresources_pb2, podresources_pb2_grpc
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
-CDI_KIND: Final = "aliquot.dev/gpu"
 ANSWER_BYTES: Final = 16 << 20
 TIMEOUT_S: Final = 10.0
 
@@ -133,7 +133,7 @@ def read_device_checkpoint(folder: Path, resource: str = GPU_PERCENT) -> list[Po
     """Kubelet's device checkpoint for one resource; None when it cannot be read."""
     try:
         file = msgspec.json.decode((folder / CHECKPOINT).read_bytes(), type=_File)
-        entries, before = [], f"{CDI_KIND}="
+        entries, before = [], f"{GPU_KIND}="
         for entry in file.data.pod_device_entries or []:
             if entry.resource_name != resource:
                 continue

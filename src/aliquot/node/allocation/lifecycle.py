@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from aliquot.driver.cdi import GPU_KIND, CdiError, Edits, remove_spec, remove_unfinished, write_spec, written_names
 from aliquot.kube.dialects import foreign, of_origin
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT, PLAN, PLAN_STATUS
@@ -28,7 +29,6 @@ from aliquot.node.allocation.checkpoint import Allotment, Allotments, Checkpoint
 from aliquot.node.allocation.kubelet import Claim, PodResources, UnknownOwner, identify, read_device_checkpoint
 from aliquot.node.allocation.outcomes import Outcomes, missing
 from aliquot.node.allocation.recovery import has_ended, planned_container, recover, unrecorded
-from aliquot.node.cdi import CdiError, Edits, qualified, remove_spec, remove_unfinished, write_spec, written_names
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.processes import pods_with_processes
@@ -89,7 +89,7 @@ class Allocations:
         began_s = time.perf_counter()
         name = await self.records.give(ids)
         self._calls.allocated(name, time.perf_counter() - began_s)
-        return qualified(name)
+        return f"{GPU_KIND}={name}"
 
     # -- prepare -------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import unhooked
 from aliquot.driver import modules
 from aliquot.driver.native import STANDS_FOR, NativePartMissing, native_part
+from aliquot.driver.volume.source import DRIVER_CONTAINER, NoDriverFiles, find_source, loaded_version
+from aliquot.driver.volume.volume import CURRENT, SHARED
 from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.node.allocation.checkpoint import read_checkpoint
 from aliquot.node.allocation.kubelet import offered
@@ -41,8 +43,6 @@ from aliquot.node.doctor.host import (
 )
 from aliquot.node.doctor.runtime import Runtime, containerd, crio, imports_of, takes_variable
 from aliquot.node.settings import NodeSettings
-from aliquot.node.volume.source import DRIVER_CONTAINER, NoDriverFiles, find_source, loaded_version
-from aliquot.node.volume.volume import CURRENT, SHARED
 
 CONTAINERD_PLACES: Final = (
     ("/run/k3s/containerd/containerd.sock", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.cdi import Edits, Mount
 from aliquot.driver.native import STANDS_FOR
+from aliquot.driver.volume.names import GLX, SUBSTITUTED, stem
+from aliquot.driver.volume.source import DriverLibrary, DriverSource
 from aliquot.lib.files import on_disk
 from aliquot.model.errors import AliquotError
-from aliquot.node.cdi import Edits, Mount
-from aliquot.node.volume.names import GLX, SUBSTITUTED, stem
-from aliquot.node.volume.source import DriverLibrary, DriverSource
 
 # Where glibc searches by default: Debian's directory, and that of Red Hat and most others; musl looks at neither.
 LOADER_FOLDERS: Final = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib64"))

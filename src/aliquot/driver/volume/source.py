@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.volume.loader import BadCache, NotElf, read_cache, read_library
+from aliquot.driver.volume.names import BINARIES, GLX, GRAPHICS_FILES, LIBRARIES, SUBSTITUTED, is_drivers, stem
 from aliquot.model.errors import AliquotError
-from aliquot.node.volume.loader import BadCache, NotElf, read_cache, read_library
-from aliquot.node.volume.names import BINARIES, GLX, GRAPHICS_FILES, LIBRARIES, SUBSTITUTED, is_drivers, stem
 
 # Where NVIDIA's driver container shows its root on the node. Source: NVIDIA GPU Operator, "driver root".
 DRIVER_CONTAINER: Final = Path("/run/nvidia/driver")

@@ -17,10 +17,13 @@ import msgspec
 
 from aliquot.lib.files import UNFINISHED, write_whole
 from aliquot.model.errors import AliquotError
-from aliquot.node.allocation.kubelet import CDI_KIND
 
-CDI_VERSION: Final = "0.6.0"
-_PREFIX: Final = "aliquot.dev-gpu_"
+GPU_KIND: Final = "aliquot.dev/gpu"
+"""Of a container in a cluster: a fresh name for each."""
+SHARE_KIND: Final = "aliquot.dev/share"
+"""Of a share on one machine, by the name that a person gave it."""
+CDI_VERSIONS: Final = {GPU_KIND: "0.6.0", SHARE_KIND: "0.3.0"}
+"""The oldest that has all that is used, for old podmans; names that begin with a digit are of 0.6.0."""
 
 
 class CdiError(AliquotError):
@@ -74,6 +77,16 @@ class Edits:
             self.hooks + other.hooks,
         )
 
+    def options(self) -> list[str]:
+        """The same for `docker run` and `podman run` where these do not know of CDI; there are no hooks then."""
+        words = [word for variable in self.env for word in ("--env", variable)]
+        for mount in self.mounts:
+            access = "" if mount.writable else ",readonly"
+            words += ["--mount", f"type=bind,source={mount.host},target={mount.inside}{access}"]
+        for node in self.device_nodes:
+            words += ["--device", f"{node.host or node.inside}:{node.inside}"]
+        return words
+
     def body(self) -> dict[str, Any]:
         """As CDI writes it; empty lists are left out, as some readers refuse them."""
         parts: dict[str, Any] = {
@@ -85,20 +98,15 @@ class Edits:
         return {key: value for key, value in parts.items() if value}
 
 
-def qualified(name: str) -> str:
-    """The name by which Allocate answers with a device."""
-    return f"{CDI_KIND}={name}"
-
-
-def write_spec(folder: Path, name: str, edits: Edits) -> Path:
+def write_spec(folder: Path, name: str, edits: Edits, kind: str = GPU_KIND) -> Path:
     """Write the file of one device; the runtime sees all of it or nothing.
 
     Raises:
         CdiError: it could not be written.
     """
     device = {"name": name, "containerEdits": edits.body()}
-    body = msgspec.json.encode({"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": [device]})
-    path = folder / f"{_PREFIX}{name}.json"
+    body = msgspec.json.encode({"cdiVersion": CDI_VERSIONS[kind], "kind": kind, "devices": [device]})
+    path = spec_path(folder, name, kind)
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         if path.exists() and path.read_bytes() == body:
@@ -109,13 +117,13 @@ def write_spec(folder: Path, name: str, edits: Edits) -> Path:
     return path
 
 
-def remove_spec(folder: Path, name: str) -> None:
+def remove_spec(folder: Path, name: str, kind: str = GPU_KIND) -> None:
     """Remove a device's file; a missing file is no error.
 
     Raises:
         CdiError: its file cannot be removed.
     """
-    path = folder / f"{_PREFIX}{name}.json"
+    path = spec_path(folder, name, kind)
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -124,12 +132,21 @@ def remove_spec(folder: Path, name: str) -> None:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove the temporary files of an interrupted `write_spec`; nothing may be written meanwhile."""
-    for path in folder.glob(f"{_PREFIX}*{UNFINISHED}") if folder.is_dir() else ():
+    for path in folder.glob(f"{_prefix(GPU_KIND)}*{UNFINISHED}") if folder.is_dir() else ():
         with contextlib.suppress(OSError):
             path.unlink()
 
 
-def written_names(folder: Path) -> set[str]:
+def written_names(folder: Path, kind: str = GPU_KIND) -> set[str]:
     """The devices that have a file."""
-    files = folder.glob(f"{_PREFIX}*.json") if folder.is_dir() else ()
-    return {path.name.removeprefix(_PREFIX).removesuffix(".json") for path in files}
+    files = folder.glob(f"{_prefix(kind)}*.json") if folder.is_dir() else ()
+    return {path.name.removeprefix(_prefix(kind)).removesuffix(".json") for path in files}
+
+
+def spec_path(folder: Path, name: str, kind: str) -> Path:
+    """The file of one device."""
+    return folder / f"{_prefix(kind)}{name}.json"
+
+
+def _prefix(kind: str) -> str:
+    return f"{kind.replace('/', '-')}_"

@@ -1,0 +1,158 @@
+"""Shares: tenants without a program of their own, by a name, each with a CDI device that containers are given.
+
+`docker run --device aliquot.dev/share=NAME` finds the device in a CDI file, which is there as long as the share. A
+share lives until it is deleted, or with `rm` until the last process of its first container has ended, and as long as
+its engine at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aliquot.driver.cdi import SHARE_KIND, CdiError, remove_spec, spec_path, write_spec, written_names
+from aliquot.lib.files import read_plain
+from aliquot.lib.log import Logger
+from aliquot.model.errors import UserError
+from aliquot.model.ids import TenantName
+from aliquot.standalone.accounts import Account
+from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine
+from aliquot.standalone.orphans import named_processes
+from aliquot.standalone.paths import cdi_dir
+from aliquot.standalone.tenants import EngineTenant
+from aliquot.standalone.wire import RunProcess, ShareCall
+
+WATCH_S: Final = 0.2
+_NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_LOG: Final = Logger("engine")
+
+
+class ShareError(UserError):
+    """A share cannot be made or deleted as it was asked for."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share's tenant and its CDI file; `rm` is whether it ends with its container."""
+
+    tenant: EngineTenant
+    spec: Path
+    rm: bool
+
+
+class Shares:
+    """The shares of an engine. All methods may be called from any thread."""
+
+    def __init__(self, engine: Engine, on_deleted: Callable[[], None]) -> None:
+        self._engine = engine
+        self._on_deleted = on_deleted
+        self._folder = cdi_dir(engine.runtime)
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._shares: dict[TenantName, Share] = {}
+        for name in written_names(self._folder, SHARE_KIND):  # of an engine here that was killed
+            if self._is_ours(spec_path(self._folder, name, SHARE_KIND)):
+                with contextlib.suppress(CdiError):
+                    remove_spec(self._folder, name, SHARE_KIND)
+
+    def all(self) -> list[Share]:
+        """The shares now, oldest first."""
+        with self._lock:
+            return list(self._shares.values())
+
+    def create(self, call: ShareCall, owner: Account) -> Share:
+        """Make a share of `owner`.
+
+        Raises:
+            ShareError: the name is none, or another engine's.
+            CdiError: the file of its device cannot be written.
+            AliquotError: as `Engine.admit`.
+        """
+        if _NAME.fullmatch(call.name) is None:
+            raise ShareError(
+                f"{call.name!r:.100} is not a name for a share; begin with a letter and use up to 63 letters, digits "
+                "and ._- as in train-1"
+            )
+        name, spec = TenantName(call.name), spec_path(self._folder, call.name, SHARE_KIND)
+        if spec.exists() and not self._is_ours(spec):
+            raise ShareError(f"share {name} is that of another engine, as {spec} says; choose another name")
+        if call.request.memory is not None:
+            self._engine.check_possible(call.request)
+        tenant = self._engine.admit(name, call.request, cpu_bind=call.cpu_bind, owner=owner, container=True)
+        try:
+            assert tenant.edits is not None
+            write_spec(self._folder, name, tenant.edits, SHARE_KIND)
+        except BaseException:
+            self._engine.release(tenant)
+            raise
+        share = Share(tenant, spec, call.rm)
+        with self._lock:
+            self._shares[name] = share
+        if call.rm:
+            threading.Thread(target=self._end_with_container, args=(share,), daemon=True).start()
+        return share
+
+    def delete(self, name: str, *, force: bool) -> str:
+        """Delete a share, with `force` also one that has processes, which are ended; what was done, in words.
+
+        Raises:
+            ShareError: there is none of that name, or it has processes.
+            CdiError: its file cannot be removed.
+        """
+        with self._lock:
+            share = self._shares.get(TenantName(name))
+            if share is None:
+                raise ShareError(f'there is no share "{name:.100}"; list them: aliquot share list')
+            remove_spec(self._folder, name, SHARE_KIND)  # first, so that no container comes meanwhile
+            tenant = share.tenant
+            if not force and (processes := self._processes(tenant)):
+                assert tenant.edits is not None
+                write_spec(self._folder, name, tenant.edits, SHARE_KIND)
+                raise ShareError(f'share "{name}" has {_in_words(processes)}, or end all with --force')
+            del self._shares[tenant.name]
+        self._engine.release(tenant, grace_s=ORPHAN_GRACE_S)
+        self._on_deleted()
+        return f"share/{name} deleted"
+
+    def close(self) -> None:
+        """Remove the files; the tenants end with their engine."""
+        self._closed.set()
+        for share in self.all():
+            with contextlib.suppress(CdiError):
+                remove_spec(self._folder, share.tenant.name, SHARE_KIND)
+
+    def _is_ours(self, spec: Path) -> bool:
+        """Whether a file shows the folder of a tenant of this engine's place."""
+        try:
+            return f'"{self._engine.runtime.tenants}/'.encode() in read_plain(spec)
+        except OSError:
+            return False
+
+    def _processes(self, tenant: EngineTenant) -> list[RunProcess]:
+        return named_processes({tenant.name: tenant.folder.directory})[tenant.name]
+
+    def _end_with_container(self, share: Share) -> None:
+        """Delete a share once it has had processes and has none."""
+        had = False
+        while not self._closed.wait(WATCH_S) and share in self.all():
+            has = bool(self._processes(share.tenant))
+            if had and not has:
+                # Another container came, it was deleted meanwhile, or its file cannot be removed yet.
+                with contextlib.suppress(ShareError, CdiError):
+                    _LOG.info(self.delete(share.tenant.name, force=False))
+            had = had or has
+
+
+def _in_words(processes: list[RunProcess]) -> str:
+    """`2 processes in podman 0123456789ab; end it first: podman stop 0123456789ab`."""
+    count = "1 process" if len(processes) == 1 else f"{len(processes)} processes"
+    containers = sorted({process.container for process in processes} - {""})
+    if not containers:
+        return f"{count}, as pid {processes[0].pid}; end what runs there first"
+    stops = " && ".join(" stop ".join(container.split()) for container in containers)
+    return f"{count} in {', '.join(containers)}; end what runs there first: {stops}"
