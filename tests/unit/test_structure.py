@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CODE = 36_920
+MAX_CODE = 36_665
 MAX_LAB_CODE = 8_500
-MAX_FILES = 312
+MAX_FILES = 310
 MAX_SINGLE_CALLERS = 0.1
-MAX_ONE_IMPORTER = 61
+MAX_ONE_IMPORTER = 60
 MAX_IMPORTS = 20
 MAX_SHARED_NAMES = 10
 MAX_GPU_RECORDS = 8

@@ -20,6 +20,7 @@ from aliquot.standalone.engine import Engine
 from aliquot.standalone.paths import EngineLock, RuntimeDir
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.server import EngineServer
+from aliquot.standalone.shares import Shares
 from aliquot.standalone.wire import AnyAnswer, EngineRefusal, Ready, encode_answer
 
 FIRST_CALLER_S: Final = 20.0
@@ -57,7 +58,7 @@ def main() -> int:
                 return 0
             with Engine.start(options.emulate, runtime_dir=runtime.root, state_dir=options.state_dir) as engine:
                 idle = threading.Event()
-                server = EngineServer(engine, Pods(engine), on_idle=idle.set)
+                server = EngineServer(engine, Pods(engine), Shares(engine, idle.set), idle.set)
                 try:
                     first_s = time.monotonic() + FIRST_CALLER_S
                     ended = not _say(Ready()) and server.close_if_idle()

@@ -158,6 +158,7 @@ class EngineServer:
         self,
         engine: Engine,
         pods: Pods,
+        shares: Shares | None = None,
         on_idle: Callable[[], None] = lambda: None,
         *,
         history: Path | None = None,
@@ -165,6 +166,7 @@ class EngineServer:
         """`history` is the file of the dashboard's history, if there is one."""
         self._engine = engine
         self._pods = pods
+        self._shares = shares or Shares(engine)
         self._on_idle = on_idle
         self.hours: Callable[[str], Hours] | None = None
         """GPU-hours of a time to look back; None where nothing is recorded."""
@@ -177,7 +179,6 @@ class EngineServer:
         self._status_s = 0.0
         self._leases = 0
         self._closed = False
-        self._shares = Shares(engine, on_idle)
         path = engine.runtime.engine_socket
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

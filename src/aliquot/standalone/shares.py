@@ -48,7 +48,7 @@ class Share:
 class Shares:
     """The shares of an engine. All methods may be called from any thread."""
 
-    def __init__(self, engine: Engine, on_deleted: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, on_deleted: Callable[[], None] = lambda: None) -> None:
         self._engine = engine
         self._on_deleted = on_deleted
         self._folder = cdi_dir(engine.runtime)

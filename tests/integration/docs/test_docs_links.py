@@ -78,6 +78,7 @@ QUESTIONS = {
     "How does it differ from MIG and MPS?": ("docs/comparison.md#nvidia-mps", "MPS"),
     "Does it stop a hostile program?": ("docs/security.md#three-levels", "hostile"),
     "How do several people share it?": ("docs/how-to/several-people.md#the-engine-of-the-machine", "account"),
+    "How does a container get its share?": ("docs/how-to/containers.md", "aliquot share create"),
     "What goes on at boot and at logout?": ("docs/how-to/several-people.md#at-boot-at-logout-at-an-upgrade", "linger"),
     "What of Ray?": ("docs/how-to/ray.md", "num_gpus"),
     "What of Jupyter?": ("docs/how-to/frameworks.md#jupyter", "kernel"),
