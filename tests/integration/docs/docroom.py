@@ -1,7 +1,7 @@
 """The room in which a page's commands are typed: a folder, a runtime directory, the emulated driver.
 
-What a page says for your GPU is done on emulated ones: `aliquot up` and `aliquot run` get `--emulate` where they name
-no profile: one V100 for a run, two for an engine. An engine that a page starts serves the rest of the page.
+What a page says for your GPU is done on emulated ones: `aliquot up`, `aliquot run` and `aliquot share create` get
+`--emulate` where they name no profile: two H100 for `up`, else one. An engine that a page starts serves the rest of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from pathlib import Path
 import click
 import dockube
 from docpages import ROOT, Block, Step
-from waiting import engine_lives, eventually
 
 from aliquot.cli.kubectl import cli as kubectl_cli
 from aliquot.cli.main import cli as aliquot_cli
@@ -30,8 +28,8 @@ COMMAND_LIMIT_S = 90.0
 SLOW_LIMIT_S = 1200.0
 READY_LIMIT_S = 60.0
 SHARED = ("examples", "deploy", "tests", "bench", "pyproject.toml")
-PROFILES = {"up": "h100x2", "run": "h100"}
-NO_PROFILE = re.compile(r"\baliquot (up|run)\b(?![^&;|]*--emulate)")
+PROFILES = {"up": "h100x2", "run": "h100", "share create": "h100"}
+NO_PROFILE = re.compile(r"\baliquot (up|run|share create)\b(?![^&;|]*--emulate)")
 NO_PORT = re.compile(r"\baliquot up\b(?![^&;|]*--port)")
 NEEDS_A_NETWORK = re.compile(r"^(pip|uv|git|apt-get|docker|ssh|nvidia-smi)\b")
 OUR_PORT = re.compile(r"127\.0\.0\.1:8765")
@@ -61,6 +59,12 @@ class Room:
         self.environment = self._environment()
         self._engine: subprocess.Popen[str] | None = None
         self._dashboard = "127.0.0.1:8765"
+        # Ends the page's engine with this process, also where a signal or a time-out ends that without a word.
+        end = 'read -r _; cd "$0/run" && test -S engine.sock && aliquot down; flock . true; rm -rf "$0"'
+        self._end = subprocess.Popen(
+            ["sh", "-c", end, str(self.home)], env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
 
     def _shims(self) -> None:
         for place in (self.home / "bin", self.folder / ".venv" / "bin"):
@@ -83,11 +87,9 @@ class Room:
 
     def close(self) -> None:
         """End the engine, if the page started one, and leave nothing."""
+        self._end.communicate(timeout=60)
         if self._engine is not None:
-            self._engine.send_signal(signal.SIGTERM)
-            self._engine.communicate(timeout=30)
-        eventually(lambda: not engine_lives(self.home / "run"), "the engine has written what it has learned")
-        shutil.rmtree(self.home, ignore_errors=True)
+            self._engine.wait(30)
 
     def keep(self, block: Block) -> None:
         """Save a block under its name."""
