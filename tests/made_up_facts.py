@@ -89,7 +89,7 @@ class MadeUpFacts:
         for n in range(-minutes - 1, 1):
             self._gpus = [self._moved(gpu) for gpu in self._gpus]
             self._wall_s = end_s + n * 60
-            self.past.see(self._wall_s, readings(self._gpus, self._counted, made_up_owner))
+            self.past.see(self._wall_s, readings(self._gpus, self._counted))
         self._wall_s = time.time()
         self.past.settle()
         self.revision += 1
@@ -101,6 +101,7 @@ class MadeUpFacts:
 
     def put(self, uuid: str, share: Share) -> None:
         """One more tenant on a GPU, whatever is free."""
+        share = msgspec.structs.replace(share, owner=made_up_owner(share.tenant))
         self._gpus = [
             msgspec.structs.replace(gpu, shares=[*gpu.shares, share], state="shared") if gpu.uuid == uuid else gpu
             for gpu in self._gpus
@@ -252,6 +253,7 @@ class MadeUpFacts:
         return Share(
             tenant=name,
             workload=name,
+            owner=made_up_owner(name),
             request_milli=request_milli,
             limit_milli=min(MILLI, request_milli * 2),
             usage_milli=self._random.randint(0, request_milli),

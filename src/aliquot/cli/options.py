@@ -144,6 +144,11 @@ output_option = click.option(
 """For commands that print facts."""
 
 
+since_option = click.option(
+    "--since", default="", metavar="TIME", help="How far to look back, 15m to 30d. [default: 7d]"
+)
+
+
 def memory_option(help_text: str) -> Callable[[Command], Command]:
     """`--gpu-mem SIZE`."""
     return click.option("--gpu-mem", type=Size(), help=help_text)

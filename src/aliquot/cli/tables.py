@@ -6,15 +6,17 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from aliquot.cli.calling import short_name
 from aliquot.model.ages import format_age
+from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 
 if TYPE_CHECKING:
     from aliquot.standalone.wire import GpuFacts, PodFacts, TenantFacts
+    from aliquot.status import Recommendations
 
 Table = list[list[str]]
 UNBOUNDED: Final = 10_000
@@ -133,3 +135,54 @@ def gpu_table(gpus: Sequence[GpuFacts], *, wide: bool = False) -> Table:
             row = ["", f"  {tenant.name}", f"  {share}", f"  {size}", "", "", ""]
             table.append([*row, *([""] * len(more))])
     return table
+
+
+def recommended(found: Recommendations, name: str, namespace: str = "") -> Recommendations:
+    """The recommendations for a controller, or a namespace, alone; `name` is one that `recommended_lines` shows.
+
+    Raises:
+        UserError: nothing of that name has a share.
+    """
+    import msgspec
+
+    lines = [line for line in found.recommendations if not namespace or line.namespace == namespace]
+    if name:
+        lines = [line for line in lines if name in (line.name, line.name.removeprefix("default/"), line.controller,
+                                                    line.controller.partition("/")[2])]  # fmt: skip
+    if name and not lines:
+        names = ", ".join(line.name for line in found.recommendations) or "nothing"
+        raise UserError(f'"{name:.80}" has no share now; recommendations are for {names}')
+    spaces = {line.namespace for line in lines}
+    totals = [row for row in found.namespaces if row.namespace in spaces]
+    return msgspec.structs.replace(found, recommendations=lines, namespaces=totals)
+
+
+def recommended_lines(found: Recommendations) -> Iterable[str]:
+    """A table of sizes, each with the recommended one where it is another; then the reasons and the commands."""
+    if found.note:
+        yield f"note: {found.note}"
+    if not found.recommendations:
+        yield "nothing has a share"
+        return
+
+    def change(asked: int, wanted: int, form: Callable[[int], str]) -> str:
+        return form(asked) if asked == wanted else f"{form(asked)} -> {form(wanted)}"
+
+    table = [["NAME", "REQUEST", "USED P95", "PEAK", "LIMIT", "MEMORY", "HELD", "IDLE"]]
+    for line in found.recommendations:
+        asked, wanted, use = line.asked, line.recommended, line.use
+        used = ["-"] * 4
+        if use is not None:
+            held = format_mib(use.memory_mib.peak)
+            idle = f"{100 * use.idle_s // max(1, use.recorded_s)} %"
+            used = [format_milli(use.milli.p95), format_milli(use.milli.peak), held, idle]
+        request = change(asked.request_milli, wanted.request_milli, format_milli)
+        limit = change(asked.limit_milli, wanted.limit_milli, format_milli)
+        memory = change(asked.memory_mib, wanted.memory_mib, format_mib)
+        name = line.name.removeprefix("default/")
+        table.append([name, request, used[0], used[1], limit, memory, used[2], used[3]])
+    yield from aligned(table)
+    for line in found.recommendations:
+        yield f"{line.name.removeprefix('default/')}: {'; '.join(line.reasons)}"
+        if line.command:
+            yield f"  {line.command}"

@@ -242,7 +242,7 @@ def _dashboard(
 
     recorder = LongHistory(history, Limits(max_bytes=MAX_HISTORY_BYTES) if history else None)
     source = EngineSource(engine, pods, recorder).start()
-    server.hours = source.hours
+    server.facts = source
     wanted, tries = (DASHBOARD_PORT, PORTS_TRIED) if port is None else (port, 1)
     try:
         with WebServer(everyone(source), port=wanted, tries=tries) as pages:

@@ -142,7 +142,9 @@ class ClusterSource(SnapshotSource):
         """
         reports, silent = self.measured, self.silent
         self.window_s = next((node.window_s for node in reports.values() if node.window_s), WINDOW_S)
-        gpus = [_with_measures(gpu, reports.get(name)) for name, own in ledger.gpus.items() for gpu in own]
+        gpus = [
+            _with_measures(gpu, reports.get(name), self.owner_of) for name, own in ledger.gpus.items() for gpu in own
+        ]
         shares: dict[str, list[tuple[Gpu, Share]]] = {}
         for gpu in gpus:
             for share in gpu.shares:
@@ -166,7 +168,7 @@ class ClusterSource(SnapshotSource):
                 status = now.of(tenant_key(share.tenant)) if now is not None else None
                 return counts_of(status) if status is not None else None
 
-            self._recorder.see(now_s, readings(gpus, counts, self.owner_of))
+            self._recorder.see(now_s, readings(gpus, counts))
         quota = self.quotas if self.quotas is not None else quota_of(gpus)
         self._publish(Snapshot(gpus, workloads, nodes, quota, self.vgpus), changed=self._explanations.forget())
 
@@ -259,7 +261,7 @@ class LedgerExplanations:
         return True
 
 
-def _with_measures(gpu: Gpu, node: NodeMeasure | None) -> Gpu:
+def _with_measures(gpu: Gpu, node: NodeMeasure | None, owner_of: Callable[[str], str]) -> Gpu:
     """A GPU of the ledger with its node's measurements; one that the node does not report stays unmeasured."""
     now = node.gpus.get(gpu.uuid) if node is not None else None
     if node is None or now is None:
@@ -272,5 +274,6 @@ def _with_measures(gpu: Gpu, node: NodeMeasure | None) -> Gpu:
         now=now.of,
         kept=lambda tenant: kept.get((gpu.uuid, tenant), (None, 0)),
         reported_as=tenant_key,
+        owner_of=owner_of,
     )
     return msgspec.structs.replace(found, healthy=not now.unhealthy, bypassing=now.bypassing, sensors=now.sensors)

@@ -18,7 +18,9 @@ Kept = Callable[[str, str], tuple[float | None, int]]
 """(gpu, tenant) -> percent of windows kept and how many there were."""
 
 
-def measured_gpus(gpus: Sequence[Gpu], status: Status | None, kept: Kept) -> list[Gpu]:
+def measured_gpus(
+    gpus: Sequence[Gpu], status: Status | None, kept: Kept, owner_of: Callable[[str], str] = lambda tenant: ""
+) -> list[Gpu]:
     """The ledger's GPUs with what the arbiter measures; without a status (it is being restarted) use is not known."""
     measures = {gpu.uuid: gpu for gpu in status.gpus} if status else {}
     measured = []
@@ -31,6 +33,7 @@ def measured_gpus(gpus: Sequence[Gpu], status: Status | None, kept: Kept) -> lis
             holder=(now.holder or "") if now else "",
             now=tenants.get,
             kept=partial(kept, gpu.uuid),
+            owner_of=owner_of,
         )
         measured.append(msgspec.structs.replace(laid_over, measured=status is not None))
     return measured

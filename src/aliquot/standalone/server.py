@@ -30,7 +30,9 @@ from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.shares import Share, Shares
 from aliquot.standalone.tenants import EngineTenant
-from aliquot.status import Hours
+from aliquot.status import StatusSource
+from aliquot.status.history import hours_range
+from aliquot.status.rightsize import recommendations
 
 LINE_BYTES: Final = 4 << 20
 OUT_OF_DESCRIPTORS_S: Final = 0.1
@@ -168,8 +170,8 @@ class EngineServer:
         self._pods = pods
         self._shares = shares or Shares(engine)
         self._on_idle = on_idle
-        self.hours: Callable[[str], Hours] | None = None
-        """GPU-hours of a time to look back; None where nothing is recorded."""
+        self.facts: StatusSource | None = None
+        """What has the recorded past; None where nothing is recorded."""
         self._history = history
         self._queue = RunQueue(engine, pods)
         self._lock = threading.Lock()
@@ -292,6 +294,16 @@ class EngineServer:
                 return tenant
         return None
 
+    def _of_the_past(self, call: wire.HoursCall | wire.RecommendCall) -> wire.AnyAnswer:
+        if self.facts is None:
+            raise AliquotError(
+                "this engine records no GPU-hours, as it serves no dashboard; start one with: aliquot up"
+            )
+        span = hours_range(call.since)
+        if isinstance(call, wire.HoursCall):
+            return wire.HourSums(self.facts.past.hours(span))
+        return wire.Recommended(recommendations(self.facts, span))
+
     def _answers(self, call: wire.AnyCall, connection: socket.socket, caller: Account) -> Iterator[wire.AnyAnswer]:
         """Answer a call; `caller` is the account that the kernel reports for its connection."""
         engine = self._engine
@@ -333,12 +345,8 @@ class EngineServer:
                 tenants = engine.tenants.items()
                 folders = {name: t.folder.directory for name, t in tenants if caller.may_use(t.owner)}
                 yield wire.RunningFacts(named_processes(folders), self._queue.waiting())
-            case wire.HoursCall():
-                if self.hours is None:
-                    raise AliquotError(
-                        "this engine records no GPU-hours, as it serves no dashboard; start one with: aliquot up"
-                    )
-                yield wire.HourSums(self.hours(call.since))
+            case wire.HoursCall() | wire.RecommendCall():
+                yield self._of_the_past(call)
             case wire.EndCall():
                 name, run = caller.own_pod(call.name), None
                 if self._pods.request_of(name) is None:

@@ -33,7 +33,6 @@ from aliquot.status import (
     PENDING,
     Event,
     Explanation,
-    Hours,
     Recorder,
     Snapshot,
     SnapshotSource,
@@ -41,9 +40,10 @@ from aliquot.status import (
     Trial,
     Turns,
 )
-from aliquot.status.history import counts_of, hours_range, readings
+from aliquot.status.history import counts_of, readings
 from aliquot.status.promise import PromiseHistory
 from aliquot.status.sums import node_sums, pool_of, quota_of
+from aliquot.status.uses import RUN
 
 _LOG: Final = Logger("status")
 LOOK_S: Final = 1.0
@@ -92,10 +92,6 @@ class EngineSource(SnapshotSource):
         self._arbiter.close()
         self._sensors.close()
 
-    def hours(self, since: str) -> Hours:
-        """GPU-hours of a time to look back, as 7d."""
-        return self.past.hours(hours_range(since))
-
     def topology(self, node: str) -> TopologyFacts | None:
         """See `StatusSource`."""
         if node != self.title:
@@ -141,6 +137,11 @@ class EngineSource(SnapshotSource):
         promised = promised_gpus(self._engine)
         # Every account of the machine can open its pages.
         pods = self._pods.facts(caller=ANYONE if self._engine.runtime.shared else None)
+        names = {pod.name for pod in pods}
+
+        def owner_of(tenant: str) -> str:
+            return f"SharePod/{split_key(tenant)[1]}" if tenant in names else RUN
+
         with self._lock:
             if status is not None:
                 if status.window_ms != round(self._promises.window_s * 1000):
@@ -152,25 +153,21 @@ class EngineSource(SnapshotSource):
                         self._promises.add(gpu.uuid, tenant, status.now_ns)
                         present.add((gpu.uuid, tenant.name))
                 self._promises.forget_all_but(present)
-            gpus = measured_gpus(promised, status, self._promises.kept_percent)
+            gpus = measured_gpus(promised, status, self._promises.kept_percent, owner_of)
             if sensed := self._sensors.now:
                 gpus = [msgspec.structs.replace(gpu, sensors=sensed.get(gpu.uuid)) for gpu in gpus]
             now_s = time.time()
             for pod in pods:
                 self._events.take_pod(pod.name, pod.events, now_s)
-            self._events.forget_pods_but({pod.name for pod in pods})
+            self._events.forget_pods_but(names)
         counts = {
             (gpu.uuid, tenant.name): counts_of(tenant)
             for gpu in (status.gpus if status else ())
             for tenant in gpu.tenants
         }
-        names = {pod.name for pod in pods}
         if self._recorder is not None:
-            self._recorder.see(self._looked_s, readings(
-                gpus,
-                lambda gpu, share: counts.get((gpu.uuid, share.tenant)),
-                lambda tenant: f"SharePod/{split_key(tenant)[1]}" if tenant in names else "Run",
-            ))  # fmt: skip
+            read = readings(gpus, lambda gpu, share: counts.get((gpu.uuid, share.tenant)))
+            self._recorder.see(self._looked_s, read)
         tenants = {share.tenant for gpu in gpus for share in gpu.shares}
         self._arrived_s = {name: self._arrived_s.get(name, self._looked_s) for name in tenants}
         ages_s = {name: round(self._looked_s - arrived_s, 0) for name, arrived_s in self._arrived_s.items()}

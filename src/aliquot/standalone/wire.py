@@ -259,6 +259,12 @@ class HourSums(EngineAnswer, tag="hours"):
     hours: status.Hours
 
 
+class Recommended(EngineAnswer, tag="recommended"):
+    """What to ask for, from a time to look back."""
+
+    found: status.Recommendations
+
+
 class Lines(EngineAnswer, tag="lines"):
     """What was done, or a piece of a log."""
 
@@ -317,7 +323,7 @@ class LeftBehind(EngineAnswer, tag="left-behind"):
 
 AnyAnswer = (
     EngineRefusal | Ready | EngineFacts | TenantList | GpuList | PromisedGpus | Explanations | RunningFacts | PodList
-    | HourSums | Lines | RunLease | LeaseWait | LeftBehind | ArbiterMeasures | Resized | ShareList
+    | HourSums | Recommended | Lines | RunLease | LeaseWait | LeftBehind | ArbiterMeasures | Resized | ShareList
 )  # fmt: skip
 
 
@@ -371,6 +377,12 @@ class RunningCall(Call[RunningFacts], tag="running", frozen=True):
 
 class HoursCall(Call[HourSums], tag="hours", frozen=True):
     """GPU-hours; `since` says how far to look back, as 7d."""
+
+    since: str = ""
+
+
+class RecommendCall(Call[Recommended], tag="recommend", frozen=True):
+    """What to ask for; `since` says how far to look back, as 7d."""
 
     since: str = ""
 
@@ -464,7 +476,7 @@ class ExecCall(Call[RunLease], tag="exec", frozen=True):
 
 AnyCall = (
     InfoCall | ApplyCall | PodsCall | GpusCall | PromisedCall | ExplainCall | TenantsCall | RunningCall | HoursCall
-    | EndCall | DeleteCall | LogsCall | LeaseCall | ExecCall | StatusCall | ResumeCall | ResizeCall
+    | EndCall | DeleteCall | LogsCall | LeaseCall | ExecCall | StatusCall | ResumeCall | ResizeCall | RecommendCall
     | ShareCall | SharesCall | EndShareCall
 )  # fmt: skip
 

@@ -4,8 +4,10 @@ from aliquot.status.answers import Event, Explanation, History, Reason, Series, 
 from aliquot.status.gpus import Gpu, GpuState, Share
 from aliquot.status.history import Past, Range, Recorder, Timeline, Turn, Turns
 from aliquot.status.hours import HourLine, Hours
+from aliquot.status.rightsize import Recommendations
 from aliquot.status.source import Snapshot, SnapshotSource, StatusSource
 from aliquot.status.sums import Node, Pool, QuotaLine, Totals, Vgpu
+from aliquot.status.uses import ControllerUse, Uses
 from aliquot.status.view import NamespacedView
 from aliquot.status.workloads import (
     COMPLETED,
@@ -19,8 +21,43 @@ from aliquot.status.workloads import (
 )  # fmt: skip
 
 __all__ = [
-    "COMPLETED", "PENDING", "RUNNING", "SCHEDULED", "Event", "Explanation", "Gpu", "GpuState", "History", "HourLine",
-    "Hours", "NamespacedView", "Node", "Past", "Piece", "Pool", "QuotaLine", "Range", "Reason", "Recorder", "Series",
-    "Share", "Snapshot", "SnapshotSource", "Standing", "StatusSource", "Timeline", "TopologyFacts", "Totals",
-    "TreeNode", "Trial", "Turn", "Turns", "Vgpu", "Workload", "WorkloadKind",
+    "COMPLETED",
+    "PENDING",
+    "RUNNING",
+    "SCHEDULED",
+    "ControllerUse",
+    "Event",
+    "Explanation",
+    "Gpu",
+    "GpuState",
+    "History",
+    "HourLine",
+    "Hours",
+    "NamespacedView",
+    "Node",
+    "Past",
+    "Piece",
+    "Pool",
+    "QuotaLine",
+    "Range",
+    "Reason",
+    "Recommendations",
+    "Recorder",
+    "Series",
+    "Share",
+    "Snapshot",
+    "SnapshotSource",
+    "Standing",
+    "StatusSource",
+    "Timeline",
+    "TopologyFacts",
+    "Totals",
+    "TreeNode",
+    "Trial",
+    "Turn",
+    "Turns",
+    "Uses",
+    "Vgpu",
+    "Workload",
+    "WorkloadKind",
 ]  # fmt: skip

@@ -24,9 +24,10 @@ class Share(msgspec.Struct, frozen=True):
     """One tenant's part of one GPU: its promise and its use.
 
     `usage_milli` is charged time over the token window. `kept_percent` is the part of the windows of the last hour in
-    which the tenant wanted the GPU and got its request for that time; None while there was no such window. `enforce` is
-    which part of the promise is enforced; on whole GPUs it may be less than all, and then usage is what NVML measures.
-    Where `hidden` is true the viewer has no rights to the tenant: its size and use are known, all else is not shown.
+    which the tenant wanted the GPU and got its request for that time; None while there was no such window. `owner` is
+    its controller, such as `Deployment/web`, empty where it is not known. `enforce` is which part of the promise is
+    enforced; on whole GPUs it may be less than all, and then usage is what NVML measures. Where `hidden` is true the
+    viewer has no rights to the tenant: its size and use are known, all else is not shown.
     """
 
     tenant: str
@@ -36,6 +37,7 @@ class Share(msgspec.Struct, frozen=True):
     memory_mib: int
     memory_used_mib: int
     workload: str = ""
+    owner: str = ""
     wait_ms: float = 0.0
     debt_ms: float = 0.0
     quota_ms: float = 0.0
@@ -91,13 +93,14 @@ def workload_of(tenant: str) -> str:
     return "/".join(tenant.split("/")[:2])
 
 
-def measured(plan: Share, now: TenantStatus | None, kept: tuple[float | None, int]) -> Share:
+def measured(plan: Share, now: TenantStatus | None, kept: tuple[float | None, int], owner: str = "") -> Share:
     """A promised share with its measured values; a tenant that the arbiter does not know uses nothing."""
     percent, windows = kept
     if now is None:
-        return msgspec.structs.replace(plan, kept_percent=percent, windows=windows)
+        return msgspec.structs.replace(plan, owner=owner, kept_percent=percent, windows=windows)
     return msgspec.structs.replace(
         plan,
+        owner=owner,
         usage_milli=now.usage_milli,
         memory_used_mib=now.memory_used_mib,
         wait_ms=round(now.wait_ms_p50, 1),
@@ -119,13 +122,17 @@ def with_measures(
     now: Callable[[str], TenantStatus | None],
     kept: Callable[[str], tuple[float | None, int]],
     reported_as: Callable[[str], str] = lambda tenant: tenant,
+    owner_of: Callable[[str], str] = lambda tenant: "",
 ) -> Gpu:
     """A GPU of a ledger with what is measured of it; `reported_as` is a tenant's name there, by that in the ledger.
 
     `kept` has the percent of windows in which a tenant's promise was kept, and their number.
     """
     names = {share.tenant: reported_as(share.tenant) for share in gpu.shares}
-    shares = [measured(share, now(names[share.tenant]), kept(names[share.tenant])) for share in gpu.shares]
+    shares = [
+        measured(share, now(names[share.tenant]), kept(names[share.tenant]), owner_of(share.tenant))
+        for share in gpu.shares
+    ]
     return msgspec.structs.replace(
         gpu,
         shares=shares,

@@ -15,6 +15,7 @@ from aliquot.status.answers import History
 from aliquot.status.gpus import Gpu, Share
 from aliquot.status.hours import Hours
 from aliquot.status.tenants import TenantStatus
+from aliquot.status.uses import Uses
 
 MINUTE_S: Final = 60
 QUARTER_S: Final = 900
@@ -161,8 +162,6 @@ class Reading(NamedTuple):
 
 
 CountsOf = Callable[[Gpu, Share], Counts | None]
-OwnerOf = Callable[[str], str]
-"""The controller of a tenant, such as `Deployment/web`."""
 MAX_COUNT: Final = 1 << 60
 
 
@@ -172,12 +171,12 @@ def counts_of(now: TenantStatus) -> Counts:
     return Counts(*(min(max(0, number), MAX_COUNT) for number in sums))
 
 
-def readings(gpus: Iterable[Gpu], counts: CountsOf, owner_of: OwnerOf) -> list[Reading]:
+def readings(gpus: Iterable[Gpu], counts: CountsOf) -> list[Reading]:
     """The GPUs that are measured, with the tenants on them."""
     return [
         Reading(gpu, [
             TenantReading(
-                share.tenant, owner_of(share.tenant), share.request_milli, share.memory_used_mib, counts(gpu, share)
+                share.tenant, share.owner, share.request_milli, share.memory_used_mib, counts(gpu, share)
             )
             for share in gpu.shares
         ])
@@ -194,6 +193,9 @@ class Past(Protocol):
 
     def hours(self, span: Range) -> Hours:
         """GPU-hours by namespace, controller and model."""
+
+    def uses(self, span: Range) -> Uses:
+        """What was used, by namespace, controller and container."""
 
 
 class Recorder(Past, Protocol):

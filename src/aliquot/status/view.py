@@ -23,6 +23,7 @@ from aliquot.status.history import Lane, Past, Range, Timeline, Turn, Turns
 from aliquot.status.hours import Hours, totalled
 from aliquot.status.source import StatusSource
 from aliquot.status.sums import Node, Pool, QuotaLine
+from aliquot.status.uses import Uses
 from aliquot.status.workloads import Workload
 
 OTHERS: Final = "(another namespace)"
@@ -214,6 +215,12 @@ class NamespacedPast:
         found = self._past.hours(span)
         mine = [line for line in found.lines if line.namespace and self._mine(f"{line.namespace}/")]
         return totalled(msgspec.structs.replace(found, lines=mine))
+
+    def uses(self, span: Range) -> Uses:
+        """Only the viewer's own namespaces."""
+        found = self._past.uses(span)
+        mine = [use for use in found.uses if use.namespace and self._mine(f"{use.namespace}/")]
+        return msgspec.structs.replace(found, uses=mine)
 
 
 def _together(lanes: Sequence[Lane]) -> Lane:

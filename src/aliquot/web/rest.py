@@ -24,6 +24,7 @@ from aliquot.status import (
     Node,
     Pool,
     QuotaLine,
+    Recommendations,
     StatusSource,
     Timeline,
     TopologyFacts,
@@ -32,8 +33,9 @@ from aliquot.status import (
     Turns,
     Workload,
 )
-from aliquot.status.history import range_of
+from aliquot.status.history import hours_range, range_of
 from aliquot.status.hours import as_csv, dimensions
+from aliquot.status.rightsize import recommendations
 from aliquot.status.source import totals
 from aliquot.web.pages import NotHere, hours, trying
 from aliquot.web.pages.gpus import find
@@ -135,6 +137,12 @@ def read_turns(facts: StatusSource, request: Request) -> Turns:
 def read_hours(facts: StatusSource, request: Request) -> Hours:
     """The sums of a range."""
     return hours.asked_hours(facts, request.query_params)
+
+
+@operation("/recommendations", "What workloads ask for, used and should ask for", Recommendations, "range")
+def read_recommendations(facts: StatusSource, request: Request) -> Recommendations:
+    """From a range."""
+    return recommendations(facts, hours_range(request.query_params.get("range", "")))
 
 
 @operation("/workloads", "SharePods, pods and runs", Listing[Workload], "namespace", "state", *_PAGING)

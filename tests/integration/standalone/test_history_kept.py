@@ -47,6 +47,16 @@ def minute(n):
 """
 
 
+NOTEBOOK = """
+apiVersion: aliquot.dev/v1alpha1
+kind: SharePod
+metadata: {name: notebook}
+spec:
+  gpu: {request: 0.5, limit: 0.6, memory: 4Gi}
+  template: {spec: {containers: [{name: main, command: [sleep, "600"]}]}}
+"""
+
+
 def hours(file: HistoryFile, until_s: float):
     """GPU-hours of a day."""
     return hours_of(file, RANGES["24h"], until_s)
@@ -83,7 +93,7 @@ def reading(charged_ms: int) -> Reading:
 def test_a_full_disk_makes_a_gap_that_is_said(tmp_path: Path):
     """While the disk is full nothing breaks and the note says why; afterwards the last quarter of an hour is there."""
     wall = [float(NOON)]
-    with mounted(tmp_path / "d", "1m") as disk:
+    with mounted(tmp_path / "d", "2m") as disk:
         history = LongHistory(disk.folder / "history.db", wall=lambda: wall[0])
 
         def pass_minutes(count: int) -> None:
@@ -168,6 +178,37 @@ def test_hours_on_a_terminal_are_those_of_the_page(aliquot_cli: Aliquot, tmp_pat
     assert 0.3 == pytest.approx(told["total"]["promised"])
     assert page["lines"] == told["lines"]
     assert ["lab", "Job/t", "0.30", "0.10", "0.00", "0.20"] == table[1].split()
+
+
+def test_a_recommendation_comes_with_the_command_that_follows_it(aliquot_cli: Aliquot, tmp_path: Path):
+    """Two hours of history tell a SharePod what would do; after the command for it there is nothing left to do."""
+    path, key = tmp_path / "history.db", ("default/notebook", "SharePod/notebook")
+    file = HistoryFile(path)
+    end_s = int(time.time() // 60 * 60)
+    gpu = Gpu("GPU-0", 0, "here", "V100", 16384, "idle", 1000, 16384, 0, 0, [])
+    for n in range(-120, 0):
+        row = [60_000, 30_000, 6000, *[0] * (len(FIELDS) - 3)]
+        file.add(Minute(end_s + 60 * n, [GpuMinute(gpu, 60_000, {key: row}, {key: 2000})]))
+    file.close()
+    (tmp_path / "pod.yaml").write_text(NOTEBOOK)
+    process = aliquot_cli.start("up", "--emulate", "v100", "--port", "0", "--history", str(path))
+    try:
+        page = Served(aliquot_cli, process).get
+        aliquot_cli("apply", "-f", str(tmp_path / "pod.yaml"))
+        read = lambda: json.loads(aliquot_cli("recommend", "notebook", "-o", "json").stdout or "{}")  # noqa: E731
+        eventually(lambda: read().get("recommendations"), "the engine has read its share", 30)
+        (found,) = read()["recommendations"]
+        table = aliquot_cli("recommend").stdout
+        shown = page("api/v1/recommendations?range=7d")["recommendations"][0]["command"]
+        done = aliquot_cli(*found["command"].split()[1:])
+        eventually(lambda: not read()["recommendations"][0]["command"], "it is followed", 30)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+    assert {"request_milli": 120, "limit_milli": 600, "memory_mib": 2304} == found["recommended"]
+    assert "0.50 -> 0.12" in table and found["command"] in table and found["command"] == shown
+    assert "request 0.50 -> 0.12" in done.stdout
 
 
 def test_an_engine_without_a_dashboard_has_no_hours(aliquot_cli: Aliquot):

@@ -13,8 +13,10 @@ from made_up_facts import MadeUpFacts
 
 from aliquot.cli.kubectl import cli
 from aliquot.cli.kubectl.scene import NoAnswer, Target
-from aliquot.cli.kubectl.services import read_hours
-from aliquot.model.errors import AliquotError
+from aliquot.cli.kubectl.services import read_past
+from aliquot.model.errors import AliquotError, UserError
+from aliquot.model.ids import split_key
+from aliquot.status import Hours
 from aliquot.web.app import AccessDenied, everyone
 from aliquot.web.serve import WebServer
 
@@ -69,6 +71,24 @@ def test_hours_are_those_of_the_dashboard(dashboard: str, facts: MadeUpFacts, tm
     running = sum(share.request_milli for gpu in facts.gpus() for share in gpu.shares)
     assert pytest.approx(running * 30 / 60 / 1000, rel=0.05) == found["total"]["promised"]
     assert {"NAMESPACE", space, "TOTAL"} == {line.split()[0] for line in one}
+
+
+def test_recommendations_are_those_of_the_dashboard(dashboard: str, facts: MadeUpFacts, tmp_path: Path):
+    """Those of all namespaces that the caller may see, or of the one that -n names, or of one controller."""
+    where = ["--dashboard", dashboard, "--kubeconfig", kubeconfig(tmp_path, token=TOKEN), "-o", "json"]
+
+    def names(*words: str) -> list[str]:
+        found = json.loads(CliRunner().invoke(cli, ["recommend", *words, *where]).stdout)
+        return [f"{line['namespace']}/{line['controller']}" for line in found["recommendations"]]
+
+    everything = names()
+    assert {split_key(share.tenant)[0] for gpu in facts.gpus() for share in gpu.shares} == {
+        split_key(name)[0] for name in everything
+    }
+    assert [name for name in everything if name.startswith("web/")] == names("-n", "web")
+    assert {everything[0]} == set(names(everything[0]))
+    with pytest.raises(UserError, match='"nobody" has no share now; recommendations are for '):
+        CliRunner().invoke(cli, ["recommend", "nobody", *where], catch_exceptions=False)
 
 
 def test_a_service_is_reached_by_kubectl(dashboard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -134,4 +154,4 @@ def test_a_token_can_be_given(dashboard: str, tmp_path: Path):
 def hours(folder: Path, dashboard: str, **user: str):
     """The hours, or the error."""
     target = Target(kubeconfig(folder, **user))
-    return target.run(read_hours(target, "", dashboard, ""))
+    return target.run(read_past(target, "hours", Hours, "", dashboard, ""))

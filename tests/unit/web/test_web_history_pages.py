@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 
@@ -89,6 +90,20 @@ def test_hours_have_every_controller(visitor: TestClient, facts: MadeUpFacts):
     assert hours["total"]["promised"] == pytest.approx(sum(float(row[2]) for row in lines[1:]), abs=1e-4)
     running = sum(share.request_milli for gpu in facts.gpus() for share in gpu.shares)
     assert running * 30 / 60 / 1000 == pytest.approx(hours["total"]["promised"], rel=0.05)
+
+
+def test_hours_say_what_is_promised_and_unused(visitor: TestClient, facts: MadeUpFacts):
+    """Below the hours are the sums of every namespace and each controller's size, from the same facts as the API's."""
+    facts.remember(minutes=60)
+    found = visitor.get("/api/v1/recommendations?range=24h").json()
+    text = html.unescape(visitor.get("/hours?range=24h").text)
+    promised = {row["namespace"]: row["promised_milli"] for row in found["namespaces"]}
+    shares = [share for gpu in facts.gpus() for share in gpu.shares]
+
+    assert {share.tenant.partition("/")[0] for share in shares} == set(promised)
+    assert promised["web"] == sum(share.request_milli for share in shares if share.tenant.startswith("web/"))
+    assert all(f"{line['namespace']}/{line['controller']}" in text for line in found["recommendations"])
+    assert any(line["command"] and line["command"] in text for line in found["recommendations"])
 
 
 def test_hours_are_sorted_by_what_is_asked(visitor: TestClient):

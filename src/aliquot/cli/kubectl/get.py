@@ -10,12 +10,13 @@ import click
 from aliquot.cli.forms import Form, form_option, show
 from aliquot.cli.hours import CSV, HOURS, HoursView, hours_options, refuse_hours_options
 from aliquot.cli.kubectl.scene import ClusterScene, Target, age, read_scene, target_options
-from aliquot.cli.kubectl.services import dashboard_options, read_hours
+from aliquot.cli.kubectl.services import dashboard_options, read_past
 from aliquot.cli.tables import Table, aligned, nearest, reserved
 from aliquot.kube.quotas import quotas_of
 from aliquot.lib.misspelt import closest
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
+from aliquot.status import Hours
 from aliquot.status.workloads import PENDING
 
 FORMS: Final = ("text", "wide", "json", "yaml", CSV)
@@ -52,7 +53,7 @@ def get(what: str, name: str, target: Target, form: Form, since: str, by: str, d
         if name:
             raise UserError(f'hours have no names, and "{name}" was given; choose a namespace with -n')
         view = HoursView(since, by, form, "" if target.everywhere else target.namespace)
-        view.print(target.run(read_hours(target, view.since, dashboard, token)))
+        view.print(target.run(read_past(target, HOURS, Hours, view.since, dashboard, token)))
         return
     if kind not in KINDS:
         close = closest(what, [*KINDS, *ALIASES])

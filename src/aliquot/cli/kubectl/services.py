@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -28,9 +28,9 @@ from aliquot.kube.objects import Pod
 from aliquot.model.errors import UserError
 from aliquot.scheduler.agents import PAGE, NodeMeasure, UnreadableReport, is_agent, measure_of, read_report, tenant_key
 from aliquot.scheduler.cluster_source import NO_AGENT
-from aliquot.status import Hours
 from aliquot.status.tenants import TenantStatus
 
+T = TypeVar("T")
 SCHEDULER: Final = "aliquot-system/aliquot-scheduler:8770"
 DASHBOARD: Final = "aliquot-system/aliquot-dashboard:80"
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -49,9 +49,9 @@ scheduler_option = click.option(
 dashboard_options = together(
     click.option("--dashboard", default=DASHBOARD, show_default=True, metavar="SERVICE|URL",
                  envvar="ALIQUOT_DASHBOARD", show_envvar=True,
-                 help="Of hours: the dashboard's NAMESPACE/SERVICE:PORT, or its address."),
+                 help="The dashboard's NAMESPACE/SERVICE:PORT, or its address."),
     click.option("--token", default="", metavar="TOKEN", envvar="ALIQUOT_DASHBOARD_TOKEN", show_envvar=True,
-                 help="Of hours: a token of the cluster. [default: the kubeconfig's]"),
+                 help="For the dashboard: a token of the cluster. [default: the kubeconfig's]"),
 )  # fmt: skip
 
 
@@ -144,8 +144,8 @@ def proxied(pod: Pod, port: int) -> str:
     return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}:{port}/proxy{PAGE}"
 
 
-async def read_hours(target: Target, since: str, dashboard: str, token: str) -> Hours:
-    """GPU-hours as the caller may see them.
+async def read_past(target: Target, page: str, answer: type[T], since: str, dashboard: str, token: str) -> T:
+    """A page of the dashboard's API about the past, as the caller may see it.
 
     Raises:
         NoAnswer: the dashboard cannot be reached, or wants a token that the caller does not have.
@@ -164,22 +164,22 @@ async def read_hours(target: Target, since: str, dashboard: str, token: str) -> 
             raise UserError(f'--dashboard "{dashboard:.80}" is http, where others could read your token; use https')
         try:
             async with httpx2.AsyncClient(auth=auth, timeout=ANSWER_S, trust_env=False) as client:
-                answer = await client.get(f"{url}/api/v1/hours", params={"range": since} if since else {})
+                got = await client.get(f"{url}/api/v1/{page}", params={"range": since} if since else {})
         except httpx2.HTTPError as error:
             raise NoAnswer(f"the dashboard does not answer at {url}: {str(error) or type(error).__name__}") from None
-    if answer.status_code == 200:
+    if got.status_code == 200:
         with contextlib.suppress(msgspec.MsgspecError):
-            return msgspec.json.decode(answer.content, type=Hours)
+            return msgspec.json.decode(got.content, type=answer)
         raise NoAnswer("the dashboard's answer cannot be read; it may be of another version")
-    if answer.status_code == 401 and auth is None:
+    if got.status_code == 401 and auth is None:
         raise NoAnswer(
             "the dashboard wants a token and the kubeconfig has none; give one: "
             'ALIQUOT_DASHBOARD_TOKEN="$(kubectl create token ACCOUNT)" kubectl aliquot get hours'
         )
     try:
-        why = str(msgspec.json.decode(answer.content)["error"])
+        why = str(msgspec.json.decode(got.content)["error"])
     except (msgspec.MsgspecError, KeyError, TypeError):
-        why = f"status {answer.status_code}"
+        why = f"status {got.status_code}"
     raise NoAnswer(f"the dashboard refuses: {why}")
 
 

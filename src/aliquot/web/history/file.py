@@ -20,6 +20,7 @@ import sqlite3
 import stat
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,10 @@ from aliquot.model.ids import split_key
 from aliquot.status import HourLine, Hours, Range, Timeline
 from aliquot.status.history import MINUTE_S, Lane
 from aliquot.status.hours import totalled
+from aliquot.status.uses import ControllerUse, Uses, names_of_use, spread
 from aliquot.web.history.points import (
     BORROWED,
+    FIELDS,
     GPU_ROW,
     HANDOVERS,
     KEPT,
@@ -42,6 +45,8 @@ from aliquot.web.history.points import (
     MEMORY,
     PROMISED,
     SPAN,
+    USE_BITS,
+    USE_STEPS,
     USED,
     WAITED,
     WINDOWS,
@@ -53,6 +58,7 @@ from aliquot.web.history.points import (
     share_out,
     summed,
     unpack,
+    uses_by_number,
 )
 from aliquot.web.log import notice
 
@@ -78,6 +84,7 @@ CREATE TABLE IF NOT EXISTS groups(
 CREATE TABLE IF NOT EXISTS minutes(id INTEGER PRIMARY KEY, data BLOB);
 CREATE TABLE IF NOT EXISTS quarters(id INTEGER PRIMARY KEY, data BLOB);
 CREATE TABLE IF NOT EXISTS hours(id INTEGER PRIMARY KEY, data BLOB);
+CREATE TABLE IF NOT EXISTS uses(id INTEGER PRIMARY KEY, data BLOB);
 """
 _OLDEST_MINUTE: Final = """
 WITH RECURSIVE kept(at) AS (
@@ -229,6 +236,7 @@ class HistoryFile:
         base.execute("BEGIN IMMEDIATE")
         try:
             groups: dict[int, list[int]] = {}
+            uses: dict[int, list[int]] = {}
             for one in minute.gpus:
                 uuid, model = one.gpu.uuid, one.gpu.model
                 gpu = self._number("gpus", ("uuid",), (uuid,), quarter_s)
@@ -237,6 +245,7 @@ class HistoryFile:
                     base.execute("UPDATE gpus SET node = ?, number = ?, model = ? WHERE id = ?", (*place, gpu))
                     self._numbers["place", (uuid, *place)] = (gpu, quarter_s)
                 numbers = {key: self._number("tenants", ("name", "owner"), key, quarter_s) for key in one.tenants}
+                uses = added(uses, uses_by_number(one, numbers))
                 rows = rows_by_number(one, numbers)
                 share_out(rows)
                 for key, number in numbers.items():
@@ -250,6 +259,8 @@ class HistoryFile:
                     _merge(base, table, key_of(at_s, gpu), rows)
             if groups:
                 _merge(base, "hours", key_of(quarter_s), groups)
+            if uses:
+                _merge(base, "uses", key_of(quarter_s), uses, fields=1)
             if quarter_s != self._cleaned_s:
                 self._clean()
                 self._cleaned_s = quarter_s
@@ -296,7 +307,7 @@ class HistoryFile:
     def _forget(self, before: int) -> None:
         """Delete what is older than a key, and the names that are in nothing later."""
         base = self._base
-        for table in ("minutes", "quarters", "hours"):
+        for table in ("minutes", "quarters", "hours", "uses"):
             base.execute(f"DELETE FROM {table} WHERE id < ?", (before,))
         for table in ("tenants", "groups", "gpus"):
             if base.execute(f"DELETE FROM {table} WHERE last < ?", (before >> KEY_BITS,)).rowcount:
@@ -328,12 +339,15 @@ def key_of(at_s: int, gpu: int = 0) -> int:
     return at_s << KEY_BITS | gpu
 
 
-def _merge(base: sqlite3.Connection, table: str, key: int, rows: Mapping[int, list[int]]) -> None:
+def _merge(
+    base: sqlite3.Connection, table: str, key: int, rows: Mapping[int, list[int]], fields: int = len(FIELDS)
+) -> None:
     held = base.execute(f"SELECT data FROM {table} WHERE id = ?", (key,)).fetchone()
     if held is None:
         base.execute(f"INSERT INTO {table} VALUES(?, ?)", (key, pack(rows)))
     else:
-        base.execute(f"UPDATE {table} SET data = ? WHERE id = ?", (pack(added(rows_of(unpack(held[0])), rows)), key))
+        sums = added(rows_of(unpack(held[0], fields)), rows)
+        base.execute(f"UPDATE {table} SET data = ? WHERE id = ?", (pack(sums), key))
 
 
 def _sum(groups: dict[int, list[int]], number: int, row: list[int]) -> None:
@@ -402,8 +416,7 @@ def hours_of(file: HistoryFile, span: Range, now_s: float) -> Hours:
     Raises:
         OSError: the file cannot be read.
     """
-    until = -int(-now_s // QUARTER_S) * QUARTER_S
-    since = int((now_s - max(span.seconds, QUARTER_S)) // QUARTER_S) * QUARTER_S
+    since, until = _quarters(span, now_s)
 
     def work(base: sqlite3.Connection) -> tuple[list[bytes], dict[int, tuple[str, str, str]]]:
         rows = base.execute(
@@ -422,6 +435,42 @@ def hours_of(file: HistoryFile, span: Range, now_s: float) -> Hours:
             continue
         lines.append(_line(namespace, owner, model, row))
     return totalled(Hours(since, until, recorded / HOUR_MS, lines, _line("", "", "", [0] * 10)))
+
+
+def _quarters(span: Range, now_s: float) -> tuple[int, int]:
+    """From when to when the whole quarter hours are that have a time up to now."""
+    until = -int(-now_s // QUARTER_S) * QUARTER_S
+    return int((now_s - max(span.seconds, QUARTER_S)) // QUARTER_S) * QUARTER_S, until
+
+
+def uses_of(file: HistoryFile, span: Range, now_s: float) -> Uses:
+    """What was used by namespace, controller and container, in the minutes of whole quarter hours.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    since, until = _quarters(span, now_s)
+
+    def work(base: sqlite3.Connection) -> tuple[list[bytes], list[tuple[int, str, str]]]:
+        rows = base.execute("SELECT data FROM uses WHERE id >= ? AND id < ?", (key_of(since), key_of(until)))
+        return [data for (data,) in rows], base.execute("SELECT id, name, owner FROM tenants").fetchall()
+
+    rows, tenants = file.read(work)
+    names = {number: names_of_use(name, owner) for number, name, owner in tenants}
+    sums: dict[tuple[str, str, str], tuple[Counter[int], Counter[int]]] = {}
+    whole = np.concatenate([np.zeros((2, 0), np.int64), *(unpack(data, 1) for data in rows)], axis=1)
+    keys, place = np.unique(whole[0], return_inverse=True)
+    for key, ms in zip(keys.tolist(), np.bincount(place, whole[1], len(keys)).astype(int).tolist(), strict=True):
+        kind, rest = divmod(key, 1 << USE_BITS[0])
+        number, steps = divmod(rest, 1 << USE_BITS[1])
+        if number in names:
+            held = sums.setdefault(names[number], (Counter(), Counter()))
+            held[kind][steps * USE_STEPS[kind]] += ms
+    uses = [
+        ControllerUse(*key, milli.total() // 1000, milli[0] // 1000, spread(milli), spread(mib))
+        for key, (milli, mib) in sorted(sums.items())
+    ]
+    return Uses(since, until, uses)
 
 
 def _line(namespace: str, owner: str, model: str, row: Sequence[int]) -> HourLine:

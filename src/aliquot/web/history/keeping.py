@@ -25,7 +25,8 @@ import msgspec
 
 from aliquot.status import Gpu, History, HourLine, Hours, Range, Series, Timeline
 from aliquot.status.history import Reading
-from aliquot.web.history.file import QUARTER_S, HistoryFile, Limits, hours_of, timeline_of
+from aliquot.status.uses import Uses
+from aliquot.web.history.file import QUARTER_S, HistoryFile, Limits, hours_of, timeline_of, uses_of
 from aliquot.web.history.points import Minute, MinuteSums
 from aliquot.web.log import defect, notice
 
@@ -185,6 +186,15 @@ class LongHistory:
             until = -int(-self._wall() // QUARTER_S) * QUARTER_S
             nothing = HourLine("", "", "", 0, 0, 0, 0, 0, 0)
             return Hours(until - span.seconds, until, 0.0, [], nothing, f"The history cannot be read: {error}")
+        return msgspec.structs.replace(found, note=self._why or file.note)
+
+    def uses(self, span: Range) -> Uses:
+        """See `Past`."""
+        try:
+            file = self._opened()
+            found = uses_of(file, span, self._wall())
+        except OSError as error:
+            return Uses(0, 0, [], f"The history cannot be read: {error}")
         return msgspec.structs.replace(found, note=self._why or file.note)
 
     def _put(self, minute: Minute) -> None:

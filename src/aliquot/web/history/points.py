@@ -41,6 +41,11 @@ GPU_ROW: Final = 0
 LONGEST_STEP_S: Final = 90.0
 """What happened between two readings that are farther apart is not known: a gap."""
 
+USE_STEPS: Final = (10, 16)
+"""In steps of so much minutes are told apart: by thousandths of a GPU that were used, and by MiB that were held."""
+USE_BITS: Final = (48, 16)
+"""A row of uses has the time of a tenant's minutes with one value; its number is the kind, the tenant and the steps."""
+
 Rows = Mapping[int, list[int]]
 """The sums of one GPU, or of groups of tenants, by number."""
 Table = NDArray[np.int64]
@@ -77,15 +82,15 @@ def pack(rows: Rows) -> bytes:
     return zlib.compress(table.view(np.uint8).reshape(-1, 8).T.tobytes(), 6, wbits=-15)
 
 
-def unpack(data: bytes) -> Table:
+def unpack(data: bytes, fields: int = len(FIELDS)) -> Table:
     """A row of the file; one that cannot be read holds nothing."""
     try:
         raw = np.frombuffer(zlib.decompress(data, wbits=-15), dtype=np.uint8)
-        table = np.ascontiguousarray(raw.reshape(8, -1).T).view("<i8").reshape(len(FIELDS) + 1, -1).astype(np.int64)
+        table = np.ascontiguousarray(raw.reshape(8, -1).T).view("<i8").reshape(fields + 1, -1).astype(np.int64)
         table[0] = np.cumsum(table[0])
         return table
     except (zlib.error, ValueError):
-        return np.zeros((len(FIELDS) + 1, 0), np.int64)
+        return np.zeros((fields + 1, 0), np.int64)
 
 
 def rows_of(table: Table) -> dict[int, list[int]]:
@@ -115,11 +120,15 @@ def summed(parts: Iterable[tuple[int, bytes]], places: int) -> tuple[NDArray[np.
 
 
 class GpuMinute(NamedTuple):
-    """The sums of one GPU: `tenants` by (name, owner), each with the fields of a row, and the time that was read."""
+    """The sums of one GPU: `tenants` by (name, owner), each with the fields of a row, and the time that was read.
+
+    `peak_mib` is the most memory that a reading found of a tenant.
+    """
 
     gpu: Gpu
     span_ms: int
     tenants: dict[tuple[str, str], list[int]]
+    peak_mib: dict[tuple[str, str], int] = {}  # noqa: RUF012  (never changed where it is the default)
 
 
 class Minute(NamedTuple):
@@ -155,9 +164,12 @@ class MinuteSums:
             if before is not None:
                 held = self._sums.get(gpu.uuid)
                 span_ms = (held.span_ms if held else 0) + round(step_s * 1000)
-                sums = self._sums[gpu.uuid] = GpuMinute(gpu, span_ms, held.tenants if held else {})
+                sums = self._sums[gpu.uuid] = GpuMinute(
+                    gpu, span_ms, held.tenants if held else {}, held.peak_mib if held else {}
+                )
                 for key in (key for key in now if key in before):
                     _grow(sums.tenants.setdefault(key, [0] * len(FIELDS)), before[key], now[key], step_s)
+                    sums.peak_mib[key] = max(now[key].memory_mib, sums.peak_mib.get(key, 0))
             self._before[gpu.uuid] = now
         at_s = int(wall_s // MINUTE_S) * MINUTE_S
         ended = None if at_s == self._at_s else self.end()
@@ -186,6 +198,17 @@ def _grow(row: list[int], was: TenantReading, tenant: TenantReading, step_s: flo
     row[WINDOWS] += now.windows - then.windows
     row[KEPT] += now.kept - then.kept
     row[HANDOVERS] += now.handovers - then.handovers
+
+
+def uses_by_number(minute: GpuMinute, numbers: dict[tuple[str, str], int]) -> dict[int, list[int]]:
+    """For each tenant its time in the minute, under the part of the GPU that it used, and under its memory."""
+    rows = {}
+    for key, row in minute.tenants.items():
+        values = (-(-row[USED] * 1000 // max(1, row[SPAN])), minute.peak_mib.get(key, 0))
+        for kind, (value, step) in enumerate(zip(values, USE_STEPS, strict=True)):
+            steps = min(-(-value // step), (1 << USE_BITS[1]) - 1)
+            rows[kind << USE_BITS[0] | numbers[key] << USE_BITS[1] | steps] = [row[SPAN]]
+    return rows
 
 
 def rows_by_number(minute: GpuMinute, numbers: dict[tuple[str, str], int]) -> dict[int, list[int]]:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from aliquot.status import HourLine, Hours, Past, Range, Timeline
 from aliquot.status.history import MINUTE_S, Lane
 from aliquot.status.hours import totalled
+from aliquot.status.uses import Uses
 from aliquot.web.history.file import QUARTER_S
 
 T = TypeVar("T")
@@ -80,6 +81,10 @@ class PrometheusPast:
     def hours(self, span: Range) -> Hours:
         """See `Past`; one answer serves all viewers for half a minute."""
         return self._remembered(span, lambda: self._hours(span))
+
+    def uses(self, span: Range) -> Uses:
+        """See `Past`; from what the replica recorded, for Prometheus knows no controllers."""
+        return self._own.uses(span)
 
     def _remembered(self, key: Hashable, work: Callable[[], T]) -> T:
         with self._lock:

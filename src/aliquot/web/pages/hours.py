@@ -1,4 +1,7 @@
-"""GPU-hours by namespace, controller and model: promised, used, lent to others and idle, for a range."""
+"""GPU-hours by namespace, controller and model: promised, used, lent to others and idle, for a range.
+
+Below them what is promised now and was not used, by namespace, and what each workload should ask for.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Final
 from aliquot.status import Hours, StatusSource
 from aliquot.status.history import DEFAULT_RANGE, RANGES, hours_range
 from aliquot.status.hours import COLUMNS, DIMENSIONS, dimensions, summed_by
+from aliquot.status.rightsize import recommendations
 from aliquot.web.pages import Drawn, Query, misread
 from aliquot.web.render import address, block
 
@@ -62,7 +66,9 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
         csv=address("/api/v1/hours.csv", **asked),
         bars=bars,
     )
-    return Drawn("GPU-hours", [*mistakes, hours_block], {"ranges": ranges, "groups": groups})
+    found = recommendations(facts, hours_range(query.get("range", "")))
+    unused = block("unused", "blocks/unused.html", found=found, lines=found.recommendations[:SHOWN])
+    return Drawn("GPU-hours", [*mistakes, hours_block, unused], {"ranges": ranges, "groups": groups})
 
 
 def asked_hours(facts: StatusSource, query: Query) -> Hours:
