@@ -16,6 +16,7 @@ from aliquot.kube.api import Api
 from aliquot.lib.log import Logger, set_up_log
 from aliquot.node.allocation.lifecycle import Allocations
 from aliquot.node.allocation.outcomes import Outcomes
+from aliquot.node.claims import ClaimDriver
 from aliquot.node.display.facts import arbiter_status
 from aliquot.node.display.server import Display
 from aliquot.node.driver import NodeDriver, open_driver
@@ -57,6 +58,7 @@ class Agent:
         self.plugin = DevicePlugin(
             settings, self.allocations, on_listed=lambda: self._tasks.once("listed", self.status.describe())
         )
+        self.claims = ClaimDriver(settings, api, self.allocations, self._tasks.once) if settings.claims else None
         self.status = NodeAdvertiser(
             settings, self.provisioner, self.allocations.records, self.plugin, HealthWatch(machine), api, events
         )
@@ -129,6 +131,10 @@ class Agent:
         await status.publisher.withdraw()
         critical("device-plugin", self.plugin.run())
         started("device-plugin", f"{self.plugin.resource}, {settings.ids_per_gpu} ids a GPU")
+
+        if self.claims is not None:
+            critical("claims", self.claims.run())
+            started("claims", "the driver of ResourceClaims")
 
         critical("status", every(period_s, status.check))
         critical("init", every(period_s, self.allocations.release_init))

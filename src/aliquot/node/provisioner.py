@@ -214,7 +214,7 @@ class TenantProvisioner:
                     raise NotYet(f"{piece.gpu} is not well: {reason}")
                 if self.offer.shared.by_uuid(piece.gpu) is None:
                     raise NotYet(f"{piece.gpu} is the stock plugin's, no holder pod has it now")
-            ask = Ask(GpuRequest(sum(piece.request_milli for piece in slices)))
+            ask = Ask(GpuRequest(sum(piece.request_milli for piece in slices), labels=provisioned.plan.labels))
             try:
                 self.ledger.reserve(provisioned.key, Placement(self.node, slices), ask)
             except LedgerError as error:

@@ -49,6 +49,7 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
         bool,
         flag("Offer tencent.com/vcuda-core and vcuda-memory, as gpu-manager's nodes do."),
     ] = False
+    claims: Annotated[bool, flag("Also serve ResourceClaims of class gpu-share.aliquot.dev (Kubernetes 1.36).")] = False
     holder_namespace: Annotated[str, flag("Where holder pods are (coexist).", "NAME")] = "kube-system"
     turns: Annotated[Turns, flag("Turn policy; must match the arbiter's.")] = Turns.FLUID
     runtime_dir: Annotated[str, flag("Tenants, and the arbiter's sockets.", "DIR")] = "/run/aliquot"

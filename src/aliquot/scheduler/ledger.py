@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from aliquot.kube.claims import ResourceClaim, holder_of
 from aliquot.kube.inventory import BadInventory, KernelLengthTracker, read_inventory
 from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
@@ -110,6 +111,15 @@ class Ledger:
                 del self._awaiting_node[pod.spec.node_name]
         elif pod.spec.node_name:
             self._bound(pod)
+
+    def claim_changed(self, change: Change[ResourceClaim]) -> None:
+        """A ResourceClaim was added, changed or deleted: its devices are held as a bound pod's plan would hold them."""
+        now = holder_of(change.object) if change.kind != "deleted" else None
+        before = holder_of(change.old or change.object)
+        if before is not None and (now is None or now.spec.node_name != before.spec.node_name):
+            self.pod_changed(Change("deleted", before))
+        if now is not None:
+            self.pod_changed(Change(change.kind, now))
 
     def _cordon(self, node: Node) -> None:
         name, cordoned = node.metadata.name, node.spec.unschedulable

@@ -87,7 +87,8 @@ class Scheduler:
 
     def synced(self) -> bool:
         """Are the caches whole?"""
-        return self.nodes.synced.is_set() and self.pods.synced.is_set()
+        claims = self.operator.claims.synced.is_set() or not self.settings.claims
+        return self.nodes.synced.is_set() and self.pods.synced.is_set() and claims
 
     def leads(self) -> bool:
         """May this process bind? A new leader may after it has seen all writes of the previous leader."""
@@ -110,6 +111,8 @@ class Scheduler:
             on_up=lambda: self.on_listening(url),
         )
         works = [self.nodes.run(), self.pods.run(), self._settle(), self._freeze()]
+        if s.claims:
+            works.append(self.operator.claims.run())
         works += [self.extender.learn(), self.learned.run(), self.evictor.run()]
         if s.leader_elect:
             works.append(self.elector.run())
@@ -150,6 +153,8 @@ class Scheduler:
     async def _take_over(self) -> None:
         """See everything that was bound before the lease was ours."""
         await self.pods.synced.wait()
+        if self.settings.claims:
+            await self.operator.claims.synced.wait()
         if self.settings.leader_elect:
             await self.pods.renew()
         await self.learned.recall()

@@ -33,6 +33,9 @@ class SchedulerSettings(ProgramSettings, frozen=True, kw_only=True):
         Literal["own", "coexist"],
         flag("Owner of the GPUs: Aliquot's device plugin, or the stock one, from which holder pods take them."),
     ] = "own"
+    claims: Annotated[
+        bool, flag("Count what ResourceClaims hold; nodes must serve them (aliquot node). Kubernetes 1.36.")
+    ] = False
     pool: Annotated[str, flag("Idle vGPUs: on-demand, reservation:N, hybrid:SECONDS.")] = "on-demand"
     namespace: Annotated[str, flag("Where holder pods and certificates are.")] = "kube-system"
     holder_image: Annotated[str, flag("Image of holder pods, which must sleep (coexist).")] = ""

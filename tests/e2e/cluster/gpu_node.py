@@ -27,6 +27,15 @@ RULES = [
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
 ]
+RULES_FOR_CLAIMS = [
+    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"],
+     "verbs": ["get", "list", "watch", "create", "patch"]},
+    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
+    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/status"], "verbs": ["patch"]},
+    # In a pod `associated-node` does: the name of its node stands in its token.
+    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/driver"], "resourceNames": ["gpu.aliquot.dev"],
+     "verbs": ["arbitrary-node:patch", "arbitrary-node:update"]},
+]  # fmt: skip
 USER = "aliquot-node"
 ROLE = "cluster-gpu-node"
 """Not the chart's names: it may be installed beside, and its bindings could not replace these."""
@@ -128,7 +137,8 @@ class GpuNode:
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},
             "subjects": [subject],
         }  # fmt: skip
-        documents = "\n---\n".join(json.dumps(part) for part in (role | {"rules": RULES}, bound))
+        rules = RULES + (RULES_FOR_CLAIMS if "--claims" in self.flags else [])
+        documents = "\n---\n".join(json.dumps(part) for part in (role | {"rules": rules}, bound))
         self.plane.kubectl("apply", "-f", "-", input_=documents)
 
 

@@ -28,8 +28,8 @@ LONG = pytest.mark.slow
 class Scene(GpuNode):
     """One node with an agent on `spec`'s emulated GPUs, and a namespace for pods."""
 
-    def __init__(self, node: KubeletNode, namespace: str, spec: str) -> None:
-        super().__init__(node, spec)
+    def __init__(self, node: KubeletNode, namespace: str, spec: str, *flags: str) -> None:
+        super().__init__(node, spec, flags=flags)
         self.namespace = namespace
 
     # -- scenes --------------------------------------------------------------------------------------------------
@@ -202,9 +202,9 @@ def volumes() -> list[dict[str, Any]]:
 
 
 @contextmanager
-def running(node: KubeletNode, namespace: str, spec: str = "v100x2") -> Iterator[Scene]:
+def running(node: KubeletNode, namespace: str, spec: str = "v100x2", *flags: str) -> Iterator[Scene]:
     """A scene from its start to its end."""
-    scene = Scene(node, namespace, spec)
+    scene = Scene(node, namespace, spec, *flags)
     try:
         scene.start()
         yield scene

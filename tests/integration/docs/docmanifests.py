@@ -17,7 +17,10 @@ SCHEMAS = {
     crd["spec"]["names"]["kind"]: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     for crd in (yaml.safe_load(path.read_text()) for path in CRDS.glob("*.yaml"))
 }
-OTHERS = {"Service", "ConfigMap", "Namespace", "ResourceQuota", "KubeSchedulerConfiguration", "ServiceMonitor"}
+OTHERS = {
+    "Service", "ConfigMap", "Namespace", "ResourceQuota", "KubeSchedulerConfiguration", "ServiceMonitor",
+    "ResourceClaim", "ResourceClaimTemplate",
+}  # fmt: skip
 """Kinds that pages show and that say nothing about GPUs."""
 
 

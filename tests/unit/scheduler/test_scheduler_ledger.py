@@ -10,6 +10,7 @@ import pytest
 from asking import asking
 from control_scene import Scene, Truth, node
 
+from aliquot.kube.claims import DRIVER, ResourceClaim
 from aliquot.kube.dialects import read
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import CPU_BIND, GPU_MODELS_MIXED, GPU_PARTS, GPU_PERCENT, GPUS, PLAN
@@ -20,6 +21,7 @@ from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
 from aliquot.placement.cluster import Placement
+from aliquot.scheduler.ledger import NodeFull
 from aliquot.scheduler.verdicts import verdicts
 from aliquot.topology import Topology
 
@@ -151,3 +153,34 @@ def test_containers_are_bound_to_the_cores_that_the_fewest_are_bound_to():
     assert [(8, 9), (10, 11), (8,), (9, 10)] == [bound("a", 2), bound("b", 2), bound("c", 1), bound("d", 2)]
     s.ledger.forget(s.ledger.allocations["b"][0])
     assert (11,) == bound("e", 1)
+
+
+def claimed(consumed: str, *, node: str = "n", allocated: bool = True) -> ResourceClaim:
+    """A claim on the shared device of the GPU of a node."""
+    capacity = {"compute": consumed, "memory": "1Gi"}
+    device = {"driver": DRIVER, "pool": node, "device": "gpu-n-0-shared", "consumedCapacity": capacity}
+    status = {"allocation": {"devices": {"results": [device]}}} if allocated else {}
+    return msgspec.convert(
+        {"metadata": {"name": "c", "namespace": "default", "uid": "c"}, "status": status}, ResourceClaim
+    )
+
+
+def test_what_claims_hold_is_not_given_to_pods():
+    """An allocated claim holds what it consumes, also on a node that is seen later, until it is deallocated or gone."""
+    s = scene()
+    taken = claimed("60")
+    s.ledger.claim_changed(Change("added", taken))
+    held = s.reserved()
+    with pytest.raises(NodeFull):
+        s.ledger.allocate(ask_of({}, 50), "n", 0.0)
+    s.ledger.node_changed(Change("deleted", node("n", 1)))
+    s.ledger.node_changed(Change("added", node("n", 1)))
+    again = s.reserved()
+    s.ledger.claim_changed(Change("modified", claimed("60", allocated=False), taken))
+    freed = s.reserved()
+    s.ledger.claim_changed(Change("added", claimed("60", node="later")))
+    s.ledger.claim_changed(Change("deleted", claimed("60", node="later")))
+
+    assert [{"GPU-n-0": (600, 1024)}] * 2 == [held, again]
+    assert ({}, {}) == (freed, s.ledger.inconsistent)
+    assert s.ledger.allocate(ask_of({}, 50), "n", 0.0)

@@ -35,7 +35,8 @@ class Allotment(msgspec.Struct, frozen=True, omit_defaults=True):
     """One answer to Allocate: the CDI device `name` for these ids.
 
     The owner, the text of the plan that was followed, the generation of the driver volume that the container is shown
-    (see `volume`), and the variables of its pod's dialect are known once its container has been announced.
+    (see `volume`), and the variables of its pod's dialect are known once its container has been announced. What was
+    prepared for a claim has no ids; its owner is as `PodKey` says.
     """
 
     name: str
@@ -47,19 +48,27 @@ class Allotment(msgspec.Struct, frozen=True, omit_defaults=True):
     plan: str = ""
     driver: str = ""
     env: tuple[str, ...] = ()
+    claim: str = ""
+    user: str = ""
 
     @property
     def owner(self) -> PodKey | None:
         """The pod, if it is known."""
-        return PodKey(self.uid, self.namespace, self.pod) if self.uid else None
+        return PodKey(self.uid, self.namespace, self.pod, self.claim, self.user) if self.uid else None
 
 
 class PodKey(msgspec.Struct, frozen=True):
-    """A pod by both of its names."""
+    """A pod by both of its names.
+
+    For what a ResourceClaim gave, `claim` is its name and `uid` the claim's; `pod` and `user`, a uid, are those of the
+    pod that it was prepared for.
+    """
 
     uid: str
     namespace: str
     pod: str
+    claim: str = ""
+    user: str = ""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.pod}"
@@ -180,7 +189,7 @@ class Allotments:
         before = self._by_name.get(name) or Allotment(name, tuple(sorted(ids)))
         after = replace(
             before, uid=owner.uid, namespace=owner.namespace, pod=owner.pod, container=container,
-            plan=plan, driver=driver, env=env,
+            plan=plan, driver=driver, env=env, claim=owner.claim, user=owner.user,
         )  # fmt: skip
         if after != self._by_name.get(name):
             await self._change(lambda: self._by_name | {after.name: after})

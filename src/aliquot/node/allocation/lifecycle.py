@@ -285,14 +285,16 @@ class Allocations:
             held = []
         entries = await asyncio.to_thread(read_device_checkpoint, self._settings.device_plugins)
         processes = await asyncio.to_thread(pods_with_processes)
-        recovered = recover(held, entries, ours, self.pods.by_uid() if self.pods.synced else None, processes)
+        pods_own = [allotment for allotment in ours if not allotment.claim]
+        recovered = recover(held, entries, pods_own, self.pods.by_uid() if self.pods.synced else None, processes)
         for difference in recovered.differences:
             await self._report_difference(difference)
-        allotments = recovered.allotments
+        # Of a claim kubelet says itself when it has ended.
+        allotments = (*recovered.allotments, *(allotment for allotment in ours if allotment.claim))
         await self.records.start_with(allotments)
         standing = [a for a in allotments if not has_ended(a, allotments, self.pods.get(a.uid))]
         # First those of which a process runs, then those that had a tenant: none that never started takes their room.
-        standing.sort(key=lambda allotment: (allotment.uid not in processes, not allotment.driver))
+        standing.sort(key=lambda a: (a.uid not in processes and a.user not in processes, not a.driver))
         restored = [allotment for allotment in standing if await self._restore(allotment)]
         swept = await self.finish_recovery()
         return f"{len(restored)} tenants, {len(recovered.differences)} differences, {swept} left-overs removed"
@@ -346,7 +348,8 @@ class Allocations:
         except (AliquotError, OSError) as error:
             _LOG.warning("not-provisioned-again", pod=str(owner), container=container, why=str(error))
             # Only told, not noted: a pod is not replaced for a GPU or a disk that may be back soon.
-            await self.outcomes.report(owner, container, "missing", str(error))
+            if not owner.claim:
+                await self.outcomes.report(owner, container, "missing", str(error))
             return False
         pod = self.pods.get(owner.uid)
         if pod is not None and container in read_missing(pod.metadata.annotations.get(PLAN_STATUS, "")):
@@ -392,7 +395,7 @@ class Allocations:
         # So do the shares of pods that were gone in two checks in a row: most found once are being released.
         owners = {allotment.uid: allotment.owner for allotment in self.records if allotment.owner is not None}
         owners |= {tenant.owner.uid: tenant.owner for tenant in list(self.provisioner.tenants.values())}
-        gone = {uid for uid in owners if self.pods.says(uid) == "gone"}
+        gone = {uid for uid, owner in owners.items() if not owner.claim and self.pods.says(uid) == "gone"}
         for uid in sorted(gone & self._gone_pods):
             self._release(owners[uid])
         self._gone_pods = gone

@@ -49,8 +49,8 @@ def sources_of(
     """The sources of a node whose arbiter listens in `runtime_dir`."""
 
     def owners() -> dict[str, Owner]:
-        tenants = list(provisioner.tenants.values())
-        return {s.record.name: Owner(s.owner.namespace, s.owner.pod, s.container, s.owner.uid) for s in tenants}
+        tenants = [(tenant, tenant.owner) for tenant in list(provisioner.tenants.values())]
+        return {t.record.name: Owner(o.namespace, o.pod, t.container, o.user or o.uid) for t, o in tenants}
 
     def turns(gpu: str) -> GpuTurns | None:
         try:

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Final
 
 from aliquot.kube.api import Api
+from aliquot.kube.claims import RESOURCE_CLAIMS, ResourceClaim
 from aliquot.kube.clock import RealClock
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import Conflict, KubeError, NotFound
@@ -44,7 +45,7 @@ POOL: Final = "pool/"
 
 
 class Operator:
-    """Everything about SharePods, vGPUs and quotas; `run` until cancelled."""
+    """Everything about SharePods, vGPUs and quotas, and the watch of ResourceClaims; `run` until cancelled."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Operator:
         self.sharepods: Reflector[SharePod] = Reflector(api, SHAREPODS, self._sharepod_changed)
         self.vgpus: Reflector[VGPU] = Reflector(api, VGPUS, self._vgpu_changed)
         self.quotas: Reflector[GPUQuota] = Reflector(api, GPUQUOTAS, self.quota_changed)
+        self.claims: Reflector[ResourceClaim] = Reflector(api, RESOURCE_CLAIMS, ledger.claim_changed)
         self.bounds: dict[str, list[Quota]] = {}
         place = {"namespace": settings.namespace, "image": settings.holder_image or PAUSE}
         coexist = Coexist(self.ledger, api, lambda: self._nodes, lambda: self._pods, **place)

@@ -1,0 +1,169 @@
+"""The node's ResourceSlices: for each GPU a device that one claim has whole, and one whose capacity claims share.
+
+A counter of one ties the two, so that kube-scheduler gives a GPU whole or shared by what is asked first. What pods with
+extended resources hold is not kube-scheduler's to give: the shared device's capacity is less by that, and the whole
+device is not there meanwhile. A claim that names no amount gets a quarter of the GPU and of its memory.
+
+Kubelet removes the slices of a driver that is away for half a minute, so what is missing is written again.
+
+Source: resource.k8s.io/v1 with DRAConsumableCapacity, DRAPartitionableDevices and DRADeviceTaints, which are on by
+default in Kubernetes 1.36.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from aliquot.driver.gpu import Gpu
+from aliquot.kube.api import Api
+from aliquot.kube.claims import COMPUTE, DRIVER, MEMORY, RESOURCE_SLICES, device_name
+from aliquot.kube.objects import MetaOnly
+from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.kube.quantities import format_mib_quantity
+from aliquot.kube.reflector import Reflector
+from aliquot.model.quantities import MILLI
+from aliquot.node.machine import Machine, NodeOffer
+from aliquot.node.pods import NodePod
+from aliquot.node.provisioner import ProvisionedTenant
+from aliquot.node.status import label_value
+from aliquot.topology import Topology
+
+COUNTERS: Final = "gpus"
+DEFAULT_PART: Final = 4
+UNHEALTHY_TAINT: Final = f"{DRIVER}/unhealthy"
+MANAGER: Final = "aliquot-node"
+_SYSFS: Final = Path("/sys/bus/pci/devices")
+_TEXT: Final = 64
+"""The longest text of an attribute."""
+Held = Mapping[str, tuple[int, int]]
+"""Milli-GPU and MiB that pods with extended resources hold, by UUID."""
+
+
+def held_by_pods(pods: Iterable[NodePod], tenants: Mapping[str, ProvisionedTenant]) -> Held:
+    """What the plans of these pods hold, from their bind on, and tenants that have outlasted their pods."""
+    shares = {key: tenant.plan.slices for key, tenant in tenants.items() if not tenant.owner.claim}
+    for pod in pods:
+        try:
+            plan = read_plan(pod.metadata.annotations) if not pod.ended else None
+        except BadPlan:
+            continue
+        for name, given in plan.containers.items() if plan is not None else ():
+            if not given.uses and not (given.init > 0 and pod.status.initialized):
+                shares[f"{pod.metadata.uid}/{name}"] = given.slices
+    milli, mib = Counter[str](), Counter[str]()
+    for piece in (piece for slices in shares.values() for piece in slices):
+        milli[piece.gpu] += piece.request_milli
+        mib[piece.gpu] += piece.memory_mib
+    return {uuid: (milli[uuid], mib[uuid]) for uuid in milli}
+
+
+def nvlink_groups(topology: Topology) -> list[int | None]:
+    """For each GPU the lowest index of those that NVLink joins it with; None for one without NVLink."""
+    groups: list[int | None] = [None] * topology.count
+    for i in range(topology.count):
+        joined = [j for j in range(topology.count) if topology.links[i][j].startswith("NV")]
+        if joined:
+            groups[i] = min([i, *joined, *(group for j in joined if (group := groups[j]) is not None)])
+    return groups
+
+
+def attributes(gpu: Gpu, nvlink: int | None, *, shared: bool) -> dict[str, Any]:
+    """What claims may select by; a fact that is not known is left out."""
+    facts: dict[str, Any] = {
+        "type": {"string": "shared" if shared else "whole"},
+        "uuid": {"string": gpu.uuid},
+        "index": {"int": gpu.index},
+        "model": {"string": gpu.model[:_TEXT]},
+    }
+    versions = {"driverVersion": gpu.driver}
+    facts |= {name: {"version": _semantic(text)} for name, text in versions.items() if re.match(r"\d+(\.|$)", text)}
+    if gpu.numa is not None and gpu.numa >= 0:
+        facts["numaNode"] = {"int": gpu.numa}
+    if nvlink is not None:
+        facts["nvlinkGroup"] = {"int": nvlink}
+    domain, _, rest = gpu.pci.lower().partition(":")
+    root = next((part for part in (_SYSFS / f"{domain[-4:]}:{rest}").resolve().parts if part.startswith("pci0")), "")
+    if root and gpu.pci:
+        facts["resource.kubernetes.io/pcieRoot"] = {"string": root}
+    return facts
+
+
+def devices_of(machine: Machine, held: Held, why_not: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The devices of the GPUs that are shared now; `why_not` says by UUID why a GPU takes no new claims."""
+    devices, groups = [], nvlink_groups(machine.topology) if machine.gpus else []
+    for number, gpu in enumerate(machine.gpus):
+        milli, mib = held.get(gpu.uuid, (0, 0))
+        counter = {"counterSet": COUNTERS, "counters": {device_name(gpu.uuid, shared=False): {"value": "1"}}}
+        taint = {"key": UNHEALTHY_TAINT, "effect": "NoSchedule", "value": label_value(why_not.get(gpu.uuid, ""))}
+        base = {"consumesCounters": [counter], **({"taints": [taint]} if gpu.uuid in why_not else {})}
+        percent, free_mib = (MILLI - milli) // 10, gpu.memory_mib - mib
+        if not milli:
+            facts = attributes(gpu, groups[number], shared=False)
+            whole = {"name": device_name(gpu.uuid, shared=False), "attributes": facts, **base}
+            devices.append(whole | {"capacity": {MEMORY: {"value": format_mib_quantity(gpu.memory_mib)}}})
+        if percent > 0 and free_mib > 0:
+            part_mib = max(1, min(free_mib, gpu.memory_mib // DEFAULT_PART))
+            capacity = {
+                COMPUTE: _capacity(str(percent), "1", str(min(percent, 100 // DEFAULT_PART))),
+                MEMORY: _capacity(format_mib_quantity(free_mib), "1Mi", format_mib_quantity(part_mib)),
+            }
+            facts = attributes(gpu, groups[number], shared=True)
+            shared = {"name": device_name(gpu.uuid, shared=True), "attributes": facts, "capacity": capacity, **base}
+            devices.append(shared | {"allowMultipleAllocations": True})
+    return devices
+
+
+def _capacity(value: str, step: str, default: str) -> dict[str, Any]:
+    return {"value": value, "requestPolicy": {"default": default, "validRange": {"min": step, "step": step}}}
+
+
+def _semantic(version: str) -> str:
+    """`570.124.06` -> `570.124.6`: attributes take semantic versions only, of three numbers without leading zeros."""
+    return ".".join(str(int(part)) for part in [*re.findall(r"\d+", version), "0", "0"][:3])
+
+
+class SlicePublisher:
+    """Keeps the node's slices as they should be; `reflector` follows them."""
+
+    def __init__(self, api: Api, offer: NodeOffer, node: str) -> None:
+        self._api = api
+        self._offer = offer
+        self._node = node
+        self._written: dict[str, dict[str, Any]] = {}
+        fields = f"spec.driver={DRIVER},spec.nodeName={node}"
+        self.reflector: Reflector[MetaOnly] = Reflector(api, RESOURCE_SLICES, selectors={"fieldSelector": fields})
+
+    @property
+    def why_not(self) -> Mapping[str, str]:
+        """Why GPUs take no new claims, by UUID."""
+        offer = self._offer
+        withheld = {gpu.uuid: offer.withheld for gpu in offer.machine.gpus if offer.withheld}
+        return {str(uuid): why for uuid, why in (*withheld.items(), *offer.unhealthy.items())}
+
+    async def publish(self, held: Held) -> None:
+        """Write what has changed or is missing.
+
+        Raises:
+            KubeError: the API server refuses or is unavailable.
+        """
+        names = [device_name(gpu.uuid, shared=False) for gpu in self._offer.machine.gpus]
+        counters = {"name": COUNTERS, "counters": {name: {"value": "1"} for name in names}}
+        parts = {
+            "counters": {"sharedCounters": [counters]},
+            "devices": {"devices": devices_of(self._offer.shared, held, self.why_not)},
+        }
+        for part, content in parts.items():
+            name = f"{self._node}-{DRIVER}-{part}"
+            if self._written.get(name) == content and self.reflector.get(name) is not None:
+                continue
+            pool = {"name": self._node, "generation": 1, "resourceSliceCount": len(parts)}
+            body = {
+                "apiVersion": RESOURCE_SLICES.api_version, "kind": RESOURCE_SLICES.kind, "metadata": {"name": name},
+                "spec": {"driver": DRIVER, "nodeName": self._node, "pool": pool, **content},
+            }  # fmt: skip
+            await self._api.apply(RESOURCE_SLICES, body, manager=MANAGER)
+            self._written[name] = content

@@ -1,0 +1,253 @@
+"""Shares by ResourceClaims on a stock control plane: kube-scheduler allocates, the node's agent prepares."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import images
+from cluster.images import PYTHON
+from cluster.kubelet_node import KubeletNode
+from cluster.parts import until
+from node_scene import Scene, running, volumes
+
+from aliquot.kube.claims import DRIVER
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = ROOT / "examples" / "dra"
+API = "/apis/resource.k8s.io/v1"
+Share = tuple[int, int, int]
+"""Request and limit in milli-GPU, MiB."""
+
+
+class Claims:
+    """Pods with claims in a scene."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.root = f"{API}/namespaces/{scene.namespace}/resourceclaims"
+
+    def claim(
+        self, name: str, *, kind: str = "gpu-share", count: int = 1, parameters: Any = None, **capacity: str
+    ) -> None:
+        """A claim, as kubectl writes it: of one with spaces in its parameters no status can be written later."""
+        exactly: dict[str, Any] = {"deviceClassName": f"{kind}.aliquot.dev", "count": count}
+        if capacity:
+            exactly["capacity"] = {"requests": capacity}
+        devices: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": exactly}]}
+        if parameters:
+            stamped = {"apiVersion": "aliquot.dev/v1alpha1", "kind": "ShareParameters", **parameters}
+            devices["config"] = [{"opaque": {"driver": DRIVER, "parameters": stamped}}]
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}}
+        self.scene.plane.kubectl(
+            "create", "-n", self.scene.namespace, "-f", "-", input_=json.dumps(body | {"spec": {"devices": devices}})
+        )
+
+    def pod(self, name: str, *claims: str, containers: tuple[str, ...] = ("main",)) -> None:
+        """A pod whose containers all use these claims, the one of its own name without any."""
+        spec = {
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "volumes": volumes(),
+            "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims or [name]],
+            "containers": [
+                {
+                    "name": container, "image": PYTHON, "imagePullPolicy": "Never",
+                    "command": ["python3", "/probe/probe.py"], "env": [{"name": "PYTHONPATH", "value": "/site"}],
+                    "resources": {"claims": [{"name": claim} for claim in claims or [name]]},
+                    "volumeMounts": [
+                        {"name": "probe", "mountPath": "/probe", "readOnly": True},
+                        {"name": "site", "mountPath": "/site", "readOnly": True},
+                    ],
+                }
+                for container in containers
+            ],
+        }  # fmt: skip
+        pods = f"/api/v1/namespaces/{self.scene.namespace}/pods"
+        self.scene.plane.api.create(pods, {"metadata": {"name": name}, "spec": spec})
+
+    def share(self, name: str, *, parameters: Any = None, **capacity: str) -> None:
+        """A claim and a pod of that name."""
+        self.claim(name, parameters=parameters, **capacity)
+        self.pod(name)
+
+    def status(self, name: str) -> dict[str, Any]:
+        """The status of a claim."""
+        found: dict[str, Any] = self.scene.plane.api.get(f"{self.root}/{name}").get("status", {})
+        return found
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """The devices that the node publishes, by name."""
+        slices = self.scene.plane.api.get(f"{API}/resourceslices")["items"]
+        found = [
+            device for one in slices for device in one["spec"].get("devices", ()) if one["spec"]["driver"] == DRIVER
+        ]
+        return {device["name"]: device for device in found}
+
+    def shared(self, gpu: int) -> dict[str, Any]:
+        """The shared device of a GPU."""
+        return self.devices()[f"{self.scene.gpus[gpu].lower()}-shared"]
+
+    def failure(self, name: str) -> str:
+        """Why kubelet does not start the pod, by its last event."""
+        return (self.scene.events("FailedPrepareDynamicResources") or [""])[-1]
+
+    def clear(self) -> None:
+        """Deletes pods and claims."""
+        self.scene.clear()
+        self.scene.plane.api.call("DELETE", self.root)
+        until(lambda: not self.scene.plane.api.get(self.root)["items"], "no claims", 30)
+
+
+@pytest.fixture(scope="module")
+def one_node(kubelet_node: KubeletNode, helm: str) -> Iterator[Scene]:
+    """An agent with two V100 that serves claims."""
+    name = f"claims-{uuid.uuid4().hex[:8]}"
+    plane = kubelet_node.control_plane
+    plane.make_namespace(name)
+    chart = ("--kube-version", "1.36.0", "--set", "claims.enabled=true", "--show-only", "templates/claims.yaml")
+    command = [helm, "template", "aliquot", str(ROOT / "deploy" / "chart"), *chart]
+    plane.kubectl("apply", "-f", "-", input_=subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    kubelet_node.import_image(images.example(Path(plane.programs.program("busybox"))))
+    try:
+        with running(kubelet_node, name, "v100x2", "--claims") as made:
+            yield made
+    finally:
+        plane.remove_namespace(name)
+
+
+@pytest.fixture
+def claims(one_node: Scene) -> Iterator[Claims]:
+    """A node without claims whose four devices are published."""
+    made = Claims(one_node)
+    until(lambda: len(made.devices()) == 4, "four devices", 30)
+    yield made
+    made.clear()
+
+
+def test_three_claims_share_two_gpus(claims: Claims):
+    """Claims of 0.3, 0.6 and 0.6 run on two GPUs with their memory as the limit, outlive an agent that is killed in
+    between, and leave nothing."""
+    scene = claims.scene
+    claims.share("a", compute="30", memory="4Gi")
+    claims.share("b", compute="60", memory="4Gi")
+    seen = {name: scene.told(name) for name in ("a", "b")}
+    scene.agent.kill()
+    scene.agent.start()
+    # Kubelet asks a driver that it does not reach again after a minute or more.
+    until(lambda: scene.agent.log.read_text().count(" driver-registered ") == 2, "kubelet knows the new agent", 30)
+    claims.share("c", compute="60", memory="6Gi", parameters={"limit": 0.8, "wake": "50ms"})
+    seen["c"] = scene.told("c")
+
+    assert {"a": 4096, "b": 4096, "c": 6144} == {name: one["total_mib"] for name, one in seen.items()}
+    assert all(len(one["uuids"]) == 1 and one["largest_mib"] <= one["total_mib"] for one in seen.values())
+    assert seen["c"]["uuids"] != seen["b"]["uuids"]
+    assert {f"{scene.namespace}/{name}/{name}" for name in "abc"} == scene.tenants()
+    (record,) = [t for gpu in scene.status().gpus for t in gpu.tenants if t.name.endswith("/c/c")]
+    assert (600, 800) == (record.request_milli, record.limit_milli)
+    (device,) = until(lambda: claims.status("c").get("devices"), "what the agent says of the claim")
+    assert ("0.60", "0.80", "6Gi") == tuple(device["data"][key] for key in ("request", "limit", "memory"))
+    assert device["data"]["uuid"] == seen["c"]["uuids"][0]
+
+    for name in "abc":
+        scene.delete(name)
+    until(lambda: not scene.tenants() and not scene.specs(), "no trace of the claims", 30)
+
+
+def test_a_gpu_is_whole_or_shared_by_demand(claims: Claims):
+    """A claim of a whole GPU gets one that is not shared, another waits until the shares of a GPU have ended."""
+    scene = claims.scene
+    claims.share("small")
+    small = scene.told("small")
+    for name in ("w1", "w2"):
+        claims.claim(name, kind="gpu-whole")
+        claims.pod(name)
+    allocated = lambda: [name for name in ("w1", "w2") if claims.status(name).get("allocation")]  # noqa: E731
+    (first,) = until(allocated, "one whole GPU")
+    (second,) = {"w1", "w2"} - {first}
+    whole = scene.told(first)
+
+    assert (4096, 16384) == (small["total_mib"], whole["total_mib"])
+    assert small["uuids"] != whole["uuids"]
+    assert [first] == allocated()
+    scene.delete("small")
+    scene.plane.api.delete(f"{claims.root}/small")
+    assert small["uuids"] == scene.told(second)["uuids"]
+
+
+def test_a_claim_is_shared_by_containers_and_pods_and_may_be_several_gpus(claims: Claims):
+    """Two containers and another pod that name one claim of two whole GPUs are one tenant on both."""
+    scene = claims.scene
+    claims.claim("both", kind="gpu-whole", count=2)
+    claims.pod("one", "both", containers=("x", "y"))
+    claims.pod("two", "both")
+
+    seen = [scene.told("one", "x"), scene.told("one", "y"), scene.told("two")]
+    assert [sorted(scene.gpus)] * 3 == [sorted(one["uuids"]) for one in seen]
+    assert 1 == len(scene.tenants()) == len(scene.specs())
+    scene.delete("one")
+    assert 1 == len(scene.tenants())
+    scene.delete("two")
+    until(lambda: not scene.tenants() and not scene.specs(), "no trace of the claim", 30)
+
+
+def test_claims_and_pods_share_one_ledger(claims: Claims):
+    """What a pod with extended resources holds is not published; a pod on a GPU that a claim holds waits for it."""
+    scene = claims.scene
+    scene.create("pod", {"main": scene.slice(0, 700, mib=12288)})
+    scene.told("pod")
+    until(lambda: claims.shared(0)["capacity"]["compute"]["value"] == "30", "less capacity", 10)
+    claims.share("a", compute="60", memory="4Gi")
+    assert [scene.gpus[1]] == scene.told("a")["uuids"]
+    scene.create("late", {"main": scene.slice(1, 500, mib=4096)})
+    until(lambda: "waits" in str(scene.plane.pod(scene.namespace, "late")["metadata"]["annotations"]), "it waits", 30)
+
+    scene.delete("a")
+    assert [scene.gpus[1]] == scene.told("late")["uuids"]
+
+
+def test_parameters_that_cannot_be_are_said(claims: Claims):
+    """A pod whose claim has impossible parameters waits, and its event says what to write instead."""
+    claims.share("wrong", compute="30", memory="4Gi", parameters={"limit": 0.2})
+
+    why = until(lambda: claims.failure("wrong"), "an event", 30)
+    assert "limit 0.20 is below compute 0.30; a limit is at least the request" in why
+
+
+def test_an_unhealthy_gpu_takes_no_new_claims(claims: Claims):
+    """Its devices are tainted while its driver reports an error, and claims go to the other GPU."""
+    scene = claims.scene
+    faults = scene.node.path(scene.emulated) / "faults"
+    faults.write_text("xid 0 79\n")
+    until(lambda: "taints" in claims.shared(0), "a taint", 30)
+    claims.share("a")
+    assert [scene.gpus[1]] == scene.told("a")["uuids"]
+    faults.unlink()
+    scene.plane.kubectl("annotate", "node", scene.node.name, "aliquot.dev/gpu-healthy=all")
+    until(lambda: "taints" not in claims.shared(0), "no taint", 30)
+
+
+@pytest.mark.parametrize(("example", "tenants"), [
+    ("share", {"share/gpu": [(300, 600, 4096)]}),
+    ("together", {"first/together": [(500, 1000, 6144)]}),
+    ("pair", {"pair/gpus": [(1000, 1000, 16384)] * 2}),
+])  # fmt: skip
+def test_the_examples_get_what_they_ask_for(
+    claims: Claims, example: str, tenants: dict[str, list[tuple[int, int, int]]]
+):
+    """Each manifest is applied as it stands; its pods run, with the share that it names."""
+    scene = claims.scene
+    where = ("-n", scene.namespace, "-f", str(EXAMPLES / f"{example}.yaml"))
+    scene.plane.kubectl("apply", *where)
+    scene.plane.kubectl("wait", *where[:2], "pod", "--all", "--for=condition=Ready", "--timeout=60s", timeout_s=70)
+
+    found: dict[str, list[Share]] = {}
+    for tenant in (tenant for gpu in scene.status().gpus for tenant in gpu.tenants):
+        share = (tenant.request_milli, tenant.limit_milli, tenant.memory_limit_mib)
+        found.setdefault(tenant.name.partition("/")[2], []).append(share)
+    assert found.keys() <= tenants.keys() | {"second/together"}
+    assert [*tenants.values()] == [*found.values()]
+    scene.plane.kubectl("delete", "--wait=false", *where)

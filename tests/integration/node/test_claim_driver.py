@@ -1,0 +1,257 @@
+"""What the agent prepares for claims, beside pods with extended resources, without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+import pytest
+from kubelet_stand_in import StartError
+from node_room import NODE, Room
+
+from aliquot.kube.claims import DRIVER, ResourceClaim, device_name
+from aliquot.kube.errors import NotFound
+from aliquot.kube.names import GPU_PERCENT
+from aliquot.model.errors import AliquotError
+from aliquot.node import claims as module
+from aliquot.node.claims import ClaimDriver
+from aliquot.node.kubelet_api import dra_pb2
+from aliquot.node.machine import NodeOffer
+from aliquot.node.provisioner import TenantProvisioner
+
+
+class Crash(BaseException):
+    """The agent is killed here."""
+
+
+class ClaimRoom(Room):
+    """A node whose agent serves claims; `stored` are those of the API server, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored: dict[str, ResourceClaim] = {}
+        self.written: list[dict[str, Any]] = []
+        self.driver = self.do(self._serve())
+
+    async def _serve(self) -> ClaimDriver:
+        background = lambda _, work: self._background.append(asyncio.get_running_loop().create_task(work))  # noqa: E731
+        return ClaimDriver(self.settings, cast("Any", self), self.allocations, background)
+
+    async def find(self, _: object, name: str, *, namespace: str) -> ResourceClaim | None:
+        """As an Api."""
+        return self.stored.get(name)
+
+    async def get(self, resource: object, name: str, *, namespace: str) -> ResourceClaim:
+        """As an Api."""
+        if (found := await self.find(resource, name, namespace=namespace)) is None:
+            raise NotFound(f"{name} is not there")
+        return found
+
+    async def request(self, _method: str, _path: str, *, content: bytes, **_: Any) -> bytes:
+        """As an Api: a patch of a claim's status."""
+        self.written.append(msgspec.json.decode(content))
+        return b"{}"
+
+    def claim(self, name: str, *gpus: int, milli: int = 0, parameters: Any = None) -> None:
+        """An allocated claim of the pod of its name: whole GPUs, or a share of one."""
+        consumed = {"compute": str(milli // 10), "memory": "1Gi"}
+        share = {"shareID": f"share-{name}", "consumedCapacity": consumed} if milli else {}
+        devices = [device_name(self.machine.gpus[gpu].uuid, shared=milli > 0) for gpu in gpus]
+        results = [{"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device, **share} for device in devices]
+        config = [{"opaque": {"driver": DRIVER, "parameters": parameters}}] if parameters else []
+        body = {
+            "metadata": {"name": name, "namespace": "ns", "uid": f"claim-{name}"},
+            "status": {"allocation": {"devices": {"results": results, "config": config}},
+                       "reservedFor": [{"resource": "pods", "name": name, "uid": f"pod-{name}"}]},
+        }  # fmt: skip
+        self.stored[name] = msgspec.json.decode(msgspec.json.encode(body), type=ResourceClaim)
+
+    def prepare(self, name: str) -> Any:
+        """Kubelet's call for one claim; its answer."""
+        asked = dra_pb2.Claim(namespace="ns", name=name, uid=f"claim-{name}")
+        request = dra_pb2.NodePrepareResourcesRequest(claims=[asked])
+        return self.do(self.driver.NodePrepareResources(request, None)).claims[asked.uid]
+
+    def unprepare(self, name: str) -> str:
+        """Kubelet's call for one claim; the error in its answer."""
+        asked = dra_pb2.Claim(namespace="ns", name=name, uid=f"claim-{name}")
+        request = dra_pb2.NodeUnprepareResourcesRequest(claims=[asked])
+        return str(self.do(self.driver.NodeUnprepareResources(request, None)).claims[asked.uid].error)
+
+    def restart(self) -> None:
+        """A new agent on what the last one left."""
+        old = self.provisioner
+        self.provisioner = TenantProvisioner(
+            NODE, NodeOffer(self.machine), self.settings.tenants, self.folder, old.driver
+        )
+        self.do(self.allocations.resources.close())
+
+        async def start() -> None:
+            self.allocations = self.agent_allocations(self.settings, self.provisioner)
+            await self.allocations.recover()
+            self.provisioner.offer.withheld = ""
+            self.driver = await self._serve()
+
+        self.do(start())
+
+    def specs(self) -> list[str]:
+        """The CDI files."""
+        return [path.name for path in (self.folder / "cdi").glob("*.json")]
+
+    def milli(self) -> dict[str, int]:
+        """What is reserved of each GPU, at the node's ledger."""
+        found: dict[str, int] = dict.fromkeys((gpu.uuid for gpu in self.machine.gpus), 0)
+        for tenant in self.provisioner.tenants.values():
+            for piece in tenant.plan.slices:
+                found[piece.gpu] += piece.request_milli
+        return found
+
+
+@pytest.fixture
+def room() -> Iterator[ClaimRoom]:
+    """A node with two emulated V100."""
+    made = ClaimRoom()
+    try:
+        made.kubelet.wait_allocatable(GPU_PERCENT, 200)
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_claim_gives_what_was_allocated(room: ClaimRoom):
+    """Each device of the answer names the one CDI device of the share, also when kubelet asks again; the claim's status
+    says what became of it; Unprepare leaves nothing, also the second time."""
+    room.claim("a", 1, milli=300, parameters={"limit": "0.5"})
+    room.claim("b", 0, 1)
+
+    first, again = room.prepare("a"), room.prepare("a")
+    (device,) = first.devices
+    assert (first, "share-a", "gpu", "") == (again, device.share_id, device.request_names[0], first.error)
+    assert {"ns/a/a": (room.machine.gpus[1].uuid, 1024)} == room.tenants()
+    assert "ALIQUOT_TENANT=ns/a/a" in room.edits(device.cdi_device_ids[0])["env"]
+    assert {"request": "0.30", "limit": "0.50"}.items() <= room.written[0]["status"]["devices"][0]["data"].items()
+    assert ["", ""] == [room.unprepare("a"), room.unprepare("a")]
+    whole = room.prepare("b")
+    assert [room.machine.gpus[0].uuid.lower(), room.machine.gpus[1].uuid.lower()] == [
+        d.device_name for d in whole.devices
+    ]
+    assert 1 == len({d.cdi_device_ids[0] for d in whole.devices})
+    assert "" == room.unprepare("b")
+    assert ({}, [], 0) == (room.tenants(), room.specs(), len(list(room.allocations.records)))
+
+
+def test_the_nodes_ledger_judges_claims_and_pods_alike(room: ClaimRoom):
+    """A claim that nobody upstream checked waits until what a pod holds is free, and so does a pod for a claim."""
+    room.pod("p", 0, 700, 1024)
+    room.admit("p", 70)
+    room.start("p")
+    room.claim("a", 0, milli=600)
+
+    refused = room.prepare("a")
+    assert "does not fit on" in refused.error and not refused.devices
+    room.kubelet.end_pod("ns", "p")
+    room.do(room.allocations.unprepare(room.pods.known.pop("uid-p").key))
+    assert "" == room.prepare("a").error
+    room.pod("q", 0, 700, 1024)
+    room.admit("q", 70)
+    with pytest.raises(StartError):
+        room.start("q")
+    room.unprepare("a")
+    room.start("q")
+    assert ["ns/q/main"] == list(room.tenants())
+
+
+def test_a_predecessor_that_is_not_unprepared_is_waited_for(room: ClaimRoom):
+    """A share that kube-scheduler gave again before kubelet unprepared it is had as soon as it is."""
+    room.claim("a", 0, milli=600)
+    room.claim("b", 0, milli=600)
+    room.prepare("a")
+
+    async def both() -> Any:
+        asked = asyncio.create_task(room.driver.prepare("ns", "b", "claim-b"))
+        await asyncio.sleep(0.3)
+        assert not asked.done()
+        await room.driver.unprepare("claim-a")
+        return await asked
+
+    assert room.do(both())
+    assert ["ns/b/b"] == list(room.tenants())
+
+
+@pytest.mark.parametrize("step", ["provision", "write_spec", "settle", "answer"])
+def test_a_crash_between_any_two_steps_is_mended(room: ClaimRoom, monkeypatch: pytest.MonkeyPatch, step: str):
+    """Wherever the agent is killed while it prepares, the next one gives the same, and then nothing is left."""
+    room.claim("a", 0, milli=600)
+    expected = room.prepare("a")
+    room.unprepare("a")
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        if step == "write_spec":
+            patch.setattr(module, "write_spec", killed)
+        elif step == "answer":
+            patch.setattr(room.driver, "_once", killed)
+        else:
+            patch.setattr(room.provisioner if step == "provision" else room.allocations.records, step, killed)
+        with pytest.raises(Crash):
+            room.do(room.driver.prepare("ns", "a", "claim-a"))
+    room.restart()
+
+    assert {"answer": 1}.get(step, 0) == len(room.specs())
+    assert expected == room.prepare("a")
+    assert {"ns/a/a"} == room.tenants().keys()
+    room.unprepare("a")
+    room.restart()
+    assert ({}, []) == (room.tenants(), room.specs())
+
+
+def test_what_kubelet_forgot_is_released(room: ClaimRoom):
+    """A claim that is gone, of a pod that is gone, is released by the second check; one of a pod that lives stays."""
+    for name in ("a", "b"):
+        room.claim(name, 0, milli=300)
+        room.prepare(name)
+    room.pod("b", 0, 100, 1)
+    room.pods.known["pod-b"] = room.pods.known.pop("uid-b")
+    room.stored.clear()
+
+    for left in ({"ns/a/a", "ns/b/b"}, {"ns/b/b"}):
+        room.do(room.driver.reconcile())
+        assert left == room.tenants().keys()
+
+
+def test_one_gpu_is_never_given_twice(room: ClaimRoom):
+    """Claims and pods that come and go at random, of sizes nobody checked, never hold more than a GPU together."""
+    chance = random.Random(7)
+    held: dict[str, str] = {}
+    room.driver._settings = msgspec.structs.replace(room.settings, pre_start_wait_s=0.01)
+    refused, kinds = 0, set()
+    for number in range(60):
+        name, gpu, milli = f"n{number}", chance.randrange(2), chance.choice((200, 300, 600, 1000))
+        if held and chance.random() < 0.4:
+            gone = chance.choice(sorted(held))
+            if held.pop(gone) == "claim":
+                room.unprepare(gone)
+            else:
+                room.provisioner.remove_pod(f"uid-{gone}")
+            continue
+        kind = chance.choice(("claim", "pod"))
+        try:
+            if kind == "claim":
+                room.claim(name, gpu, milli=milli if milli < 1000 else 0)
+                refused += bool(error := room.prepare(name).error)
+                if error:
+                    continue
+            else:
+                plan = room.pod(name, gpu, milli, 64)
+                room.provisioner.provision(room.pods.known[f"uid-{name}"].key, "main", plan)
+            held[name] = kind
+            kinds.add(kind)
+        except AliquotError:
+            refused += 1
+        assert max(room.milli().values()) <= 1000
+    assert refused > 5 and {"claim", "pod"} == kinds
