@@ -20,7 +20,7 @@ from cluster.parts import Part
 from scheduling import PLAN, PORT, ROOT, eventually, gpu_pod, percent, pods_of
 
 from aliquot.cli.programs import scheduler
-from aliquot.kube.api import MERGE, Api
+from aliquot.kube.api import APPLY, MERGE, Api
 from aliquot.kube.errors import KubeError
 from aliquot.node.settings import node_settings
 from aliquot.scheduler.config import PROFILE, configurations, kube_scheduler_config
@@ -30,11 +30,13 @@ HOME = "aliquot-chart"
 POD_IP = "10.124.0.7"
 """The address that the scheduler's pod is said to have."""
 
+DEVICES = "/apis/resource.k8s.io/v1"
 EVERYTHING = (
     "--set=scheduler.gpus=coexist,scheduler.replicas=2,scheduler.tls.secretName=tls,node.emulate=v100x2,"
     "node.replacePods=false,scheduler.defaultGpuLimit=0.5,networkPolicy.extenderFrom[0].ipBlock.cidr=10.0.0.0/28,"
     "networkPolicy.nodeFrom[0].ipBlock.cidr=10.0.0.0/28,node.metricAliases=hami,node.privileged=true,"
-    "web.enabled=true,web.tls.secretName=web,web.hosts[0]=gpus.example,networkPolicy.webFrom[0].ipBlock.cidr=10.0.0.0/28"
+    "claims.enabled=true,web.enabled=true,web.tls.secretName=web,web.hosts[0]=gpus.example,"
+    "networkPolicy.webFrom[0].ipBlock.cidr=10.0.0.0/28"
 )
 """Values other than the defaults, for every branch of the templates."""
 
@@ -336,7 +338,8 @@ def bound(control_plane: ControlPlane, namespace: str, helm: str) -> Iterator[tu
     """Two nodes with a pod of the agent's account on each, and the account's rights from the chart."""
     nodes = control_plane.fake_nodes(2, "v100", gpus=1, prefix="bound")
     kinds = ("DaemonSet", "NetworkPolicy")
-    found = [body for (kind, name), body in rendered(helm).items() if name == "aliquot-node" and kind not in kinds]
+    made = rendered(helm, "--set=claims.enabled=true")
+    found = [body for (kind, name), body in made.items() if name == "aliquot-node" and kind not in kinds]
     text = yaml.safe_dump_all(found).replace(HOME, namespace)
     control_plane.kubectl("apply", "-f", "-", input_=text)
     for node in nodes:
@@ -345,6 +348,20 @@ def bound(control_plane: ControlPlane, namespace: str, helm: str) -> Iterator[tu
     yield nodes[0], nodes[1]
     control_plane.kubectl("delete", "-f", "-", input_=text)
     control_plane.remove_nodes(nodes)
+
+
+def allocated_claim(plane: ControlPlane, path: str, node: str) -> str:
+    """The name of a claim that is allocated on a node."""
+    name = f"claim-{node}"
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu-share.aliquot.dev"}}
+    plane.api.create(path, {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}})
+    result = {"request": "gpu", "driver": "gpu.aliquot.dev", "pool": node, "device": "gpu-0"}
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
+    allocation = {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": terms}}
+    status = json.dumps({"status": {"allocation": allocation}})
+    where = ("-n", path.split("/")[-2], "--subresource=status", "--type=merge", "-p", status)
+    plane.kubectl("patch", "resourceclaim", name, *where)
+    return name
 
 
 def test_a_node_agent_writes_to_its_own_node_only(control_plane: ControlPlane, namespace: str, bound: tuple[str, str]):
@@ -358,14 +375,17 @@ def test_a_node_agent_writes_to_its_own_node_only(control_plane: ControlPlane, n
     note = {"metadata": {"annotations": {"aliquot.dev/gpus": "x"}}}
     capacity = {"status": {"capacity": {"aliquot.dev/gpu-memory": "9"}}}
 
-    def refusal(path: str, body: dict[str, Any] | None, account: Path = agent) -> str:
+    def refusal(path: str, body: dict[str, Any] | None, account: Path = agent, kind: str = MERGE) -> str:
         """What the API server says against a patch, or against a deletion without a body; empty if it does it."""
 
         async def ask() -> str:
             async with Api.connect(str(account)) as api:
                 try:
                     content = json.dumps(body).encode() if body else None
-                    await api.request("PATCH" if body else "DELETE", path, content=content, content_type=MERGE)
+                    where, _, manager = path.partition("?fieldManager=")
+                    params = {"fieldManager": manager} if manager else None
+                    method = "PATCH" if body else "DELETE"
+                    await api.request(method, where, content=content, content_type=kind, params=params)
                 except KubeError as error:
                     return str(error)
             return ""
@@ -382,6 +402,19 @@ def test_a_node_agent_writes_to_its_own_node_only(control_plane: ControlPlane, n
     assert "names no node" in refusal(f"{nodes}/{mine}", note, unbound)
     assert "" == refusal(f"{nodes}/{mine}", note) == refusal(f"{nodes}/{mine}/status", capacity)
     assert "" == refusal(f"{pods}/{mine}", note) == refusal(f"{pods}/{mine}", None)
+
+    slices, claims = f"{DEVICES}/resourceslices", f"{DEVICES}/namespaces/{namespace}/resourceclaims"
+    for node in (other, mine):
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "gpu.aliquot.dev", "nodeName": node, "pool": pool, "devices": []}
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": f"slice-{node}"}}
+        said = refusal(f"{slices}/slice-{node}?fieldManager=x", body | {"spec": spec}, kind=APPLY)
+        assert said == "" if node == mine else "devices of its own node only" in said
+        said = refusal(f"{claims}/{allocated_claim(control_plane, claims, node)}/status", {"status": {"devices": [
+            {"driver": "gpu.aliquot.dev", "pool": node, "device": "gpu-0", "data": {"tenant": "x"}}
+        ]}})  # fmt: skip
+        assert said == "" if node == mine else "changing status.devices requires" in said
+    control_plane.kubectl("delete", "resourceslices", f"slice-{mine}")
 
 
 @pytest.mark.slow
