@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CODE = 37_600
+MAX_CODE = 37_615
 MAX_LAB_CODE = 8_500
 MAX_FILES = 310
 MAX_SINGLE_CALLERS = 0.1

@@ -132,6 +132,8 @@ def read_gpu(nvml: Any, handle: Any, *, index: int, driver: str, proc: Path = GP
     near = Path(f"/sys/bus/pci/devices/{address}/local_cpulist")
     minor = _tried(nvml, nvml.nvmlDeviceGetMinorNumber, handle)
     mig = _tried(nvml, nvml.nvmlDeviceGetMigMode, handle)  # GPUs that know no MIG do not answer
+    capability = _tried(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    cuda = _tried(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
     return Gpu(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -141,6 +143,8 @@ def read_gpu(nvml: Any, handle: Any, *, index: int, driver: str, proc: Path = GP
         near_cores=read_core_list(near.read_text()) if near.exists() else [],
         minor=minors(proc).get(address) if minor is None else int(minor),
         pci=bus_id,
+        capability="{}.{}".format(*capability) if capability is not None else "",
+        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda is not None else "",
         mig=mig is not None and int(mig[0]) == int(nvml.NVML_DEVICE_MIG_ENABLE),
     )
 

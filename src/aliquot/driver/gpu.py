@@ -27,6 +27,10 @@ class Gpu(Device, frozen=True):
     """Its PCI address as NVML writes it, `00000000:07:00.0`."""
     mig: bool = False
     """Whether it is in MIG mode, in which no program can use the GPU as a whole."""
+    capability: str = ""
+    """Its compute capability, `9.0`; empty where the driver does not say it, like the next."""
+    cuda: str = ""
+    """The newest CUDA that the driver knows, `12.8`."""
 
 
 def cuda_variables(given: Sequence[str], seen: Sequence[Gpu]) -> dict[str, str]:

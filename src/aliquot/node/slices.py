@@ -39,6 +39,11 @@ MANAGER: Final = "aliquot-node"
 _SYSFS: Final = Path("/sys/bus/pci/devices")
 _TEXT: Final = 64
 """The longest text of an attribute."""
+ARCHITECTURES: Final = (
+    ((10, 0), "Blackwell"), ((9, 0), "Hopper"), ((8, 9), "Ada Lovelace"), ((8, 0), "Ampere"), ((7, 5), "Turing"),
+    ((7, 0), "Volta"), ((6, 0), "Pascal"),
+)  # fmt: skip
+"""From which compute capability on; the newest first. Source: CUDA programming guide, "Compute capabilities"."""
 Held = Mapping[str, tuple[int, int]]
 """Milli-GPU and MiB that pods with extended resources hold, by UUID."""
 
@@ -79,8 +84,12 @@ def attributes(gpu: Gpu, nvlink: int | None, *, shared: bool) -> dict[str, Any]:
         "index": {"int": gpu.index},
         "model": {"string": gpu.model[:_TEXT]},
     }
-    versions = {"driverVersion": gpu.driver}
+    versions = {"driverVersion": gpu.driver, "cudaDriverVersion": gpu.cuda, "computeCapability": gpu.capability}
     facts |= {name: {"version": _semantic(text)} for name, text in versions.items() if re.match(r"\d+(\.|$)", text)}
+    for least, name in ARCHITECTURES:
+        if gpu.capability and tuple(map(int, gpu.capability.split("."))) >= least:
+            facts["architecture"] = {"string": name}
+            break
     if gpu.numa is not None and gpu.numa >= 0:
         facts["numaNode"] = {"int": gpu.numa}
     if nvlink is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 from cluster import images
-from cluster.images import PYTHON
+from cluster.images import BUSYBOX, PYTHON
 from cluster.kubelet_node import KubeletNode
+from cluster.ours import OurScheduler
 from cluster.parts import until
-from node_scene import Scene, running, volumes
+from node_scene import LONG, Scene, running, volumes
 
 from aliquot.kube.claims import DRIVER
+from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "dra"
@@ -217,6 +220,7 @@ def test_parameters_that_cannot_be_are_said(claims: Claims):
     assert "limit 0.20 is below compute 0.30; a limit is at least the request" in why
 
 
+@LONG
 def test_an_unhealthy_gpu_takes_no_new_claims(claims: Claims):
     """Its devices are tainted while its driver reports an error, and claims go to the other GPU."""
     scene = claims.scene
@@ -251,3 +255,36 @@ def test_the_examples_get_what_they_ask_for(
     assert found.keys() <= tenants.keys() | {"second/together"}
     assert [*tenants.values()] == [*found.values()]
     scene.plane.kubectl("delete", "--wait=false", *where)
+
+
+@LONG
+def test_two_schedulers_never_give_one_gpu_twice(claims: Claims):
+    """Claims by kube-scheduler and pods by Aliquot's come in a burst to one node: what runs fits each GPU, and all have
+    run in the end."""
+    scene, plane = claims.scene, claims.scene.plane
+    scheduler = OurScheduler(plane, 8773, "--claims")
+    scheduler.part.start()
+    plane.parts["aliquot-scheduler"] = scheduler.part
+    try:
+        scheduler.configure()
+        names = [f"p{number}" for number in range(6)]
+        for number, name in enumerate(names):
+            if number % 2:
+                claims.share(name, compute="60", memory="2Gi")
+            else:
+                container = {"resources": {"limits": {GPU_PERCENT: "60", GPU_MEMORY: "2Gi"}}}
+                plane.create_pod(scene.namespace, name, BUSYBOX, "/bin/sleep", "4", container=container)
+        most, left, until_s = 0, set(names), time.monotonic() + 200
+        while left and time.monotonic() < until_s:
+            gpus = scene.status().gpus
+            most = max(most, *(sum(tenant.request_milli for tenant in gpu.tenants) for gpu in gpus))
+            for name in [name for name in names if name in left and scene.phase(name) in ("Running", "Succeeded")]:
+                scene.delete(name)
+                if int(name[1:]) % 2:
+                    plane.api.delete(f"{claims.root}/{name}")
+                left.discard(name)
+    finally:
+        plane.parts.pop("aliquot-scheduler")
+        scheduler.part.stop()
+        plane.schedule_with({})
+    assert (set(), 600) == (left, most)

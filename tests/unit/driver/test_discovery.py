@@ -28,6 +28,8 @@ def described(proc: Path, **answers: object) -> Gpu:
         "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=40 << 30),
         "nvmlDeviceGetMinorNumber": refuse,
         "nvmlDeviceGetMigMode": refuse,
+        "nvmlDeviceGetCudaComputeCapability": lambda _: (8, 0),
+        "nvmlSystemGetCudaDriverVersion_v2": refuse,
         "NVML_DEVICE_MIG_ENABLE": 1,
         "NVMLError": NotSupported,
     }
@@ -58,3 +60,11 @@ def test_a_gpu_in_mig_mode_is_known(tmp_path: Path, answer: list[int] | None, mi
     answers = {} if answer is None else {"nvmlDeviceGetMigMode": lambda _: answer}
 
     assert mig == described(tmp_path, **answers).mig
+
+
+def test_the_versions_of_a_gpu_are_those_that_its_driver_says(tmp_path: Path):
+    """Compute capability and CUDA's version are texts, empty where the driver does not answer."""
+    cuda = {"nvmlSystemGetCudaDriverVersion_v2": lambda: 12080}
+
+    assert ("8.0", "") == (described(tmp_path).capability, described(tmp_path).cuda)
+    assert "12.8" == described(tmp_path, **cuda).cuda

@@ -20,6 +20,7 @@ from aliquot.topology import Topology
 
 GPUS = tuple(
     Gpu(index=number, uuid=GpuUuid(f"GPU-{number}"), model="Tesla V100", memory_mib=16384, driver="570.124.06", numa=0,
+        capability="7.0", cuda="12.8",
         links=["X" if number == other else "NV2" for other in range(2)])
     for number in range(2)
 )  # fmt: skip
@@ -44,6 +45,7 @@ def test_a_gpu_is_whole_or_shared():
         facts["numaNode"],
         facts["nvlinkGroup"],
     )
+    assert ({"string": "Volta"}, {"version": "12.8.0"}) == (facts["architecture"], facts["cudaDriverVersion"])
 
 
 def test_what_pods_hold_is_not_published():
