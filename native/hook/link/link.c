@@ -402,3 +402,14 @@ void link_after_fork(void)
     memset(slots, 0, sizeof slots);
     atomic_store(&slot_count, 0);
 }
+
+bool link_is_own(const struct slot *slot, unsigned pid)
+{
+    enum { ROOM = sizeof((aliquot_page *)0)->processes / sizeof(uint32_t) };
+    const aliquot_page *page = atomic_load(&slot->link.page);
+    unsigned count = page ? __atomic_load_n(&page->process_count, __ATOMIC_RELAXED) : 0;
+    for (unsigned i = 0; i < count && i < ROOM; i++)
+        if (__atomic_load_n(&page->processes[i], __ATOMIC_RELAXED) == pid)
+            return true;
+    return pid == (unsigned)getpid();
+}

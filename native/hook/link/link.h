@@ -54,6 +54,8 @@ bool link_ask(aliquot_message *message, uint16_t expect, int *fd);
 bool link_alive(void);
 bool link_shares(void); /* the arbiter keeps the ledger of what processes share */
 bool link_revive(void);
+/* The process by this number of the arbiter's is the tenant's, as the page says, or ours. */
+bool link_is_own(const struct slot *slot, unsigned pid);
 bool link_crowded(void); /* the arbiter takes no more processes of the tenant for now */
 /* Reports to the arbiter what of this process bypassed the hook since the last report; one comparison if nothing. */
 void link_report(void);

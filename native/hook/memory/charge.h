@@ -27,6 +27,9 @@ bool memory_reserve(struct slot *slot, uint64_t bytes, enum memory_how how);
 uint64_t memory_charged(struct slot *slot, const aliquot_page *page);
 /* Could that much be reserved if `coming` bytes of what is charged came back? */
 bool memory_may_fit(struct slot *slot, uint64_t bytes, uint64_t coming);
+/* in_use.c: bytes in use of the GPU. `*own`, if true: of the tenant's processes alone; false afterwards where they could
+ * not be told apart, and the answer is of all. */
+uint64_t memory_in_use(const struct slot *slot, bool *own);
 /* An allocation is refused, after every try to make room. Sleeps where refusals come faster than the arbiter reads. */
 void memory_denied(const struct slot *slot);
 

@@ -1,8 +1,8 @@
 /* module.c: code and its globals are device memory too.
  *
  * How much a module takes is known only to the driver. An estimate is reserved before it is asked; afterwards the charge
- * is corrected by what the device lost meanwhile, within a bound, because a neighbour may have allocated in the same
- * moment.
+ * is corrected by what the tenant has in use more than before (in_use.c), within a bound, because another thread may
+ * have allocated in the same moment.
  *
  * Under lazy loading, and where there is no context, nothing is on the device until code is used. It is charged then,
  * once for each context: where a function, a global or a module of it is asked for. The kernel of a library may be
@@ -20,20 +20,12 @@
 
 struct load {
     struct slot *slot; /* NULL: it is not charged */
-    uint64_t estimate, most, free_before;
+    uint64_t estimate, most, before;
+    bool own; /* `before` is of the tenant's processes alone */
     uint64_t
         later;    /* nothing is on a device before it is used; what an image may take beyond GROWTH_BYTES then, or 1 */
     uint64_t key; /* of the code that is used for the first time */
 };
-
-static uint64_t device_free(void)
-{
-    size_t free_bytes = 0, total = 0;
-    int mode = quietly(CAPTURE_MODE_RELAXED);
-    CUresult result = REAL(cuMemGetInfo_v2, size_t *, size_t *)(&free_bytes, &total);
-    quietly(mode);
-    return result == CUDA_SUCCESS ? free_bytes : 0;
-}
 
 /* The bytes of an image that will be on the device at most; of a fat binary only a part is loaded, and that lazily. */
 static uint64_t image_bytes(const void *image, bool *fat)
@@ -88,7 +80,8 @@ static bool reserve(struct load *load, struct slot *slot, uint64_t estimate, uin
     load->slot = slot;
     load->estimate = estimate;
     load->most = most;
-    load->free_before = device_free();
+    load->own = true;
+    load->before = memory_in_use(slot, &load->own);
     return charge_begin(slot, estimate);
 }
 
@@ -101,15 +94,16 @@ static bool begin(struct load *load, uint64_t bytes, bool fat, bool library)
     struct slot *slot = later && fat ? NULL : paying_slot();
     if (!slot)
         return true;
-    /* What lies beyond the last is a neighbour's. */
+    /* What lies beyond the last is not of this load. */
     return reserve(load, slot, bytes && !fat ? round_up(bytes, LEAST_BYTES) : LEAST_BYTES, GROWTH_BYTES + 4 * bytes);
 }
 
-/* The larger of `least` and what the device lost; false: over the limit, and only the estimate is reserved. */
+/* The larger of `least` and what was taken; false: over the limit, and only the estimate is reserved. */
 static bool measure(struct load *load, uint64_t least, uint64_t *charge)
 {
-    uint64_t free_after = device_free();
-    uint64_t taken = free_after && load->free_before > free_after ? load->free_before - free_after : 0;
+    bool own = load->own;
+    uint64_t after = memory_in_use(load->slot, &own),
+             taken = own == load->own && after > load->before ? after - load->before : 0;
     *charge = taken > least && taken <= load->most ? taken : least;
     if (*charge > load->estimate && !memory_reserve(load->slot, *charge - load->estimate, MEMORY_ASK)) {
         *charge = load->estimate;

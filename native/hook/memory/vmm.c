@@ -68,18 +68,19 @@ CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t b
 CUresult on_multicast_create(enum aliquot_symbol symbol, CUdeviceptr *handle, const struct multicast_prop *prop)
 {
     struct slot *slot = slot_current();
-    size_t before = 0, after = 0, total;
+    uint64_t before = 0;
+    bool own = true, still = true;
     if (!charge_begin(slot, MULTICAST_BYTES))
         REFUSE(!handle || wrong_multicast(prop),
                (REAL_AT(symbol, CUdeviceptr *, const struct multicast_prop *)(handle, prop)),
                REAL(cuMemRelease, CUdeviceptr)(*handle));
     if (slot)
-        REAL(cuMemGetInfo_v2, size_t *, size_t *)(&before, &total);
+        before = memory_in_use(slot, &own);
     CUresult result = REAL_AT(symbol, CUdeviceptr *, const struct multicast_prop *)(handle, prop);
     if (!slot || result != CUDA_SUCCESS)
         return created(result, slot, 0, MULTICAST_BYTES);
-    REAL(cuMemGetInfo_v2, size_t *, size_t *)(&after, &total);
-    uint64_t taken = before > after ? before - after : 0, charge = taken < MULTICAST_BYTES ? taken : MULTICAST_BYTES;
+    uint64_t after = memory_in_use(slot, &still), taken = own == still && after > before ? after - before : 0,
+             charge = taken < MULTICAST_BYTES ? taken : MULTICAST_BYTES;
     memory_release(slot, MULTICAST_BYTES - charge);
     return created(result, slot, *handle, charge);
 }

@@ -9,17 +9,6 @@
 #include <string.h>
 
 #define ROOM 1024 /* processes on one GPU; more are not read */
-#define PROCESS_ROOM 256
-
-static bool own(const struct slot *slot, unsigned pid)
-{
-    const aliquot_page *page = atomic_load(&slot->link.page);
-    unsigned count = page ? __atomic_load_n(&page->process_count, __ATOMIC_RELAXED) : 0;
-    for (unsigned i = 0; i < count && i < PROCESS_ROOM; i++)
-        if (__atomic_load_n(&page->processes[i], __ATOMIC_RELAXED) == pid)
-            return true;
-    return pid == (unsigned)getpid();
-}
 
 /* Moves the own rows to the front; `at` is where a row has its pid. Returns how many. */
 static unsigned keep_own(const struct slot *slot, void *rows, unsigned count, size_t size, size_t at)
@@ -28,7 +17,7 @@ static unsigned keep_own(const struct slot *slot, void *rows, unsigned count, si
     for (unsigned i = 0; i < count; i++) {
         char *row = (char *)rows + i * size;
         memcpy(&pid, row + at, sizeof pid);
-        if (own(slot, pid))
+        if (link_is_own(slot, pid))
             memmove((char *)rows + kept++ * size, row, size);
     }
     return kept;
@@ -175,7 +164,7 @@ CUresult on_nvml_accounting_pids(enum aliquot_symbol symbol, void *device, unsig
 CUresult on_nvml_accounting(enum aliquot_symbol symbol, void *device, unsigned pid, void *stats)
 {
     struct slot *slot = nvml_slot(device);
-    if (slot && !own(slot, pid))
+    if (slot && !link_is_own(slot, pid))
         return NVML_ERROR_NOT_FOUND;
     return REAL_AT(symbol, void *, unsigned, void *)(device, pid, stats);
 }
@@ -184,7 +173,7 @@ CUresult on_nvml_accounting(enum aliquot_symbol symbol, void *device, unsigned p
 CUresult on_nvml_accounting_v2(enum aliquot_symbol symbol, void *device, unsigned *stats)
 {
     struct slot *slot = stats ? nvml_slot(device) : NULL;
-    if (slot && !own(slot, *stats))
+    if (slot && !link_is_own(slot, *stats))
         return NVML_ERROR_NOT_FOUND;
     return REAL_AT(symbol, void *, unsigned *)(device, stats);
 }
@@ -193,6 +182,6 @@ CUresult on_nvml_process_name(enum aliquot_symbol symbol, unsigned pid, char *na
 {
     bool mine = conf_load() != MODE_HELD || pid == (unsigned)getpid();
     for (unsigned i = 0; !mine && slot_at(i); i++)
-        mine = own(slot_at(i), pid);
+        mine = link_is_own(slot_at(i), pid);
     return mine ? REAL_AT(symbol, unsigned, char *, unsigned)(pid, name, size) : NVML_ERROR_NOT_FOUND;
 }
