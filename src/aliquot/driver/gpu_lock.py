@@ -138,7 +138,7 @@ def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
     if not any("aliquot" in word for word in words):  # of another process namespace, or hidden by one's mount options
         return f"{where} an engine in a container, or of an account whose processes are hidden; end it first{others}"
     if "node" in words[:4]:
-        return f"{where} this node's agent, pid {pid}; leave GPUs to you with its --not-gpus{others}"
+        return f"{where} this node's agent, pid {pid} ({since}); leave GPUs to you with its --not-gpus{others}"
     folder = ""  # of the engine, from the command line of its arbiter
     for process in _PROC.iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
