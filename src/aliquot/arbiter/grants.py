@@ -442,6 +442,9 @@ class GrantState:
         lease = self.absent.setdefault(pid, MemoryLease(unsettled=2))
         spare, lease.record = (record, lease.record) if lease.record else (None, record)
         self.add(lease, held_bytes)
+        if self.pending_bytes:  # also to a new arbiter: its memory was reduced before
+            self.ceiling_bytes = self.limit_bytes + self.pending_bytes
+            self._lower_ceiling()
         if spare is not None:
             spare.clear()
 

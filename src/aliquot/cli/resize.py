@@ -12,8 +12,9 @@ from aliquot.cli.calling import ask_engine, full_name, short_name
 from aliquot.cli.completion import sharepod_names
 from aliquot.cli.forms import show
 from aliquot.cli.options import Milli, memory_option, output_option
+from aliquot.cli.tables import size_change
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import Memory, format_mib, format_milli
+from aliquot.model.quantities import Memory, format_mib
 
 if TYPE_CHECKING:
     from aliquot.standalone.wire import Resized
@@ -46,11 +47,7 @@ def resize(
 
 
 def _told(resized: Resized) -> Iterator[str]:
-    before, after = resized.before, resized.after
-    milli = (("request", before.request_milli, after.request_milli), ("limit", before.limit_milli, after.limit_milli))
-    parts = [f"{what} {format_milli(old)} -> {format_milli(new)}" for what, old, new in milli]
-    parts.append(f"memory {format_mib(before.memory_mib)} -> {format_mib(after.memory_mib)}")
     done = "fits (dry run)" if resized.dry_run else "resized"
     pending = f"; {format_mib(resized.pending_mib)} more until it is freed" if resized.pending_mib else ""
     name = short_name(resized.name) if resized.resource == "sharepod" else resized.name
-    yield f"{resized.resource}/{name} {done}: {', '.join(parts)}{pending}"
+    yield f"{resized.resource}/{name} {done}: {size_change(resized.before, resized.after)}{pending}"

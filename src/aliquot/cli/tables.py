@@ -15,7 +15,8 @@ from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 
 if TYPE_CHECKING:
-    from aliquot.standalone.wire import GpuFacts, PodFacts, TenantFacts
+    from aliquot.model.requests import Slice
+    from aliquot.standalone.wire import GpuFacts, PodFacts, TenantFacts, TenantSlice
     from aliquot.status import Recommendations
 
 Table = list[list[str]]
@@ -97,6 +98,15 @@ def memory_of(pod: PodFacts) -> str:
 def _with_pending(memory_mib: int, pending_mib: int) -> str:
     """An amount of memory, and what is held beyond it since it was reduced."""
     return format_mib(memory_mib) + (f" (+{format_mib(pending_mib)} to free)" if pending_mib else "")
+
+
+def size_change(before: Slice | TenantSlice, after: Slice | TenantSlice) -> str:
+    """What a resize changes, and what it leaves."""
+    return (
+        f"request {format_milli(before.request_milli)} -> {format_milli(after.request_milli)}, "
+        f"limit {format_milli(before.limit_milli)} -> {format_milli(after.limit_milli)}, "
+        f"memory {format_mib(before.memory_mib)} -> {format_mib(after.memory_mib)}"
+    )
 
 
 def tenant_table(tenants: Sequence[TenantFacts], *, wide: bool = False) -> Table:

@@ -31,6 +31,13 @@ class SharePodStatus(Wire):
         name="gpuUUID", default=""
     )
     pod_name: Annotated[str, Described(description="The pod that runs its template.")] = ""
+    desired: Annotated[dict[str, str], Described(description="Request, limit and memory of spec.gpu.")] = msgspec.field(
+        default_factory=dict
+    )
+    actual: Annotated[dict[str, str], Described(description="Those that are in force on the node.")] = msgspec.field(
+        default_factory=dict
+    )
+    pending: Annotated[str, Described(description="What its program has yet to free since a resize.")] = ""
     observed_generation: Annotated[int, Described(description="The generation of the spec that this is about.")] = 0
     conditions: Annotated[list[Condition], Described(description="Scheduled, Ready and why not.")] = msgspec.field(
         default_factory=list

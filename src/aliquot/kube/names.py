@@ -16,10 +16,12 @@ GPU_PERCENT: Final = f"{GROUP}/gpu-percent"
 """Resource: the guaranteed request in hundredths of a GPU; 250 = two whole GPUs and half of a third."""
 
 GPU_MEMORY: Final = f"{GROUP}/gpu-memory"
-"""Resource: bytes of the shared device's memory, as a Kubernetes quantity."""
+"""Resource: bytes of the shared device's memory, as a Kubernetes quantity. The annotation of this name says the same,
+and is what a pod that runs is resized by."""
 
 GPU_REQUEST: Final = f"{GROUP}/gpu-request"
-"""Annotation: the exact request as a fraction, `0.333`; the resource is then its hundredths, rounded down."""
+"""Annotation: the exact request as a fraction, `0.333`; the resource is then its hundredths, rounded down. Once the pod
+has its plan the annotation may say another request, and the pod is resized."""
 
 GPU_LIMIT: Final = f"{GROUP}/gpu-limit"
 """Annotation: the most it may use while others are idle, as `0.6`; all of its GPUs without it."""
@@ -64,7 +66,20 @@ WAKE: Final = f"{GROUP}/wake"
 """Annotation: when it wakes within its request, its first kernel starts in this time: `5ms`, `1s`."""
 
 PLAN: Final = f"{GROUP}/plan"
-"""Annotation: the decision as JSON, written with the pod's node in one step and never again."""
+"""Annotation: the decision as JSON, written with the pod's node in one step, and again by the scheduler alone where the
+pod is resized."""
+
+PLAN_APPLIED: Final = f"{GROUP}/plan-applied"
+"""Annotation: the generation of the plan that the pod's node has applied, and the memory that is yet to be freed, as
+JSON; written by the node's agent, and what the scheduler gives others by."""
+
+RESIZE: Final = f"{GROUP}/resize"
+"""Annotation: `PodResizePending: REASON: why` or `PodResizeInProgress` while the pod does not have the size that its
+annotations say; for people and commands."""
+
+PENDING: Final = "PodResizePending"
+IN_PROGRESS: Final = "PodResizeInProgress"
+"""Kubernetes' words for a resize that is not begun, `Deferred` or `Infeasible`, and for one that is not ended."""
 
 PLAN_STATUS: Final = f"{GROUP}/plan-status"
 """Annotation: the outcome of the plan on the node, written by its agent for people and commands; nothing acts on it."""
@@ -104,10 +119,11 @@ WEBHOOK: Final = f"{GROUP}/webhook"
 POOL: Final = f"{GROUP}/pool"
 """Label on vGPUs that Aliquot made, and may therefore delete: `automatic`, or `named` by a SharePod's gpuID."""
 
+SIZES: Final = (GPU_REQUEST, GPU_LIMIT, GPU_MEMORY, GPU_MEMORY_PART)
+"""The annotations by which a pod that runs is resized."""
+
 ASK_ANNOTATIONS: Final = (
-    GPU_REQUEST,
-    GPU_LIMIT,
-    GPU_MEMORY_PART,
+    *SIZES,
     GPU_PARTS,
     GPU_MODEL,
     GPU_MODEL_NOT,

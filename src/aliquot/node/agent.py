@@ -46,7 +46,10 @@ class Agent:
         node, runtime = settings.name, Path(settings.runtime_dir)
         self.settings = settings
         self.events = events = Events(api, node)
-        self.pods = NodePods(api, node, lambda pod: self.allocations.pod_gone(pod.key))
+        self.pods = NodePods(
+            api, node, lambda pod: self.allocations.pod_gone(pod.key),
+            lambda: self._tasks.once("resizes", self.resizes.check()),
+        )  # fmt: skip
         self.offer = NodeOffer(machine, coexist=settings.gpus == "coexist")
         self.provisioner = TenantProvisioner(node, self.offer, settings.tenants, runtime, driver)
         self.calls = KubeletCalls(node, spans)
@@ -55,6 +58,7 @@ class Agent:
             settings, self.pods, self.provisioner, events, Outcomes(settings, api, self.pods, events),
             self._tasks.once, self.calls,
         )  # fmt: skip
+        self.resizes = self.allocations.resizes
         self.plugin = DevicePlugin(
             settings, self.allocations, on_listed=lambda: self._tasks.once("listed", self.status.describe())
         )
@@ -123,6 +127,7 @@ class Agent:
         started("tenants", await asyncio.to_thread(provisioner.check_arbiter) or "the arbiter answers")
 
         started("recovery", await self.allocations.recover())
+        await self.resizes.check()  # before kubelet is told how many ids there are
 
         if self.offer.held is not None:
             await self.holders.refresh()
@@ -137,6 +142,7 @@ class Agent:
             started("claims", "the driver of ResourceClaims")
 
         critical("status", every(period_s, status.check))
+        critical("resizes", every(period_s, self.resizes.check))
         critical("init", every(period_s, self.allocations.release_init))
         critical("health", status.watch_health())
         critical("driver", status.follow_driver(period_s))

@@ -2,7 +2,8 @@
 
 The device ids that kubelet counts, such as `g3-042`, are a fixed number for each GPU, whose health they carry. They are
 short and their number is bounded, since kubelet takes no message over 4 MiB and stores each id it gives. The plan
-decides which GPU a container gets, not its ids; a GPU's ids only report its health to kubelet.
+decides which GPU a container gets, not its ids; a GPU's ids only report its health to kubelet. A GPU has more of them
+than that number, or fewer, where containers have been resized and kubelet still counts what they were created with.
 
 Source: Kubernetes device plugin API v1beta1. Kubelet dials back during Register, so the server serves before. When
 kubelet starts it removes all sockets in its folder, which is how a restart is noticed; another inode of kubelet's own
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +28,9 @@ from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.quantities import parse_count
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
+from aliquot.model.ids import GpuUuid
 from aliquot.node.allocation.lifecycle import Allocations
+from aliquot.node.allocation.resizing import Resizes
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.kubelet_api import deviceplugin_pb2_grpc as rpc
 from aliquot.node.settings import NodeSettings
@@ -52,8 +56,26 @@ def gpu_of(device: str) -> int | None:
     return int(head[1:]) if dash and head[:1] == "g" and head[1:].isdigit() and number.isdigit() else None
 
 
-def devices_of(gpus: Sequence[Gpu], per_gpu: int, unhealthy: Collection[str]) -> list[Any]:
-    """All ids of a node as kubelet takes them; those of an unhealthy GPU are unhealthy.
+def offered(gpus: Sequence[Gpu], per_gpu: int, held: Collection[str], more: Mapping[GpuUuid, int]) -> list[str]:
+    """`per_gpu` ids of each GPU and so many `more`: all that containers hold, which kubelet must not miss, and others.
+
+    Where containers hold more ids of a GPU than it is to have, another GPU has fewer.
+    """
+    kept: dict[int | None, list[str]] = {gpu.index: [] for gpu in gpus}
+    for device in sorted(held):
+        kept.get(gpu_of(device), []).append(device)
+    wanted = {gpu.index: per_gpu + more.get(gpu.uuid, 0) - len(kept[gpu.index]) for gpu in gpus}
+    surplus, ids = -sum(min(free, 0) for free in wanted.values()), list[str]()
+    for index, free in wanted.items():
+        taken = min(max(free, 0), surplus)
+        surplus -= taken
+        others = (device for number in count() if (device := id_of(index, number)) not in held)
+        ids += [*kept[index], *islice(others, max(free, 0) - taken)]
+    return ids
+
+
+def devices_of(gpus: Sequence[Gpu], ids: Iterable[str], unhealthy: Collection[str]) -> list[Any]:
+    """These ids of a node as kubelet takes them; those of an unhealthy GPU are unhealthy.
 
     They have a memory node only if all GPUs share one: kubelet's Topology Manager chooses ids, and CPU cores to match,
     before the plan's GPU is known, and could admit or refuse a pod by the wrong one.
@@ -61,12 +83,10 @@ def devices_of(gpus: Sequence[Gpu], per_gpu: int, unhealthy: Collection[str]) ->
     nodes = {gpu.numa for gpu in gpus}
     numa = nodes.pop() if len(nodes) == 1 else None
     topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=numa)]) if numa is not None and numa >= 0 else None
+    ill = {gpu.index for gpu in gpus if gpu.uuid in unhealthy}
     return [
-        pb.Device(
-            ID=id_of(gpu.index, number), health=UNHEALTHY if gpu.uuid in unhealthy else HEALTHY, topology=topology
-        )
-        for gpu in gpus
-        for number in range(per_gpu)
+        pb.Device(ID=device, health=UNHEALTHY if gpu_of(device) in ill else HEALTHY, topology=topology)
+        for device in ids
     ]
 
 
@@ -99,6 +119,8 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self._folder = settings.device_plugins
         self._ids_per_gpu = settings.ids_per_gpu
         self._allocations = allocations
+        self._resizes: Resizes = allocations.resizes
+        self._more: Mapping[GpuUuid, int] = {}
         self._endpoint = self.resource.replace("/", "-") + ".sock"
         self._on_listed = on_listed
         self._listed = False
@@ -126,16 +148,25 @@ class DevicePlugin(rpc.DevicePluginServicer):
             while True:
                 if not self.registered:
                     await self._register_anew()
+                if self._more != self._compensation():
+                    await self.send_devices()
                 await asyncio.sleep(POLL_S)
         finally:
             await self._end_server()
             (self._folder / self._endpoint).unlink(missing_ok=True)
+
+    def memory_more_mib(self, gpus: Iterable[Gpu]) -> int:
+        """MiB of these GPUs that are counted for containers beyond what they have; negative where it is less."""
+        return sum(self._resizes.compensation.get(gpu.uuid, (0, 0))[1] for gpu in gpus)
 
     async def send_devices(self) -> None:
         """Send the devices to kubelet again after their health changed."""
         async with self._changed:
             self._version += 1
             self._changed.notify_all()
+
+    def _compensation(self) -> dict[GpuUuid, int]:
+        return {uuid: ids for uuid, (ids, _) in self._resizes.compensation.items() if ids}
 
     async def _register_anew(self) -> None:
         await self._end_server()
@@ -194,7 +225,10 @@ class DevicePlugin(rpc.DevicePluginServicer):
             told = self._version
             gpus = offer.shared.gpus
             unhealthy: Collection[str] = {gpu.uuid for gpu in gpus} if offer.withheld else offer.unhealthy
-            yield pb.ListAndWatchResponse(devices=devices_of(gpus, self._ids_per_gpu, unhealthy))
+            self._more = self._compensation()
+            held = {device for record in self._allocations.records for device in record.ids}
+            ids = offered(gpus, self._ids_per_gpu, held, self._more)
+            yield pb.ListAndWatchResponse(devices=devices_of(gpus, ids, unhealthy))
             if not self._listed and serving == self._serving:
                 self._listed = True
                 if self.registered:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from aliquot.kube.api import Api
-from aliquot.kube.names import GPU_PERCENT, PLAN
+from aliquot.kube.names import GPU_PERCENT, PLAN, RESIZE
 from aliquot.kube.objects import Container, ContainerStatus, Meta, Pod, PodSpec, PodStatus, Resource, Wire
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.node.allocation.checkpoint import PodKey
@@ -37,6 +37,11 @@ class NodePod(Wire):
     def plan(self) -> str:
         """The text of its plan; empty where it has none."""
         return self.metadata.annotations.get(PLAN, "")
+
+    @property
+    def resize(self) -> str:
+        """What is said of a size that it does not have yet."""
+        return self.metadata.annotations.get(RESIZE, "")
 
     @property
     def request(self) -> Pod:
@@ -77,12 +82,16 @@ FETCHED_S: Final = 60.0
 
 
 class NodePods:
-    """The pods of one node by uid; `on_gone` is called with each pod that has ended or was deleted."""
+    """The pods of one node by uid; `on_gone` is called with each pod that has ended or was deleted, `on_resize` when a
+    plan was changed, or what is said of a size."""
 
-    def __init__(self, api: Api, node: str, on_gone: Callable[[NodePod], None]) -> None:
+    def __init__(
+        self, api: Api, node: str, on_gone: Callable[[NodePod], None], on_resize: Callable[[], None] = lambda: None
+    ) -> None:
         self._api = api
         self._node = node
         self._on_gone = on_gone
+        self._on_resize = on_resize
         self._by_uid: dict[str, NodePod] = {}
         self._fetched: dict[str, NodePod] = {}
         self._fetched_s = 0.0
@@ -140,6 +149,8 @@ class NodePods:
         self._by_uid[pod.metadata.uid] = pod
         if pod.ended:
             self._on_gone(pod)
+        elif change.old is not None and (pod.plan, pod.resize) != (change.old.plan, change.old.resize):
+            self._on_resize()
 
 
 class _PodList(Wire):

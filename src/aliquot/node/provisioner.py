@@ -8,22 +8,25 @@ with the current tenants is refused, whatever its origin.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
-from aliquot.arbiter.records import TenantRecord
+from aliquot.arbiter.records import Status, TenantRecord
 from aliquot.driver.cdi import Edits
 from aliquot.driver.gpu import Gpu, core_list
 from aliquot.driver.injection import TenantConf, TenantFolder
 from aliquot.driver.native import HOOK, native_part
 from aliquot.driver.volume.volume import Generation
 from aliquot.kube.inventory import KernelLengths, write_kernels
-from aliquot.kube.plan import ContainerPlan, PodPlan
+from aliquot.kube.plan import ContainerPlan, PodPlan, larger
 from aliquot.model.errors import AliquotError
-from aliquot.model.requests import GpuRequest
+from aliquot.model.requests import GpuRequest, Slice
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.driver import NodeDriver
 from aliquot.node.machine import Machine, NodeOffer
@@ -70,6 +73,8 @@ class TenantProvisioner:
         self._tenancy: Tenancy[ProvisionedTenant] = Tenancy(
             lambda: ArbiterClient(arbiter), self.ledger.release, native_part(HOOK), recovering=True
         )
+        self.pending_mib: dict[str, int] = {}
+        """What tenants hold beyond their memory since it was reduced, and have yet to free, by the tenant's name."""
         self.kernels = ""
         """The kernel lengths of the node's tenants; empty before the arbiter has answered."""
 
@@ -128,6 +133,31 @@ class TenantProvisioner:
             self._provide(made, again=again, new=provisioned is None)
             return made
 
+    def resize(self, owner: PodKey, container: str, plan: PodPlan) -> None:
+        """Give a container that may be running the size that a later plan of its pod says; nothing where it has it.
+
+        Raises:
+            NotYet: it does not fit beside the others, or the arbiter does not answer; it is as it was.
+        """
+        with self._tenancy.lock:
+            starting = plan.containers[container]
+            held = self.tenants.get(f"{owner.uid}/{starting.uses or container}")
+            if held is None or held.plan.slices == starting.slices:
+                return
+            given = replace(held.plan, slices=starting.slices)
+            record = tenant_record(
+                held.record.name, held.folder.conf.socket, given.slices, self.machine.models,
+                enforce=given.enforce, wake_us=given.wake_us,
+            )  # fmt: skip
+            before = self.ledger.tenants[held.key].placement.slices
+            try:
+                self._hold(held.key, tuple(map(larger, given.slices, before)))
+                self._tenancy.resize(replace(held, plan=given, record=record))
+            except (LedgerError, ArbiterError) as error:
+                self._hold(held.key, before)
+                raise NotYet(f"{held.record.name} keeps its size: {error}") from None
+            self.check_arbiter()
+
     def remove(self, key: str) -> None:
         """Release a tenant; a missing one is no error."""
         self._tenancy.remove(key)
@@ -146,11 +176,13 @@ class TenantProvisioner:
         Both of its sockets have to answer: one that was removed keeps new tenants out, or readers.
         """
         try:
-            with ArbiterClient(self._arbiter_dir, timeout_s=5.0) as client:
-                client.status()
-                status = client.status(admin=True)
-            self.kernels = write_kernels(KernelLengths(status.turns, kernel_lengths_us(status)))
-            self._tenancy.reconcile(status)
+            with self._tenancy.lock:  # no tenant is resized between its status and what is made of that
+                with ArbiterClient(self._arbiter_dir, timeout_s=5.0) as client:
+                    client.status()
+                    status = client.status(admin=True)
+                self.kernels = write_kernels(KernelLengths(status.turns, kernel_lengths_us(status)))
+                self._tenancy.reconcile(status)
+                self._settle_memory(status)
         except (ArbiterError, OSError) as error:
             return str(error)
         return ""
@@ -181,6 +213,29 @@ class TenantProvisioner:
     def _remove_all(self, leaves: Callable[[ProvisionedTenant], bool]) -> list[str]:
         with self._tenancy.lock:
             return [key for key, held in self.tenants.items() if leaves(held) and self._tenancy.remove(key)]
+
+    def _settle_memory(self, status: Status) -> None:
+        """Keep for tenants what they hold beyond their memory since that was reduced; others get what they free."""
+        tenants = [tenant for gpu in status.gpus for tenant in gpu.tenants]
+        self.pending_mib = {tenant.name: tenant.memory_pending_mib for tenant in tenants if tenant.memory_pending_mib}
+        for key, held in self.tenants.items():
+            if len(held.plan.slices) == 1 and key in self.ledger.tenants:
+                piece, more_mib = held.plan.slices[0], self.pending_mib.get(held.record.name, 0)
+                with contextlib.suppress(LedgerError):  # others have it since: the arbiter keeps them within theirs
+                    self._hold(key, (structs.replace(piece, memory_mib=piece.memory_mib + more_mib),))
+
+    def _hold(self, key: str, slices: tuple[Slice, ...]) -> None:
+        """Reserve these slices for a tenant in place of those that it has; all of them or nothing."""
+        held = self.ledger.tenants[key]
+        if held.placement.slices == slices:
+            return
+        self.ledger.release(key)
+        try:
+            ask = Ask(GpuRequest(sum(piece.request_milli for piece in slices)))
+            self.ledger.reserve(key, Placement(self.node, slices), ask)
+        except LedgerError:
+            self.ledger.reserve(key, held.placement, held.ask)
+            raise
 
     def _folder(self, key: str) -> Path:
         return self._tenants / hashlib.sha256(key.encode()).hexdigest()[:16]

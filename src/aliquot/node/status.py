@@ -289,4 +289,5 @@ class NodeAdvertiser:
         if not offer.withheld and self._plugin.listed:  # otherwise kubelet would refuse the pods
             unit = self._settings.aliyun_unit if self._settings.gpushare_inspect else None
             resources = resources_of(offer.healthy, unit, vcuda=self._settings.vcuda_resources)
+            resources[GPU_MEMORY] += MIB * self._plugin.memory_more_mib(offer.healthy)
         await self.publisher.advertise(resources)

@@ -10,18 +10,23 @@ from typing import Final
 from aliquot.driver.gpu import least_used
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.kube.requests import PodAsk
-from aliquot.model.ids import GpuUuid
+from aliquot.model.ids import GpuUuid, split_key
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import GpuRequest, Slice
 from aliquot.placement.asks import Ask, PlacementUnit
+from aliquot.placement.changes import changes
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
-from aliquot.placement.entries import Placement
-from aliquot.placement.reasons import judge
-from aliquot.placement.sentences import refusal, sentence_of
+from aliquot.placement.entries import LedgerError, Placement
+from aliquot.placement.quota import QuotaExceeded
+from aliquot.placement.reasons import Infeasible, judge
+from aliquot.placement.sentences import refusal, sentence_of, shortfall, suggestion
 from aliquot.placement.together import AllocationPart, phases, reserved_parts
 
 _DEVICES_SHOWN: Final = 8
+POST_S: Final = 4.0
+"""How long a bind or a resize is tried in all; shorter than the time between the end of one's lead and the beginning of
+another's, so that nothing is sent when another leads."""
 CLOSED: Final = "~closed/"
 """Tenants with this prefix are not pods: they keep devices that are about to leave the pool."""
 
@@ -41,6 +46,9 @@ class Allocation:
     """A bind was sent and its fate is not known."""
     assumed: bool = False
     """No bind was asked for yet: kube-scheduler places the pod's group (`groups`)."""
+    resized_from: str | None = None
+    """The version of the pod that a new size was written to, and it is not known whether that arrived: while the pod
+    is shown with this version, the larger of both sizes stays reserved."""
     initialized: bool = False
     """The init containers have ended, and what only they had is given back."""
 
@@ -107,6 +115,26 @@ def why_not(decider: Decider, unit: PlacementUnit, node: str, namespace: str) ->
         return f'container "{unit.container}" fits on node "{node}" no more'
     devices = f" ({refusal(verdict, _DEVICES_SHOWN)})" if any(verdict.devices) else ""
     return f'container "{unit.container}": node {sentence_of(verdict.reason)}{devices}'
+
+
+def why_not_resized(decider: Decider, wanted: Allocation) -> tuple[str, bool] | None:
+    """Why a pod that has left the ledger cannot have these sizes on its devices, and whether it never can; None if not.
+
+    The ledger is written into: call it in a trial.
+    """
+    namespace, cluster = split_key(wanted.key)[0], decider.cluster
+    for tenant, placement, ask in reservations(wanted):
+        here = ask.but(gpu=",".join(piece.gpu for piece in placement.slices))
+        if isinstance(decider.place_on(here, wanted.node, namespace), Infeasible):
+            verdict = judge(cluster, here, wanted.node, decider.quotas, namespace)
+            ways = changes(cluster, here, [verdict], decider.quotas, namespace)
+            nearest = next((f". Nearest: {suggestion(way)}" for way in ways if way.kind != "drop"), "")
+            return f"{shortfall(here, verdict)}{nearest}", verdict.lasting
+        try:
+            decider.commit(f"{tenant}@{wanted.uid}", placement, ask)
+        except (LedgerError, QuotaExceeded) as error:
+            return str(error), False
+    return None
 
 
 def parts_of(key: str, plan: PodPlan) -> list[AllocationPart]:

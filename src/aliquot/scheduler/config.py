@@ -70,12 +70,14 @@ def configurations(
     url: str = "",
     whole: bool = True,
     failure_policy: str = "Fail",
+    scheduler: str = "",
 ) -> list[dict[str, Any]]:
     """The MutatingWebhookConfiguration and the ValidatingWebhookConfiguration; the program adds their trust bundle.
 
     Args:
         whole: Plain nvidia.com/gpu pods are Aliquot's too; False where the stock plugin has them.
         failure_policy: What the API server does with a pod that requests a share while no webhook answers.
+        scheduler: The user who may change plans; the service account that the chart gives the scheduler without it.
     """
 
     def hook(name: str, path: str, rule: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -102,7 +104,11 @@ def configurations(
     ours = {"apiGroups": [names.GROUP], "apiVersions": [names.VERSION]}
     asks = [{"name": "speaks-of-gpus", "expression": asks_for_gpus(whole=whole)}]
     looks = [{"name": "words-to-look-at", "expression": looked_at(whole=whole)}]
-    plans = [{"name": "plan-changes", "expression": plan_changes()}]
+    user = scheduler or f"system:serviceaccount:{namespace}:aliquot-scheduler"
+    plans = [
+        {"name": "plan-changes", "expression": plan_changes()},
+        {"name": "not-by-the-scheduler", "expression": f"request.userInfo.username != '{user}'"},
+    ]
     both = ["CREATE", "UPDATE"]
     required = ignored | {"failurePolicy": failure_policy, "matchConditions": asks}
     optional = ignored | {"failurePolicy": "Ignore", "matchConditions": looks, "timeoutSeconds": 2}

@@ -1,8 +1,9 @@
 """The scheduler's ledger: the nodes and the holders of their GPUs, kept up to date from the API server.
 
-The API server is the truth, the ledger is derived: a pod's plan annotation says what it holds. From a
-pod's bind on, before the watch shows the pod bound, an *allocation* keeps its share. One pod may have allocations on
-several nodes while it is not known which of its binds arrived; then all but the right one are forgotten.
+The API server is the truth, the ledger is derived: a pod's plan annotation says what it holds, and while it is
+resized, what else may be in force. From a pod's bind on, before the watch shows the pod bound, an *allocation* keeps
+its share. One pod may have allocations on several nodes while it is not known which of its binds arrived; then all but
+the right one are forgotten.
 
 Nothing here waits or does I/O; every method leaves the ledger consistent.
 """
@@ -17,7 +18,7 @@ from aliquot.kube.claims import ResourceClaim, holder_of
 from aliquot.kube.inventory import BadInventory, KernelLengthTracker, read_inventory
 from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
-from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.kube.plan import Applied, BadPlan, PodPlan, larger, read_applied, read_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import ClusterDevices, PodAsk
 from aliquot.lib.bounded import Bounded
@@ -39,6 +40,7 @@ from aliquot.scheduler.allocations import (
     pod_plan,
     reservations,
     why_not,
+    why_not_resized,
 )
 from aliquot.status.gpus import Gpu
 
@@ -49,7 +51,11 @@ FAULTY_NODE: Final = UnmetConstraint(Code.NODE_FAULTY, lasting=True)
 
 
 class NodeFull(Exception):
-    """The node cannot take the pod now; the text gives the reason."""
+    """The node cannot take the pod now, or never if it is `lasting`; the text gives the reason."""
+
+    def __init__(self, why: str, lasting: bool = False) -> None:
+        super().__init__(why)
+        self.lasting = lasting
 
 
 @dataclass
@@ -176,12 +182,16 @@ class Ledger:
         if plan is None:
             self._drop_all(uid)
             return
+        plan = plan.reserved(read_applied(pod.metadata.annotations))
         right: Allocation | None = None
         for allocation in self.allocations.get(uid, []):
-            if allocation.node == node and allocation.plan == plan and right is None:
+            same = allocation.plan == plan or allocation.confirmed
+            if allocation.node == node and same and right is None:
                 right = allocation
             else:
                 self.forget(allocation)
+        if right is not None and right.plan != plan and right.resized_from != pod.metadata.resource_version:
+            self._replan(right, plan)
         if right is not None and right.tenants:
             self.inconsistent.pop(uid, None)
         if right is None:
@@ -243,6 +253,14 @@ class Ledger:
             name = f"{tenant}@{uid[:8]}.{number}"
             number += 1
         return name
+
+    def _replan(self, allocation: Allocation, plan: PodPlan) -> None:
+        """Reserve another plan of the same pod on the same node."""
+        for tenant in allocation.tenants:
+            self.cluster.release(tenant)
+        allocation.plan = plan
+        self._reserve(allocation)
+        self._reserve_inconsistent(allocation.node)
 
     def _release(self, allocation: Allocation) -> None:
         for tenant in allocation.tenants:
@@ -316,6 +334,23 @@ class Ledger:
             raise NodeFull(str(error)) from None
         self._add(made)
         return made
+
+    def resize(self, allocation: Allocation, plan: PodPlan, *, dry_run: bool = False) -> None:
+        """Reserve another size of a pod on its devices, and keep the size that it has until its node confirms.
+
+        What grows is decided like a new request on the same devices; what only shrinks always fits.
+
+        Raises:
+            NodeFull: it does not fit; the text says what is missing and the smallest change that would help.
+        """
+        if any(larger(new, old) != old for new, old in zip(plan.slices, allocation.plan.slices, strict=True)):
+            with self.cluster.trial():
+                for tenant in allocation.tenants:
+                    self.cluster.release(tenant)
+                if refused := why_not_resized(self.decider, replace(allocation, plan=plan)):
+                    raise NodeFull(*refused)
+        if not dry_run:
+            self._replan(allocation, plan.reserved(Applied()))
 
     def forget(self, allocation: Allocation) -> None:
         """Forget an allocation whose bind failed, or whose pod ended."""

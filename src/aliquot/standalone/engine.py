@@ -84,8 +84,8 @@ class Engine:
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="start-programs")
         self._freeing: set[TenantName] = set()  # with less memory than the ledger still reserves for them
         self._numbers = itertools.count(1 + max((int(Path(run.directory).name) for run in runs), default=0))
-        self.check_quota: Callable[[MachineLedger, Account, Sequence[Account], Plan, GpuRequest], None] = lambda *_: (
-            None
+        self.check_quota: Callable[[MachineLedger, Account, Sequence[Account], Plan, GpuRequest, Plan], None] = (
+            lambda *_: None
         )
         """Refuses what would take an account over its quota."""
         self.leaves_runs = False
@@ -223,7 +223,7 @@ class Engine:
             plan = self.ledger.plan(request, again=again)
             owner = owner or own_account()
             owners = [tenant.owner for tenant in self.tenants.values()]
-            self.check_quota(self.ledger, owner, owners, plan, request)
+            self.check_quota(self.ledger, owner, owners, plan, request, Plan(()))
             tenant = self._place(name, plan, cpu_bind, enforce, request, owner, container=container)
             try:
                 self._tenancy.provision(tenant, lambda: self.ledger.reserve(name, plan, request))
@@ -264,17 +264,11 @@ class Engine:
             tenant = self.tenants.get(name)
             if tenant is None:
                 raise EngineError(f'tenant "{name}" has ended')
-            before = self.ledger.request_of(name)
-            if before.whole or request.whole:
-                raise NeverFits(f'"{name}": a resize changes a part of one GPU, below 1; for whole GPUs start it anew')
             if request.wake_us:
                 self.measure()
             self._settle_memory()
-            held, without_it = self.ledger.plans[name], self.ledger.without(name)
-            plan = without_it.plan_on(held.uuids, request)
-            self._require_context(plan, request)
-            owners = [other.owner for other in self.tenants.values()]
-            self.check_quota(without_it, tenant.owner, owners, plan, request)
+            before, held = self.ledger.request_of(name), self.ledger.plans[name]
+            plan = self._resized_plan(self.ledger, tenant, request)
             run = tenant.run and structs.replace(tenant.run, request=request, slices=list(plan.slices))
             record = tenant_record(
                 name, tenant.folder.conf.socket, plan.slices, self.machine.models, enforce=tenant.enforce,
@@ -293,6 +287,31 @@ class Engine:
             self._write_runs()
             self._settle_memory()
             return resized
+
+    def check_resizes(self, requests: Mapping[TenantName, GpuRequest]) -> None:
+        """Refuse these sizes unless each fits once those before it are given.
+
+        Raises:
+            NoRoom, NeverFits: as `resize`.
+        """
+        with self._lock:
+            self._settle_memory()
+            trial = self.ledger.copy()
+            for name, request in requests.items():
+                if (tenant := self.tenants.get(name)) is not None:
+                    held = trial.plans[name]
+                    trial.resize(name, _with_memory_of(self._resized_plan(trial, tenant, request), held), request)
+
+    def _resized_plan(self, ledger: MachineLedger, tenant: EngineTenant, request: GpuRequest) -> Plan:
+        """The plan of a tenant that asks for another size of its GPU, decided as if it came now."""
+        name = tenant.name
+        if ledger.request_of(name).whole or request.whole:
+            raise NeverFits(f'"{name}": a resize changes a part of one GPU, below 1; for whole GPUs start it anew')
+        held = ledger.plans[name]
+        plan = ledger.without(name).plan_on(held.uuids, request)
+        self._require_context(plan, request)
+        self.check_quota(ledger, tenant.owner, [other.owner for other in self.tenants.values()], plan, request, held)
+        return plan
 
     def pending_mib(self) -> dict[TenantName, int]:
         """Memory that tenants hold beyond theirs since that was reduced, and have yet to free, in MiB."""

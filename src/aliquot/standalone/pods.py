@@ -194,9 +194,9 @@ class Pods:
                     f"{'; '.join(lost)}. Nothing was changed; to end what runs and start it anew: "
                     "aliquot apply --restart"
                 )
-            for spec in specs:  # first, so that one that has no room changes nothing
-                if spec.full_name in resized:
-                    self._resize(spec, dry_run=True)
+            sizes = {TenantName(s.full_name): s.request for s in specs if s.full_name in resized}
+            if sizes:
+                self._engine.check_resizes(sizes)  # first, so that one that has no room changes nothing
             return [self._apply_one(spec, owner, in_place=spec.full_name in resized) for spec in specs]
 
     def resize(self, call: ResizeCall, caller: Account) -> Resized:

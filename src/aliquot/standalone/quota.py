@@ -71,9 +71,12 @@ class AccountQuotas:
         return cls(found["accounts"], found["groups"])
 
     def require(
-        self, ledger: MachineLedger, owner: Account, owners: Iterable[Account], plan: Plan, request: GpuRequest
-    ) -> None:
+        self, ledger: MachineLedger, owner: Account, owners: Iterable[Account], plan: Plan, request: GpuRequest,
+        held: Plan,
+    ) -> None:  # fmt: skip
         """Let a plan pass that keeps its account and the groups of that within quota; `owners` are all that hold some.
+
+        The tenant has `held` in the ledger; only what it is to have beyond that is more.
 
         Raises:
             OverQuota: it has to wait, or to ask for less.
@@ -86,11 +89,16 @@ class AccountQuotas:
             used: dict[str, tuple[int, int]] = {}
             for namespace in members:
                 for model, (milli, mib) in ledger.cluster.usage(namespace).items():
-                    held = used.get(model, (0, 0))
-                    used[model] = (held[0] + milli, held[1] + mib)
-            more = _more(ledger.cluster, owner.name, plan, request)
+                    others = used.get(model, (0, 0))
+                    used[model] = (others[0] + milli, others[1] + mib)
+            asked = _more(ledger.cluster, owner.name, plan, request)
+            has = _more(ledger.cluster, owner.name, held, request)
+            more = {
+                model: (max(0, milli - has.get(model, (0, 0))[0]), max(0, mib - has.get(model, (0, 0))[1]))
+                for model, (milli, mib) in asked.items()
+            }
             for quota in quotas:
-                if excess := quota.forbidden(request.labels) or quota.excess({}, more, whole=False):
+                if excess := quota.forbidden(request.labels) or quota.excess({}, asked, whole=False):
                     raise NeverFits(f"{over_quota(replace(excess, namespace=name), kind)}; ask for less")
                 if excess := quota.excess(used, more, whole=bool(request.labels.exclusion)):
                     text = over_quota(replace(excess, namespace=name), kind)

@@ -117,6 +117,7 @@ def test_a_new_arbiter_has_the_new_sizes(arbiter):
         seen.memory_limit_mib,
         seen.memory_pending_mib,
     )
+    assert 90 * MIB == arbiter.process("a").pages[0].u64("memory_limit_bytes")
 
 
 def test_a_resize_that_cannot_be_written_changes_nothing(arbiter):

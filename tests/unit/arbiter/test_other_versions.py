@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 
 import msgspec
@@ -71,7 +72,7 @@ def test_an_arbiter_of_another_protocol_is_named_with_the_remedy(answering, tmp_
 def test_a_node_is_unhealthy_beside_an_arbiter_of_another_version(answering, tmp_path):
     """The node's agent gets the sentence as the reason why the arbiter is unavailable."""
     answering("status.sock", recorded("arbiter_status"))
-    agent = SimpleNamespace(_arbiter_dir=tmp_path)
+    agent = SimpleNamespace(_arbiter_dir=tmp_path, _tenancy=SimpleNamespace(lock=Lock()))
 
     assert "is older than this program" in TenantProvisioner.check_arbiter(agent)
 

@@ -18,7 +18,7 @@ from aliquot.kube.names import GPUS as GPUS_ANNOTATION
 from aliquot.node.allocation.kubelet import CHECKPOINT, PodDevicesEntry, read_device_checkpoint
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.machine import Machine
-from aliquot.node.plugin import HEALTHY, devices_of, gpu_of, id_of, preferred
+from aliquot.node.plugin import HEALTHY, devices_of, gpu_of, id_of, offered, preferred
 from aliquot.node.status import described, label_value, labels_of
 
 KUBELETS_LIMIT = 4 << 20
@@ -30,7 +30,7 @@ IDS = st.lists(st.builds(id_of, st.integers(0, 3), st.integers(0, 99)), max_size
 def test_the_largest_list_stays_far_below_kubelets_limit():
     """16 GPUs of 1000 ids each with memory nodes are less than an eighth of what kubelet takes as one message."""
     sixteen = [Gpu(i, f"GPU-{i}", "H200", 143771, numa=i // 8) for i in range(16)]
-    told = pb.ListAndWatchResponse(devices=devices_of(sixteen, 1000, {}))
+    told = pb.ListAndWatchResponse(devices=devices_of(sixteen, offered(sixteen, 1000, (), {}), {}))
 
     assert 16000 == len(told.devices)
     assert told.ByteSize() < KUBELETS_LIMIT // 8
@@ -38,15 +38,15 @@ def test_the_largest_list_stays_far_below_kubelets_limit():
 
 def test_an_unhealthy_gpu_takes_its_own_ids_along():
     """The ids of an unhealthy GPU are unhealthy and no others."""
-    told = devices_of(GPUS, 10, {"GPU-2": "XID 79"})
+    told = devices_of(GPUS, offered(GPUS, 10, (), {}), {"GPU-2": "XID 79"})
 
     assert {2} == {gpu_of(d.ID) for d in told if d.health != HEALTHY}
 
 
 def test_ids_have_a_memory_node_only_where_all_gpus_have_the_same():
     """Otherwise the node of the ids that kubelet chooses need not be that of the GPU that the plan means."""
-    assert not any(d.topology.nodes for d in devices_of(GPUS, 10, {}))
-    assert [1] == [node.ID for node in devices_of(GPUS[2:], 10, {})[-1].topology.nodes]
+    assert not any(d.topology.nodes for d in devices_of(GPUS, offered(GPUS, 10, (), {}), {}))
+    assert [1] == [node.ID for node in devices_of(GPUS[2:], offered(GPUS[2:], 10, (), {}), {})[-1].topology.nodes]
 
 
 @given(IDS, st.integers(0, 30), st.permutations(range(4)), st.data())

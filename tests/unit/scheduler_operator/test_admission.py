@@ -427,16 +427,31 @@ def test_a_sharepod_that_was_taken_may_lose_its_finalizers():
 PLACED = {"podName": "s", "nodeName": "node-1"}
 
 
+def test_a_sharepod_on_its_node_is_resized_in_place():
+    """Request, limit and memory change while the pod runs, not before it is on its node, and only to what can be."""
+    spec = {"gpu": {"request": "0.2", "limit": "0.5"}, "template": {"spec": {"containers": [{"name": "main"}]}}}
+    old = {"metadata": {"name": "s"}, "spec": spec}
+
+    def faults(gpu: dict[str, Any], status: dict[str, str]) -> tuple[str, ...]:
+        new = old | {"spec": spec | {"gpu": gpu}}
+        return Admission().validate(ask(new, "SharePod", oldObject=old | {"status": status})).faults
+
+    assert () == faults({"request": "0.6", "memory": "6Gi"}, PLACED)
+    assert faults({"request": "0.6"}, {"podName": "s"})[0].startswith("spec.gpu cannot be changed in place")
+    assert "is below" in faults({"request": "0.6", "limit": "0.5"}, PLACED)[0]
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"gpu": {"request": "0.6", "limit": "0.9"}}, "spec.gpu"),
+        ({"gpu": {"request": "0.2", "limit": "0.5", "model": "A100"}}, "spec.gpu"),
+        ({"gpu": {"request": "2"}}, "spec.gpu"),
         ({"template": {"spec": {"containers": [{"name": "main", "command": ["b"]}]}}}, "spec.template"),
         ({"nodeName": "node-2"}, "spec.nodeName"),
     ],
 )
 def test_a_sharepod_with_a_pod_is_not_changed_in_place(change: dict[str, Any], field: str):
-    """A running share keeps what it was made with, so a change is refused with the way out; before, it is taken."""
+    """What is no other size of a part of one GPU is refused with the way out; before there is a pod it is taken."""
     spec = {"gpu": {"request": "0.2", "limit": "0.5"}, "template": {"spec": {"containers": [{"name": "main"}]}}}
     waits = {"metadata": {"name": "s"}, "spec": spec}
     new, placed = waits | {"spec": spec | change}, waits | {"status": PLACED}

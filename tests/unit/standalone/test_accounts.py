@@ -9,7 +9,7 @@ import pytest
 
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import Device, GpuRequest
+from aliquot.model.requests import Device, GpuRequest, Plan
 from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
 from aliquot.standalone.accounts import Account, NotYours
 from aliquot.standalone.quota import AccountQuotas, BadQuotaFile, OverQuota
@@ -38,7 +38,7 @@ class Shares:
         """Give an account a share, unless its quota forbids it."""
         request = GpuRequest(milli)
         plan = self.ledger.plan(request)
-        self.quotas.require(self.ledger, owner, self.owners, plan, request)
+        self.quotas.require(self.ledger, owner, self.owners, plan, request, Plan(()))
         self.ledger.reserve(TenantName(f"{owner.name}/{len(self.owners)}"), plan, request)
         self.owners.append(owner)
 

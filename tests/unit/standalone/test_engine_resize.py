@@ -17,9 +17,11 @@ from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.machine import NeverFits, NoRoom
+from aliquot.placement.quota import Quota
 from aliquot.standalone.accounts import Account
 from aliquot.standalone.arbiter_process import ArbiterOptions
 from aliquot.standalone.engine import Engine
+from aliquot.standalone.quota import AccountQuotas
 from aliquot.standalone.tenants import RunRecord
 
 A, B = TenantName("a"), TenantName("b")
@@ -89,6 +91,23 @@ def test_what_does_not_fit_changes_nothing(tmp_path, arbiter, request_, error):
         engine.resize(A, request_)
 
     assert before == (engine.ledger.plans, arbiter.tenants)
+
+
+def test_sizes_are_decided_together_and_over_quota_says_what_the_account_has(tmp_path, arbiter):
+    """Two that fit only one at a time are refused before either changes; the quota's sentence counts what it holds."""
+    engine, account = start_engine(tmp_path, arbiter), Account(4711)
+    a, b = TenantName("4711/a"), TenantName("4711/b")
+    for name in (a, b):
+        engine.admit(name, part(300, 4_000), owner=account)
+    before = engine.ledger.plans
+    engine.check_resizes({a: part(600, 4_000)})
+    with pytest.raises(NoRoom):
+        engine.check_resizes({a: part(600, 4_000), b: part(600, 4_000)})
+    engine.check_quota = AccountQuotas({"4711": [Quota("4711", milli=700)]}).require
+    with pytest.raises(NoRoom, match=r"holds 0\.60 GPUs of 0\.70 it may have, 0\.20 more were asked"):
+        engine.resize(a, part(500, 4_000))
+
+    assert before == engine.ledger.plans
 
 
 def test_an_unanswered_growth_keeps_its_memory_from_others_until_the_arbiter_is_looked_at(tmp_path, arbiter):

@@ -20,6 +20,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "top": (f"{__name__}.top", "Show the use of the GPUs, live."),
     "explain": (f"{__name__}.explain", "Explain why a pod waits, or where it is placed."),
     "recommend": (f"{__name__}.recommend", "Recommend shares from what was used."),
+    "resize": (f"{__name__}.resize", "Change the share of a SharePod or pod while it runs."),
     "inspect": (f"{__name__}.inspect", "Compare the scheduler's ledger with the pods' plans."),
     "topo": (f"{__name__}.topo", "Show how the GPUs of a node are connected, and which are free."),
     "doctor": (f"{__name__}.doctor", "Check the cluster's set-up."),
@@ -29,6 +30,10 @@ EXAMPLES: Final[dict[str, tuple[str, str]]] = {
     "top": ("the GPUs that one namespace uses, once", "kubectl aliquot top -n research --once"),
     "explain": ("why a pod waits", "kubectl aliquot explain pod train-7 -n research"),
     "recommend": ("what the workloads of a namespace should ask for", "kubectl aliquot recommend -n research"),
+    "resize": (
+        "half a GPU and 6 GiB, if there is room",
+        "kubectl aliquot resize notebook --gpu-request .5 --gpu-mem 6Gi",
+    ),
     "inspect": ("the comparison, for a program", "kubectl aliquot inspect -o json"),
     "topo": ("which two free GPUs of a node to take together", "kubectl aliquot topo node-a --best 2"),
     "doctor": ("the problems of the cluster, as JSON", "kubectl aliquot doctor -o json"),

@@ -6,6 +6,9 @@
 The resource is what the scheduler and kubelet count, so it says hundredths; an exact request stands in the annotation
 `gpu-request`, and then the resource is its hundredths rounded down, at least 1. An annotation without a suffix means
 every container that asks; `gpu-request` without one means the only container that asks.
+
+Resources of a pod cannot be changed. Once it has a plan, the annotations `gpu-request` and `gpu-memory` may therefore
+differ from them, and are what it is to have.
 """
 
 from __future__ import annotations
@@ -51,6 +54,8 @@ _TAKEN_BACK: Final = f"{names.PREFIX}priority"
 _NO_ASK: Final = (
     names.PLAN,
     names.PLAN_STATUS,
+    names.PLAN_APPLIED,
+    names.RESIZE,
     names.DIALECT,
     names.TRACEPARENT,
     names.SHAREPOD_GENERATION,
@@ -121,6 +126,20 @@ class Native(Dialect):
         return words
 
 
+def resized_words(ask: ContainerAsk, suffix: str = "") -> dict[str, str | None]:
+    """The annotations by which a container that runs is given this size, None for those that have to go.
+
+    `suffix` is that of its own annotations, where it has some.
+    """
+    request = ask.request
+    said = Native().write(PodAsk("", "", (ask,))).annotations
+    sizes: dict[str, str | None] = {f"{name}{suffix}": said.get(name) for name in names.SIZES}
+    sizes[f"{names.GPU_REQUEST}{suffix}"] = f"{ask.total_milli / MILLI:.3f}"
+    if request.memory is not None and request.memory.mib:
+        sizes[f"{names.GPU_MEMORY}{suffix}"] = format_mib_quantity(request.memory.mib * ask.parts)
+    return sizes
+
+
 def resources_for(ask: ContainerAsk) -> dict[str, str | int | float]:
     """The resources that the scheduler and kubelet must see on the container of this ask."""
     found: dict[str, str | int | float] = {names.GPU_PERCENT: ask.percent}
@@ -140,6 +159,8 @@ class _Entry:
     memory_mib: int
     request: tuple[str, str] | None
     """Path and text of its gpu-request."""
+    planned: bool
+    """Whether its pod has a plan, so that annotations go before resources, which cannot change any more."""
 
 
 def unknown_words(pod: Pod) -> list[str]:
@@ -197,7 +218,7 @@ def _asking(pod: Pod, faults: list[str]) -> list[_Entry]:
             else:
                 way_out = f'add "{names.GPU_PERCENT}" to its resources.limits, 1 is the least'
                 faults.append(f"{path} asks for GPU memory but for no share; {way_out}")
-        found.append(_Entry(c, role, path, percent, mib, request))
+        found.append(_Entry(c, role, path, percent, mib, request, names.PLAN in notes))
     return found
 
 
@@ -319,7 +340,7 @@ def _total_milli(entry: _Entry, notes: Texts) -> int:
     where, text = entry.request
     exact = notes.parse(where, text, parse_milli) or 0
     hundredths = max(1, exact // 10)
-    if exact and entry.percent and entry.percent != hundredths:
+    if exact and entry.percent and entry.percent != hundredths and not entry.planned:
         notes.faults.append(
             f'{entry.path}.resources.limits["{names.GPU_PERCENT}"] is {entry.percent}, but {where} "{text}" makes it '
             f"{hundredths}; write that or leave it out"
@@ -330,16 +351,34 @@ def _total_milli(entry: _Entry, notes: Texts) -> int:
 
 
 def _memory_of(entry: _Entry, notes: Texts, parts: int) -> Memory | None:
-    part = notes.read(names.GPU_MEMORY_PART, parse_percent)
-    if part is not None and entry.memory_mib:
+    part, said_mib = notes.read(names.GPU_MEMORY_PART, parse_percent), notes.read(names.GPU_MEMORY, _positive_mib)
+    resource = f'{entry.path}.resources.limits["{names.GPU_MEMORY}"]'
+    counted_mib = 0 if entry.planned and (part or said_mib) else entry.memory_mib
+    if part is not None and (counted_mib or said_mib):
         notes.faults.append(
-            f'{notes.where(names.GPU_MEMORY_PART)} and {entry.path}.resources.limits["{names.GPU_MEMORY}"] '
+            f"{notes.where(names.GPU_MEMORY_PART)} and {notes.where(names.GPU_MEMORY) if said_mib else resource} "
             "both say how much memory; leave one of them out"
+        )
+    if said_mib and counted_mib and said_mib != counted_mib:
+        notes.faults.append(
+            f"{resource} is {format_mib_quantity(counted_mib)}, but {notes.where(names.GPU_MEMORY)} makes it "
+            f"{format_mib_quantity(said_mib)}; write that or leave it out"
         )
     if part is not None:
         return Memory(part=part)
-    if entry.memory_mib % parts:
-        notes.faults.append(
-            f'{entry.path}.resources.limits["{names.GPU_MEMORY}"] is not {parts} times a whole number of MiB'
-        )
-    return Memory(mib=entry.memory_mib // parts) if entry.memory_mib else None
+    mib = said_mib or counted_mib
+    if mib % parts:
+        where = notes.where(names.GPU_MEMORY) if said_mib else resource
+        notes.faults.append(f"{where} is not {parts} times a whole number of MiB")
+    return Memory(mib=mib // parts) if mib else None
+
+
+def _positive_mib(text: str) -> int:
+    """An amount of memory in MiB.
+
+    Raises:
+        BadQuantity: it is none, or 0.
+    """
+    if (mib := mib_up(text)) < 1:
+        raise BadQuantity(f"{text} is not an amount of memory above 0")
+    return mib

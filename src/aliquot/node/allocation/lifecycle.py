@@ -4,6 +4,7 @@ allocate    kubelet admits a container, which it does not name: a fresh CDI devi
 prepare     the container is about to start: it is identified, its tenant provisioned by the pod's plan, and the CDI
             file written that the runtime reads next. What may resolve itself is waited for within kubelet's limit
 unprepare   its pod has ended: the tenant, the name and the file go once no process of it is left
+(resizing   its pod has a later plan: see there)
 recover     the agent starts: all of this again for what stands by the records that are left (see `recovery`)
 reconcile   every half a minute: containers without their share are reported or replaced (see `outcomes`), what was
             left over is removed
@@ -29,6 +30,7 @@ from aliquot.node.allocation.checkpoint import Allotment, Allotments, Checkpoint
 from aliquot.node.allocation.kubelet import Claim, PodResources, UnknownOwner, identify, read_device_checkpoint
 from aliquot.node.allocation.outcomes import Outcomes, missing
 from aliquot.node.allocation.recovery import has_ended, planned_container, recover, unrecorded
+from aliquot.node.allocation.resizing import Resizes
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.processes import pods_with_processes
@@ -67,6 +69,7 @@ class Allocations:
         self.records = Allotments(settings.checkpoint, settings.name)
         self.resources = PodResources(settings.pod_resources)
         self.outcomes = outcomes
+        self.resizes = Resizes(outcomes.api, pods, provisioner, self.records, events)
         self._settings = settings
         self._events = events
         self._once = once

@@ -135,7 +135,7 @@ class Outcomes:
         self, settings: NodeSettings, api: Api, pods: NodePods, events: Events, clock: Clock | None = None
     ) -> None:
         self._settings = settings
-        self._api = api
+        self.api = api
         self._pods = pods
         self._events = events
         self._clock = clock or RealClock()
@@ -187,7 +187,7 @@ class Outcomes:
             theirs = dialect.started(pod.request) if pod is not None and dialect is not None else {}
             body = {"metadata": {"uid": owner.uid, "annotations": {PLAN_STATUS: text, **theirs}}}
             try:
-                await self._api.patch(PODS, owner.pod, body, namespace=owner.namespace)
+                await self.api.patch(PODS, owner.pod, body, namespace=owner.namespace)
             except (NotFound, Conflict):
                 # It has ended, or another pod has its name: a late record would stay here forever.
                 self._forget_status(owner)
@@ -235,7 +235,7 @@ class Outcomes:
             await self._events.about_pod(owner.namespace, owner.pod, owner.uid, reason, pod.why + what, "Warning")
             if now:
                 with contextlib.suppress(KubeError):
-                    await self._api.delete(PODS, owner.pod, namespace=owner.namespace, uid=owner.uid)
+                    await self.api.delete(PODS, owner.pod, namespace=owner.namespace, uid=owner.uid)
 
     def _may_replace(self, owner: PodKey, now_s: float) -> bool:
         """Whether a pod may be replaced now; all that one check finds of a controller are replaced together.

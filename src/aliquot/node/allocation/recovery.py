@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from aliquot.kube.names import PLAN
-from aliquot.kube.plan import BadPlan, ContainerPlan, read_plan
+from aliquot.kube.plan import BadPlan, ContainerPlan, generation_of, read_plan
 from aliquot.node.allocation.checkpoint import Allotment, PodKey
 from aliquot.node.allocation.kubelet import ContainerDevices, PodDevicesEntry
 from aliquot.node.pods import NodePod
@@ -140,6 +140,8 @@ def _by_api(
         if kept:
             differences.append(f"{allotment.name} of {allotment.owner}, which was deleted, stays: {kept}")
         return allotment if kept else None
+    if allotment.plan and generation_of(pod.plan) > generation_of(allotment.plan):
+        return allotment  # it is resized next
     if allotment.plan and pod.plan != allotment.plan:
         differences.append(
             f"the plan of {pod.key} was changed after its container {allotment.container} got its share by it"

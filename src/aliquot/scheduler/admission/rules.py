@@ -34,7 +34,7 @@ from aliquot.kube.requests import MAX_CONTAINERS, BadPod, PodAsk, containers_of,
 from aliquot.kube.sharepods import BadTemplate, ask_of, pod_of
 from aliquot.kube.unread import unread
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import MILLI, BadQuantity, format_milli
+from aliquot.model.quantities import MILLI, BadQuantity, format_milli, parse_milli
 from aliquot.model.sharepod import GpuSpec, gpu_request
 
 Document = dict[str, Any]
@@ -159,8 +159,8 @@ class Admission:
                 metas = (decoded({"metadata": o.get("metadata")}, MetaOnly).metadata for o in objects)
                 if len({meta.annotations.get(names.PLAN) for meta in metas}) > 1:
                     fault = (
-                        f'metadata.annotations["{names.PLAN}"] is written once, when the pod is bound, and never '
-                        "changed; leave it out of a new pod"
+                        f'metadata.annotations["{names.PLAN}"] is written by the scheduler alone; leave it out of '
+                        "a new pod, and resize one that runs: kubectl aliquot resize"
                     )
                     return AdmissionAnswer((fault,))
         except Undecodable as error:
@@ -199,11 +199,18 @@ class Admission:
                         changed.remove("spec.gpu")
             if not changed or sharepod.metadata.deletion_timestamp:
                 return AdmissionAnswer()  # objects admitted before may lose their finalizers and get labels
-            if pod := (old.get("status") or {}).get("podName"):
+            status = old.get("status") or {}
+            resized = (
+                changed == ["spec.gpu"]
+                and status.get("nodeName")
+                and _resized(before.get("gpu") or {}, now.get("gpu") or {})
+            )
+            if (pod := status.get("podName")) and not resized:
                 name = sharepod.metadata.name
                 return AdmissionAnswer(
                     (
-                        f'{", ".join(changed)} cannot be changed in place once pod "{pod}" is made of it; to run it '
+                        f'{", ".join(changed)} cannot be changed in place once pod "{pod}" is made of it, but for '
+                        "request, limit and memory of a part of one GPU once the pod is on its node; to run it "
                         f"changed, end it and apply it again: kubectl delete sharepod {name}, then kubectl apply",
                     )
                 )
@@ -215,6 +222,16 @@ class Admission:
         return AdmissionAnswer(
             warnings=tuple(improbable(ask.containers[0], "spec.gpu.request", "spec.gpu.memory", amount, "MiB"))
         )
+
+
+def _resized(before: Document, now: Document) -> bool:
+    """Whether two spec.gpu differ in the sizes of a part of one GPU and in nothing else."""
+    sizes = {"request", "limit", "memory"}
+    if {key: before[key] for key in before.keys() - sizes} != {key: now[key] for key in now.keys() - sizes}:
+        return False
+    with contextlib.suppress(BadQuantity):  # an amount that is none is refused by its name
+        return all(parse_milli(gpu.get("request", "")) < MILLI for gpu in (before, now))
+    return True
 
 
 def _fixed(pod: Pod) -> list[Any]:

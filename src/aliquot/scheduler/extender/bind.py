@@ -37,7 +37,7 @@ from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
 from aliquot.model.requests import Device
-from aliquot.scheduler.allocations import Allocation
+from aliquot.scheduler.allocations import POST_S, Allocation
 from aliquot.scheduler.extender.metrics import trace_of
 from aliquot.scheduler.extender.wire import BindingArgs
 from aliquot.scheduler.ledger import Ledger, NodeFull
@@ -45,10 +45,6 @@ from aliquot.scheduler.ledger import Ledger, NodeFull
 log = Logger("scheduler")
 DOUBT_S: Final = 70.0
 """Longer than the API server works on a request (60 s by default)."""
-
-POST_S: Final = 4.0
-"""How long a bind is tried in all; shorter than the time between the end of one's lead and the beginning of another's,
-so that nothing is sent when another leads."""
 
 
 class CanNotBind(Exception):

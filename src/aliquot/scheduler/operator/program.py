@@ -1,7 +1,7 @@
-"""The operator's part of the scheduler process: caches of our own kinds, and one work queue.
+"""The operator's part of the scheduler process: caches of our own kinds, one work queue, and pods that are resized.
 
 It shares the ledger and the lead with the extender: only the leader writes, and what it decides from is what binds are
-made from. Where the cluster does not have our kinds of objects it does nothing.
+made from. Where the cluster does not have our kinds of objects it resizes pods and does nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from aliquot.kube.api import Api
 from aliquot.kube.claims import RESOURCE_CLAIMS, ResourceClaim
-from aliquot.kube.clock import RealClock
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import API_VERSION
@@ -31,6 +30,7 @@ from aliquot.scheduler.operator.owners import PAUSE, Coexist, Own
 from aliquot.scheduler.operator.sharepods import SharePods, has_ended
 from aliquot.scheduler.operator.status import quota_body
 from aliquot.scheduler.operator.vgpus import VgpuPool, WriteThroughCache
+from aliquot.scheduler.resize import Resizer, size_changed
 from aliquot.scheduler.settings import SchedulerSettings
 
 log = Logger("scheduler")
@@ -81,12 +81,15 @@ class Operator:
         )
         naming = self._by_name.naming
         self._sharepod_reconciler = SharePods(api, ledger, self.pool, self.sharepods.get, pods.get, naming)
+        self._resizer = Resizer(api, ledger, pods.get, settings.aliyun_unit)
 
     # What happens
 
     def pod_changed(self, change: Change[Pod]) -> None:
         """A pod changed, and the ledger knows it already."""
         pod = change.object
+        if size_changed(change):
+            self.queue.add(f"resize/{pod.metadata.key}")
         for owner in pod.metadata.owner_references:
             if owner.kind == SHAREPODS.kind and owner.api_version.startswith("aliquot.dev/"):
                 self.queue.add_after(f"sharepod/{pod.metadata.namespace}/{owner.name}", TOGETHER_S)
@@ -141,6 +144,9 @@ class Operator:
         """Reconcile everything."""
         for key in self._keys():
             self.queue.add(key)
+        for pod in self._pods:  # by the one that led before, or while none did
+            if size_changed(Change("added", pod)):
+                self.queue.add(f"resize/{pod.metadata.key}")
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """The tasks that run with the scheduler."""
@@ -187,13 +193,16 @@ class Operator:
                     self.queue.add(key)
 
     async def reconcile(self, key: str) -> None:
-        """Reconcile one key: `sharepod/NAMESPACE/NAME`, `vgpu/NAME`, `quota/NAMESPACE/NAME` or `pool/`."""
-        if not self._leads() or not self.vgpus.synced.is_set() or not self.sharepods.synced.is_set():
-            return
+        """Reconcile one key: `resize/` or `sharepod/NAMESPACE/NAME`, `vgpu/NAME`, `quota/NAMESPACE/NAME` or `pool/`."""
         kind, _, name = key.partition("/")
+        synced = self.vgpus.synced.is_set() and self.sharepods.synced.is_set()
+        if not self._leads() or not (synced or kind == "resize"):
+            return
         wait_s: float | None = None
         with contextlib.suppress(NotFound):  # deleted meanwhile
-            if kind == "sharepod":
+            if kind == "resize":
+                wait_s = await self._resizer.reconcile(name)
+            elif kind == "sharepod":
                 wait_s = await self._sharepod_reconciler.reconcile(name)
             elif kind == "vgpu":
                 wait_s = await self.pool.reconcile(name)
@@ -201,7 +210,10 @@ class Operator:
             elif kind == "quota":
                 quota = self.quotas.get(name)
                 usage = self.ledger.cluster.usage(quota.metadata.namespace) if quota is not None else {}
-                if quota is not None and (patch := quota_body(quota, usage, RealClock().wall())) is not None:
+                if (
+                    quota is not None
+                    and (patch := quota_body(quota, usage, self._sharepod_reconciler.clock.wall())) is not None
+                ):
                     meta = quota.metadata
                     await self._api.patch(GPUQUOTAS, meta.name, patch, namespace=meta.namespace, sub="status")
             else:

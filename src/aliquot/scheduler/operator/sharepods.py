@@ -4,24 +4,29 @@
     pod, no node    kube-scheduler and the extender handle it; their messages are reported
     pod on a node   its plan names the device, the device gets its vGPU, and the status follows the pod
 
-A pod is created once. A deleted one is not created again, since its author's processes are gone with it.
+A pod is created once. A change of the SharePod's size goes to its annotations, and is decided like any pod's
+(`scheduler.resize`). A deleted one is not created again, since its author's processes are gone with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import structs
 
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.custom import SHAREPODS, VGPU, SharePod
+from aliquot.kube.dialects import read
+from aliquot.kube.dialects.native import resized_words
 from aliquot.kube.errors import AlreadyExists, Forbidden, Invalid
-from aliquot.kube.names import SHAREPOD_SPEC
+from aliquot.kube.names import SHAREPOD_GENERATION, SHAREPOD_SPEC
 from aliquot.kube.objects import PODS, Pod, decoded
 from aliquot.kube.plan import BadPlan, read_plan
-from aliquot.kube.requests import PodAsk
+from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.kube.sharepods import BadTemplate, ask_of, pod_of, scheduled_by_others, spec_digest
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import MILLI, BadQuantity, parse_milli
@@ -224,12 +229,41 @@ class SharePods:
                     return waiting(why.reason, why.message, pod=pod.metadata.name, gpu_id=state.gpu_id)
             # The vGPU that was made for it is waited for until it is bound, or it would be idle.
             return of_pod(pod, plan, gpu_id if coexists else "")
+        if plan is not None and not pod.ended:
+            pod = await self._resized(sharepod, pod)
         if not (pod.ended and gpu_id):  # the vGPUs of the plan, in its order; those without a name get one
             plans = [given for given in plan.containers.values() if not given.uses] if plan is not None else []
             node, wanted = plan.node if plan is not None else "", sharepod.spec.gpu.gpu_id
             vgpus = [await self.pool.name_device(piece.gpu, node, wanted) for given in plans for piece in given.slices]
             gpu_id = ",".join(dict.fromkeys(vgpus))
         return of_pod(pod, plan, gpu_id)
+
+    async def _resized(self, sharepod: SharePod, pod: Pod) -> Pod:
+        """The pod with the sizes of a SharePod that was changed since in its annotations, where they are decided."""
+        generation, notes = str(sharepod.metadata.generation), pod.metadata.annotations
+        if SHAREPOD_SPEC not in notes or notes.get(SHAREPOD_GENERATION) == generation:
+            return pod
+        with contextlib.suppress(BadTemplate, BadPod):  # admitted without the webhook
+            digest = spec_digest(sharepod)
+            if digest != notes[SHAREPOD_SPEC] and notes[SHAREPOD_SPEC] in _other_sizes(sharepod, pod):
+                (asked,) = ask_of(sharepod, pod_of(sharepod)).containers
+                words = resized_words(asked) | {SHAREPOD_SPEC: digest, SHAREPOD_GENERATION: generation}
+                body = {"metadata": {"uid": pod.metadata.uid, "annotations": words}}
+                return await self.api.patch(PODS, pod.metadata.name, body, namespace=pod.metadata.namespace)
+        return pod
+
+
+def _other_sizes(sharepod: SharePod, pod: Pod) -> Iterator[str]:
+    """The digest of a SharePod with the sizes of its pod, whose limit may be the cluster's default."""
+    ask = read(pod)
+    for request in [c.request for c in ask.containers] if ask is not None else []:
+        memory = request.memory and (str(request.memory) if request.memory.mib is None else f"{request.memory.mib}Mi")
+        for limit_milli in {None, request.limit_milli}:
+            limit = None if limit_milli is None else f"{limit_milli / MILLI:.3f}"
+            gpu = structs.replace(
+                sharepod.spec.gpu, request=f"{request.request_milli / MILLI:.3f}", limit=limit, memory=memory
+            )
+            yield spec_digest(structs.replace(sharepod, spec=structs.replace(sharepod.spec, gpu=gpu)))
 
 
 def _is_of(pod: Pod, sharepod: SharePod) -> bool:

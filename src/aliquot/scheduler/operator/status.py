@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -23,10 +23,12 @@ from aliquot.kube.custom import (
     VGPUStatus,
 )
 from aliquot.kube.objects import Condition, Pod
-from aliquot.kube.plan import PodPlan
+from aliquot.kube.plan import PodPlan, read_applied
 from aliquot.kube.quotas import Usage, bound
 from aliquot.kube.sharepods import BadTemplate, spec_digest
 from aliquot.model.quantities import BadQuantity, format_mib, format_milli
+from aliquot.model.requests import Slice
+from aliquot.model.sharepod import gpu_request
 from aliquot.placement.quota import Quota
 
 _MESSAGE_MOST = 1024
@@ -55,6 +57,10 @@ class SharePodState:
     pod: str = ""
     generation: int | None = None
     """The generation that its pod was made of; None without a pod."""
+    resize: ConditionState | None = None
+    """Why its pod does not have the size that it is to have, if it does not."""
+    actual: Mapping[str, str] = field(default_factory=dict)
+    pending: str = ""
 
 
 def waiting(reason: str, message: str, *, pod: str = "", gpu_id: str = "", node: str = "") -> SharePodState:
@@ -115,7 +121,33 @@ def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> SharePodState:
         return SharePodState(
             phase, ConditionState("Scheduled", False, "NoPlan", unplanned), verdict, node, "", "", name
         )
-    return SharePodState(phase, ConditionState("Scheduled", True, "Bound"), verdict, node, gpu_id, uuids, name)
+    bound, applied = ConditionState("Scheduled", True, "Bound"), read_applied(pod.metadata.annotations)
+    held_mib = sum(applied.pending_mib.values())
+    return SharePodState(
+        phase, bound, verdict, node, gpu_id, uuids, name,
+        resize=_resize(pod.metadata.annotations.get(names.RESIZE, "")),
+        actual=_share(plan.in_force(applied)),
+        pending=format_mib(held_mib) if held_mib else "",
+    )  # fmt: skip
+
+
+def _resize(said: str) -> ConditionState | None:
+    """The condition that a pod's annotation says."""
+    kind, _, rest = said.partition(": ")
+    if kind == names.IN_PROGRESS:
+        return ConditionState(kind, True, "FreeingMemory" if rest else "Applying", rest)
+    reason, _, message = rest.partition(": ")
+    return ConditionState(names.PENDING, True, reason, message) if kind == names.PENDING else None
+
+
+def _share(slices: Iterable[Slice]) -> dict[str, str]:
+    amounts = [(piece.request_milli, piece.limit_milli, piece.memory_mib) for piece in slices]
+    request_milli, limit_milli, mib = (sum(column) for column in zip(*amounts, strict=True)) if amounts else (0, 0, 0)
+    return _sizes(request_milli, limit_milli, format_mib(mib))
+
+
+def _sizes(request_milli: int, limit_milli: int, memory: str) -> dict[str, str]:
+    return {"request": format_milli(request_milli), "limit": format_milli(limit_milli), "memory": memory}
 
 
 def _condition(pod: Pod, kind: str) -> Condition | None:
@@ -163,8 +195,20 @@ def body(sharepod: SharePod, state: SharePodState, now: datetime.datetime) -> di
         "gpuID": state.gpu_id or None,
         "gpuUUID": state.uuid or None,
         "podName": state.pod or None,
+        "desired": _desired(sharepod) if state.actual else None,
+        "actual": dict(state.actual) or None,
+        "pending": state.pending or None,
     }
-    return status_patch(sharepod.status, fields, (scheduled, state.ready), now, generation)
+    verdicts = [scheduled, state.ready, *([state.resize] if state.resize else [])]
+    return status_patch(sharepod.status, fields, verdicts, now, generation)
+
+
+def _desired(sharepod: SharePod) -> dict[str, str]:
+    with contextlib.suppress(BadQuantity):
+        request = gpu_request(sharepod.spec.gpu)
+        memory = "" if request.memory is None else str(request.memory)
+        return _sizes(request.request_milli, request.ceiling_milli, memory)
+    return {}
 
 
 def quota_body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None:

@@ -1,0 +1,114 @@
+"""Pods whose plan is a later one than their containers were started by: each container gets its new size as it runs.
+
+The arbiter comes first, then the checkpoint, then the pod's annotation, by which the scheduler gives others what is
+free. Where this ends in between, all of it is done again from the record, and until the pod says so the scheduler keeps
+room for either size.
+
+Kube-scheduler and kubelet count a pod's resources as they were when it was created. What it has more or less since then
+is made up for by the node's offer: fewer device ids and less memory, or more of them (`compensation`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Final
+
+from aliquot.kube.api import Api
+from aliquot.kube.errors import KubeError
+from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, IN_PROGRESS, PENDING, PLAN_APPLIED, RESIZE
+from aliquot.kube.objects import PODS
+from aliquot.kube.plan import Applied, BadPlan, PodPlan, generation_of, read_plan, write_applied
+from aliquot.kube.quantities import mib_up, parse_count
+from aliquot.kube.requests import LEAST_MILLI
+from aliquot.lib.log import Logger
+from aliquot.model.ids import GpuUuid
+from aliquot.model.quantities import MILLI, BadQuantity, format_mib
+from aliquot.node.allocation.checkpoint import Allotments, CheckpointError
+from aliquot.node.events import Events
+from aliquot.node.pods import NodePod, NodePods
+from aliquot.node.provisioner import NotYet, TenantProvisioner
+
+_LOG: Final = Logger("node")
+
+
+class Resizes:
+    """Applies the later plans of a node's pods, and confirms them."""
+
+    def __init__(
+        self, api: Api, pods: NodePods, provisioner: TenantProvisioner, records: Allotments, events: Events
+    ) -> None:
+        self._api, self._pods, self._provisioner = api, pods, provisioner
+        self._records, self._events = records, events
+        self._lock = asyncio.Lock()
+        self._said: dict[str, str] = {}
+        self.compensation: Mapping[GpuUuid, tuple[int, int]] = {}
+        """By GPU, the device ids and the MiB that are counted for its containers beyond what these have."""
+
+    async def check(self) -> None:
+        """Apply and confirm what has changed: plans, the memory that programs free, pods that have ended."""
+        async with self._lock:
+            pods = [pod for pod in self._pods if not pod.ended]
+            for pod in pods:
+                if generation_of(pod.plan):
+                    await self._follow(pod)
+                if pod.resize.startswith(PENDING) and pod.resize != self._said.get(pod.metadata.uid):
+                    await self._events.about_pod(
+                        pod.metadata.namespace, pod.metadata.name, pod.metadata.uid, PENDING, pod.resize, "Warning"
+                    )
+            self._said = {pod.metadata.uid: pod.resize for pod in pods if pod.resize}
+            self.compensation = self._compensation()
+
+    async def _follow(self, pod: NodePod) -> None:
+        owner = pod.key
+        try:
+            plan = read_plan(pod.metadata.annotations)
+            assert plan is not None
+            for record in [record for record in self._records if record.uid == owner.uid and record.plan]:
+                if generation_of(record.plan) < plan.generation and record.container in plan.containers:
+                    await asyncio.to_thread(self._provisioner.resize, owner, record.container, plan)
+                    await self._records.settle(
+                        record.name, owner, record.container, record.ids, pod.plan, record.driver, record.env
+                    )
+                    _LOG.info("resized", pod=str(owner), container=record.container, generation=plan.generation)
+        except (NotYet, CheckpointError) as error:
+            await self._events.about_pod(owner.namespace, owner.pod, owner.uid, IN_PROGRESS, str(error), "Warning")
+        except BadPlan:
+            return
+        else:
+            await self._confirm(pod, plan)
+
+    async def _confirm(self, pod: NodePod, plan: PodPlan) -> None:
+        """Write to the pod what is in force, unless it says so."""
+        pending_mib = {
+            tenant.container: more_mib
+            for tenant in self._provisioner.tenants.values()
+            if tenant.owner.uid == pod.metadata.uid
+            and (more_mib := self._provisioner.pending_mib.get(tenant.record.name, 0))
+        }
+        notes: dict[str, str | None] = {PLAN_APPLIED: write_applied(Applied(plan.generation, pending_mib))}
+        if pod.resize.startswith(IN_PROGRESS):
+            mib = sum(pending_mib.values())
+            notes[RESIZE] = f"{IN_PROGRESS}: {format_mib(mib)} of memory is yet to be freed" if mib else None
+        if any(pod.metadata.annotations.get(name) != note for name, note in notes.items()):
+            body = {"metadata": {"uid": pod.metadata.uid, "annotations": notes}}
+            with contextlib.suppress(KubeError):  # tried again at the next check
+                await self._api.patch(PODS, pod.metadata.name, body, namespace=pod.metadata.namespace)
+
+    def _compensation(self) -> dict[GpuUuid, tuple[int, int]]:
+        found: dict[GpuUuid, tuple[int, int]] = {}
+        pods = self._pods.by_uid()
+        for tenant in self._provisioner.tenants.values():
+            pod, pieces = pods.get(tenant.owner.uid), tenant.plan.slices
+            container = next((c for c in pod.requesting() if c.name == tenant.container), None) if pod else None
+            if container is None or len(pieces) != 1 or pieces[0].request_milli >= MILLI:
+                continue
+            limits, ids_and_mib = container.resources.limits, found.get(pieces[0].gpu, (0, 0))
+            held_mib = pieces[0].memory_mib + self._provisioner.pending_mib.get(tenant.record.name, 0)
+            with contextlib.suppress(BadQuantity):
+                ids = parse_count(limits.get(GPU_PERCENT, 0)) - max(1, pieces[0].request_milli // LEAST_MILLI)
+                mib = mib_up(limits[GPU_MEMORY]) - held_mib if GPU_MEMORY in limits else 0
+                if ids or mib:
+                    found[pieces[0].gpu] = ids_and_mib[0] + ids, ids_and_mib[1] + mib
+        return found
