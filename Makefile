@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SOURCES := $(addsuffix /pyproject.toml,. lab) $(addsuffix /CMakeLists.txt,. lab) uv.lock \
   $(shell find native -type f -not -name '*.md')
 
-.PHONY: help setup dev demo demo-cluster check test test-slow test-frameworks test-sanitizers lint conformance bench bench-cluster bench-node cluster wheel image release clean
+.PHONY: help setup dev demo demo-cluster check test test-slow test-kubernetes test-frameworks test-sanitizers lint conformance bench bench-cluster bench-node cluster wheel image release clean
 help:
 	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot (EXTRAS=cluster adds a part)"
 	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
@@ -19,6 +19,7 @@ help:
 	@echo "make prepare fetch and build what the tests need, once"
 	@echo "make conformance   the published FGD benchmark, every run, every column"
 	@echo "make test-slow  the long forms of some tests"
+	@echo "make test-kubernetes  tests with Kueue, which is built once (root; twenty minutes)"
 	@echo "make test-sanitizers  hook and emulated driver under ThreadSanitizer and AddressSanitizer"
 	@echo "make test-frameworks  PyTorch, CuPy and JAX as tenants (15 GB from the package registry, once)"
 	@echo "make lint    ruff, clang-format, mypy --strict, the layers of the package and of the hook"
@@ -71,6 +72,7 @@ test: dev
 	$(MAKE) -j2 prepare test-pure
 	$(MAKE) test-measured
 	$(MAKE) -j2 test-clusters test-programs
+	@echo "not run: the tests with Kueue (make test-kubernetes), the long forms (make test-slow)"
 
 .PHONY: prepare test-pure test-measured test-clusters test-programs
 prepare: dev
@@ -99,6 +101,10 @@ check: lint
 test-slow: dev
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS)
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+# Tests with other projects' controllers, each built once into the cache.
+test-kubernetes: dev
+	$(BIN)/pytest -v -m kubernetes tests/e2e $(PYTEST_ARGS)
 
 # Two builds of the native parts, kept in build/sanitize-*; the second run compiles only what has changed.
 test-sanitizers: dev

@@ -118,6 +118,7 @@ class Api:
         *,
         manager: str,
         force: bool = True,
+        sub: str = "",
     ) -> T:
         """Server-side apply: the object has at least these fields afterwards, and `manager` owns them.
 
@@ -127,7 +128,7 @@ class Api:
             Conflict: without `force`, another manager owns one of the fields.
         """
         metadata = body["metadata"]
-        path = resource.path(namespace=metadata.get("namespace", ""), name=metadata["name"])
+        path = resource.path(namespace=metadata.get("namespace", ""), name=metadata["name"], sub=sub)
         params = {"fieldManager": manager, "force": "true" if force else "false"}
         content = _encoded(resource, body)
         return _decoded(resource, await self.request("PATCH", path, content=content, content_type=APPLY, params=params))

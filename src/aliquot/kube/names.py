@@ -107,6 +107,10 @@ SHAREPOD_SPEC: Final = f"{GROUP}/sharepod-spec"
 """Annotation on the pods of SharePods: a digest of what the SharePod asked for then, which another spelling of the same
 amounts leaves as it is."""
 
+WORKLOAD: Final = f"{GROUP}/workload"
+"""Annotation on the pods of a Kueue Workload: its uid, under which the scheduler holds shares for them until they are
+placed. Kueue writes it, as the admission check `aliquot.dev/fits` tells it to."""
+
 HOLDS: Final = f"{GROUP}/holds"
 """Annotation on holder pods: the UUID of the GPU that the stock plugin gave them, written by the node's agent."""
 

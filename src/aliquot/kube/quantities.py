@@ -59,6 +59,7 @@ def parse_count(text: Quantity) -> int:
     return int(value)
 
 
+@lru_cache(maxsize=4096, typed=True)
 def milli(text: Quantity) -> int:
     """Thousandths, rounded up as Kubernetes does: CPU in milli-cores."""
     value = parse_quantity(text) * 1000

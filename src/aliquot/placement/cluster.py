@@ -196,6 +196,11 @@ class Cluster:
         """All nodes, by index."""
         return [node.spec for node in self.rows if node is not None]
 
+    @property
+    def clock(self) -> int:
+        """Equal for two moments between which nothing has changed."""
+        return self._clock
+
     def model_mask(self, models: Iterable[str]) -> NDArray[np.bool_]:
         """Which models answer to one of these names: bool [number of models + 1], the last one (no device) never."""
         names = tuple(models)

@@ -36,6 +36,7 @@ FREE_NOW: Final = "waits, though GPUs for it are free now"
 """The verb for a pod that has room and that kube-scheduler has not placed."""
 _BARRIERS: Final = {EXCLUSIVE: "is not exclusive to others", UNHEALTHY: "is well"}
 _DEVICES_SHOWN: Final = 4
+_ELSEWHERE: Final = "the pod's group has a share for it on another node"
 _ENDING_SHOWN: Final = 3
 _NODES_SHOWN: Final = 8
 
@@ -331,7 +332,7 @@ _TEXTS: Final[Mapping[Code, Callable[[UnmetConstraint], str]]] = {
     Code.POD_FAULTY: lambda r: r.label,
     Code.POD_TOGETHER: lambda r: "has room for each container alone, not for all",
     Code.POD_UNTRIED: lambda r: f"was not tried for {r.asked} requests at once: its turn comes with the next call",
-    Code.POD_GROUP: lambda r: "is left out: the pod's group has a share for it on another node",
+    Code.POD_GROUP: lambda r: f"is left out: {r.label or _ELSEWHERE}",
     Code.NODE_UNKNOWN: lambda r: "has no GPUs that Aliquot knows of",
     Code.NODE_FAULTY: lambda r: f"takes no pods: {r.label}",
     Code.NODE_CORDONED: lambda r: "takes no pods (cordoned)",

@@ -78,7 +78,10 @@ class Scheduler:
             on_scrape=self._measure_watches,
             on_waiting=self.evictor.waits,
         )
-        self.operator = Operator(self.api, self.ledger, self.nodes, self.pods, self.leads, settings)
+        self.extender.held.nodes = lambda: self.nodes
+        self.operator = Operator(
+            self.api, self.ledger, self.nodes, self.pods, self.leads, settings, held=self.extender.held
+        )
         self.webhook = Webhook(self.api, settings, lambda namespace: self.ledger.cluster.usage(namespace), self.leads)
         self._certificate = (
             Certificate(settings.tls_cert, settings.tls_key, settings.client_ca) if settings.tls_cert else None
@@ -168,6 +171,7 @@ class Scheduler:
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         self.ledger.pod_changed(change)
+        self.extender.held.pods.changed(change)
         if change.kind == "deleted" or change.object.ended:
             self.evictor.gone(change.object)
         self.operator.pod_changed(change)
@@ -176,6 +180,7 @@ class Scheduler:
         while True:
             await asyncio.sleep(SETTLE_EVERY_S)
             self.extender.groups.settle()
+            self.extender.held.settle()
             await self.binder.settle()
 
     async def _freeze(self) -> None:

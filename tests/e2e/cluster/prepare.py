@@ -102,6 +102,7 @@ def chromium() -> None:
 
 EXTRAS: Mapping[str, Callable[[], object]] = {
     "helm": programs.helm,
+    "kueue": programs.kueue,
     "program": lambda: prometheus.program("prometheus"),
     "with_images": roots,
     "release_parts": release,

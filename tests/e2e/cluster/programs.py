@@ -1,6 +1,7 @@
-"""The Kubernetes programs, kwok and helm, built from the Go tool dependencies that tools/ declares.
+"""The Kubernetes programs, kwok, helm and Kueue, built from the Go tool dependencies that tools/ declares.
 
-helm has a module of its own, since it is made for other versions of the Kubernetes libraries than our cluster's.
+helm and Kueue have modules of their own, since they are made for other versions of the Kubernetes libraries than our
+cluster's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,24 @@ def helm() -> str:
     return str(cache.kept(f"helm-{_key(place)}", lambda into: _build(into, place, "-s -w")) / "bin/helm")
 
 
+def kueue() -> Path:
+    """The folder with Kueue (`bin/kueue`) and its chart (`chart/`), built if it is not there (twenty minutes).
+
+    Raises:
+        Unavailable: as for `folder`.
+    """
+    place = TOOLS / "kueue"
+
+    def build(into: Path) -> None:
+        say("Kueue takes about twenty minutes on two cores; this is done once")
+        chart = into / "chart"
+        _build(
+            into, place, "-s -w", "sigs.k8s.io/kueue", lambda module: shutil.copytree(module / "charts/kueue", chart)
+        )
+
+    return cache.kept(f"kueue-{_key(place)}", build)
+
+
 def _key(place: Path) -> str:
     return cache.key((place / "go.mod").read_bytes(), (place / "go.sum").read_bytes(), TAGS.encode())
 
@@ -60,11 +79,18 @@ def _build_kubernetes(into: Path) -> None:
     version = re.search(r"k8s.io/kubernetes (v\S+)", (TOOLS / "go.mod").read_text())
     assert version, "tools/go.mod requires no k8s.io/kubernetes"
     say("the Kubernetes programs take about six minutes on two cores, and 5 GB of disk meanwhile; this is done once")
-    _build(into, TOOLS, _linker_flags(version.group(1)), ("sigs.k8s.io/kwok", "kustomize/stage", STAGES))
+
+    def keep(kwok: Path) -> None:
+        texts = [(kwok / "kustomize/stage" / file).read_text() for file in STAGES]
+        (into / "stages.yaml").write_text("\n---\n".join(texts))
+
+    _build(into, TOOLS, _linker_flags(version.group(1)), "sigs.k8s.io/kwok", keep)
 
 
-def _build(into: Path, place: Path, flags: str, extra: tuple[str, str, tuple[str, ...]] | None = None) -> None:
-    """Builds the tools of the module in `place`; `extra` names files of a dependency that are kept as stages.yaml."""
+def _build(
+    into: Path, place: Path, flags: str, dependency: str = "", keep: Callable[[Path], object] = lambda source: None
+) -> None:
+    """Builds the tools of the module in `place`; `keep` takes what is needed of the source of a dependency."""
     own = cache.root() / f"go-{place.name}"
     environment = {
         **os.environ,
@@ -85,10 +111,8 @@ def _build(into: Path, place: Path, flags: str, extra: tuple[str, str, tuple[str
         name = package.rpartition("/")[2]
         say(f"  building {name}")
         run("build", "-trimpath", "-tags", TAGS, "-ldflags", flags, "-o", f"{into}/bin/{name}", package)
-    if extra:
-        module, below, files = extra
-        source = Path(json.loads(run("mod", "download", "-json", module))["Dir"], below)
-        (into / "stages.yaml").write_text("\n---\n".join((source / file).read_text() for file in files))
+    if dependency:
+        keep(Path(json.loads(run("mod", "download", "-json", dependency))["Dir"]))
     run("clean", "-modcache")
     shutil.rmtree(own, ignore_errors=True)
     say(f"  built {len(packages)} in {time.monotonic() - began:.0f} s")

@@ -29,7 +29,7 @@ from aliquot.placement.explain import explain_with
 from aliquot.placement.policy import policy
 from aliquot.placement.read_model import shown
 from aliquot.scheduler.cluster_source import ClusterSource
-from aliquot.scheduler.extender.groups import _only
+from aliquot.scheduler.groups import only as only_node
 from aliquot.scheduler.status_source import waiting_pods
 from aliquot.scheduler.verdicts import FITS, closed_nodes, indices_of, judge, verdicts
 from aliquot.standalone.explaining import explained_on
@@ -315,7 +315,7 @@ def test_a_group_leaves_out_other_nodes_in_words():
     ledger, asked = made.scene().ledger, read(made.waits)
     assert asked is not None
     judged = judge(ledger, asked, indices_of(ledger, ["a", "b"]), ["a", "b"].__getitem__)
-    only = _only(judged, judged.codes == FITS, 0)
+    only = only_node(judged, judged.codes == FITS, 0)
 
     assert [FITS] == only.codes[:1].tolist()
     assert "is left out: the pod's group has a share for it on another node" == only.sentence(int(only.codes[1]))

@@ -11,8 +11,8 @@ from control_scene import Scene, Truth, node
 
 from aliquot.kube.errors import NotFound
 from aliquot.kube.objects import Pod
-from aliquot.scheduler.extender.groups import ASSUMED_S, PodGroups
 from aliquot.scheduler.extender.server import Extender
+from aliquot.scheduler.groups import ASSUMED_S, PodGroups
 
 
 class KubeScheduler:

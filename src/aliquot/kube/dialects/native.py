@@ -60,6 +60,7 @@ _NO_ASK: Final = (
     names.TRACEPARENT,
     names.SHAREPOD_GENERATION,
     names.SHAREPOD_SPEC,
+    names.WORKLOAD,
 )
 _CORES_MOST: Final = 1024
 _PARTS_MOST: Final = 64

@@ -110,7 +110,7 @@ class Binder:
         freed = 0
         before_s = self.clock.monotonic_s() - DOUBT_S
         allocations = chain.from_iterable(self.ledger.allocations.values())
-        for allocation in [a for a in allocations if not a.confirmed and a.since_s < before_s]:
+        for allocation in [a for a in allocations if not a.confirmed and not a.assumed and a.since_s < before_s]:
             namespace, name = split_key(allocation.key)
             try:
                 pod = await self.api.find(PODS, name, namespace=namespace)

@@ -34,7 +34,6 @@ from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.read_model import ledger_facts, ledger_gpus
 from aliquot.scheduler.allocations import keeps_closed, reservations
 from aliquot.scheduler.extender.bind import Binder, CanNotBind
-from aliquot.scheduler.extender.groups import Groups, PodGroups, group_of
 from aliquot.scheduler.extender.metrics import PodSpans, SchedulerMetrics
 from aliquot.scheduler.extender.preempt import victims
 from aliquot.scheduler.extender.wire import (
@@ -51,6 +50,7 @@ from aliquot.scheduler.extender.wire import (
     host_priorities,
 )
 from aliquot.scheduler.extender.wire import read as read_message
+from aliquot.scheduler.groups import Groups, GroupSizes, HeldGroups, PodGroups, group_of, held_group_of, only
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, judge, scores
 from aliquot.tracing.spans import Spans
@@ -100,7 +100,9 @@ class Extender:
         self._hangs_until_s = float("-inf")
         self._arrived = asyncio.Event()
         self._victims: dict[str, dict[str, list[str]]] = {}
-        self.groups = Groups(self.ledger, self.binder.clock.monotonic_s, PodGroups(self.binder.api).needed)
+        now_s, api = self.binder.clock.monotonic_s, self.binder.api
+        self.groups = Groups(self.ledger, now_s, PodGroups(api).needed)
+        self.held = HeldGroups(self.ledger, now_s, GroupSizes(api, now_s).needed, dialects=self.binder.dialects)
 
     def app(self) -> Starlette:
         """The routes."""
@@ -155,9 +157,19 @@ class Extender:
                     self._hangs_until_s = clock.monotonic_s() + HANGS_S
                     break
                 await clock.sleep(CATCH_UP_S)
+        share = await self.held.place(args.pod, ask)
         numbers = self._numbering(names)
         judged = judge(self.ledger, ask, numbers, names.__getitem__)
-        if group_of(args.pod):
+        if isinstance(share, str):
+            group = UnmetConstraint(Code.POD_GROUP, label=share, lasting=True)  # an eviction for one would be in vain
+            judged = Judged(np.full(len(names), UNKNOWN, dtype=np.int32), [group])
+        elif share is not None:
+            here = np.flatnonzero(numbers == self.ledger.cluster.index.get(share.node, -2))
+            if len(here):
+                judged = only(judged, judged.codes == FITS, here.item(0))
+            else:  # kube-scheduler has ruled the node out: the pod goes where it may
+                self.held.drop(held_group_of(args.pod), ask.uid)
+        elif group_of(args.pod):
             judged = self.groups.assume(args.pod, ask, numbers, judged)
         if self.spans is not None:
             fitting = int((judged.codes == FITS).sum())

@@ -16,7 +16,6 @@ from aliquot.kube.api import Api
 from aliquot.kube.claims import RESOURCE_CLAIMS, ResourceClaim
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import Conflict, KubeError, NotFound
-from aliquot.kube.names import API_VERSION
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.queue import WorkQueue
@@ -25,7 +24,9 @@ from aliquot.kube.reflector import SLICE, Change, Index, Reflector
 from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import pool_policy
 from aliquot.placement.quota import Quota, Quotas
+from aliquot.scheduler.groups import HeldGroups
 from aliquot.scheduler.ledger import Ledger
+from aliquot.scheduler.operator.admission_check import FitsCheck
 from aliquot.scheduler.operator.owners import PAUSE, Coexist, Own
 from aliquot.scheduler.operator.sharepods import SharePods, has_ended
 from aliquot.scheduler.operator.status import quota_body
@@ -55,10 +56,12 @@ class Operator:
         pods: Reflector[Pod],
         leads: Callable[[], bool],
         settings: SchedulerSettings | None = None,
+        held: HeldGroups | None = None,
     ) -> None:
         settings = settings or SchedulerSettings()
         self._api, self.ledger, self._nodes, self._pods, self._leads = api, ledger, nodes, pods, leads
         self.queue = WorkQueue(max_s=15.0)
+        self.fits = FitsCheck(api, held, leads) if held is not None else None
         self.sharepods: Reflector[SharePod] = Reflector(api, SHAREPODS, self._sharepod_changed)
         self.vgpus: Reflector[VGPU] = Reflector(api, VGPUS, self._vgpu_changed)
         self.quotas: Reflector[GPUQuota] = Reflector(api, GPUQUOTAS, self.quota_changed)
@@ -125,7 +128,9 @@ class Operator:
         self._by_namespace.changed(change)
 
     async def recover(self) -> None:
-        """Before the new leader may bind: devices that were being returned must stay closed."""
+        """Before the new leader may bind: what was being returned stays closed, what was promised held."""
+        if self.fits is not None:
+            await self.fits.recover()
         while (there := await self._has_crds()) is not False:
             if there is None:
                 await asyncio.sleep(1.0)
@@ -142,6 +147,8 @@ class Operator:
 
     def all_again(self) -> None:
         """Reconcile everything."""
+        if self.fits is not None:
+            self.fits.all_again()
         for key in self._keys():
             self.queue.add(key)
         for pod in self._pods:  # by the one that led before, or while none did
@@ -160,7 +167,8 @@ class Operator:
                 log.error("%s: %s", key, error, exc_info=error)
 
         workers = [self.queue.work(self.reconcile, failed) for _ in range(WORKERS)]
-        return [self.quotas.run(), self._follow(), self._again(), *workers]
+        fits = self.fits.works() if self.fits is not None else []
+        return [self.quotas.run(), self._follow(), self._again(), *workers, *fits]
 
     # Inside
 
@@ -172,7 +180,7 @@ class Operator:
     async def _has_crds(self) -> bool | None:
         """Whether the cluster has our kinds of objects; None when it does not answer."""
         try:
-            await self._api.request("GET", f"/apis/{API_VERSION}")
+            await self._api.request("GET", f"/apis/{SHAREPODS.api_version}")
         except NotFound:
             return False
         except KubeError as error:
@@ -210,10 +218,7 @@ class Operator:
             elif kind == "quota":
                 quota = self.quotas.get(name)
                 usage = self.ledger.cluster.usage(quota.metadata.namespace) if quota is not None else {}
-                if (
-                    quota is not None
-                    and (patch := quota_body(quota, usage, self._sharepod_reconciler.clock.wall())) is not None
-                ):
+                if quota is not None and (patch := quota_body(quota, usage, self.pool.clock.wall())) is not None:
                     meta = quota.metadata
                     await self._api.patch(GPUQUOTAS, meta.name, patch, namespace=meta.namespace, sub="status")
             else:
