@@ -71,6 +71,7 @@ def render() -> str:
         ("ATTACH", abi.AttachFlag),
         ("RESERVE", abi.ReserveFlag),
         ("SHARE", abi.ShareFlag),
+        ("REPORT", abi.ReportFlag),
         ("WELCOME", abi.WelcomeFeature),
         ("REFUSAL", abi.Refusal),
     ):

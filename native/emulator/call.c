@@ -18,19 +18,24 @@ static __thread struct {
     unsigned phase;
 } mine;
 
-static void enter(void)
+static void enter(bool again)
 {
+    emu_parking_enter(again);
     mine.phase = atomic_load(&phase) & 1;
     atomic_fetch_add(&under_way[mine.phase], 1);
 }
 
-static void leave(void) { atomic_fetch_sub(&under_way[mine.phase], 1); }
+static void leave(void)
+{
+    atomic_fetch_sub(&under_way[mine.phase], 1);
+    emu_parking_leave();
+}
 
 char emu_call_begin(void)
 {
     if (!mine.depth++) {
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mine.cancel);
-        enter();
+        enter(false);
     }
     return 0;
 }
@@ -52,7 +57,7 @@ void emu_call_pause(void)
 void emu_call_resume(void)
 {
     if (mine.depth)
-        enter();
+        enter(true);
 }
 
 bool emu_call_phase(void)

@@ -12,5 +12,8 @@ char emu_call_begin(void);
 void emu_call_end(const char *unused);
 void emu_call_pause(void); /* while it waits: what it needs then has a count of its own */
 void emu_call_resume(void);
+/* parking.c: where another process has locked this one, calls wait here; `again`: but not those that were under way. */
+void emu_parking_enter(bool again);
+void emu_parking_leave(void);
 bool emu_call_phase(void); /* has a phase passed? From one thread at a time */
 #endif

@@ -216,6 +216,11 @@ bool emu_ready(void);
 uint64_t emu_now(void);
 void emu_spend(int64_t ns); /* on the caller's CPU */
 CUresult emu_unsupported(const char *symbol);
+/* parking.c */
+void emu_parking_begin(void);
+void emu_parking_forget(void);       /* in a forked child */
+void emu_parking_busy(int change);   /* streams with work */
+void emu_parking_shared(int change); /* unified memory, and memory that processes share */
 /* announce.c */
 void emu_announce(void);
 /* context.c */

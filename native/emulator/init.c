@@ -17,6 +17,7 @@ static _Atomic long unsupported_calls;
 static void in_child(void)
 {
     init_pid = -1; /* as with the real driver, a forked child cannot use it again */
+    emu_parking_forget();
     shm_forget();
 }
 
@@ -74,6 +75,7 @@ API CUresult cuInit(unsigned flags)
             if (emu_conf()->strict)
                 atexit(tear_down);
             init_pid = getpid();
+            emu_parking_begin();
         }
     }
     emu_unlock();

@@ -56,6 +56,7 @@ static void forget_freed(void)
         }
         *at = e->next;
         close(e->fd);
+        emu_parking_shared(-1);
         free(e);
     }
 }
@@ -77,6 +78,7 @@ static int share(const emu_mem *m)
     }
     *e = (struct export){.next = exported, .base = m->base, .id = m->id, .fd = fd};
     exported = e;
+    emu_parking_shared(1);
     return fd;
 }
 
@@ -119,6 +121,7 @@ API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, ipc_handle h, unsigned flag
         munmap(p, (h.size + 4095) & ~4095ull);
     else
         *out = (CUdeviceptr)p + h.offset;
+    emu_parking_shared(!r);
     return r;
 }
 
@@ -131,7 +134,10 @@ API CUresult cuIpcCloseMemHandle(CUdeviceptr p)
 {
     NEED_CTX();
     emu_mem *m = emu_mem_find(p);
-    return m && m->kind == MEM_VMM ? emu_mem_drop(m->base) : CU_INVALID;
+    if (!m || m->kind != MEM_VMM)
+        return CU_INVALID;
+    emu_parking_shared(-1);
+    return emu_mem_drop(m->base);
 }
 
 enum { EVENT_NO_TIMING = 2, EVENT_INTERPROCESS = 4 };

@@ -42,6 +42,7 @@ CUresult emu_pool_share(CUmemoryPool p)
     p->end = FIRST;
     if (p->fd < 0 || pwrite(p->fd, &l, sizeof l, 0) != sizeof l)
         return CU_OOM;
+    emu_parking_shared(1);
     return CU_OK;
 }
 

@@ -100,6 +100,7 @@ static void finish(CUstream s, emu_op *op, uint64_t at_ns)
     if (!s->head) {
         s->tail = NULL;
         sched[op->dev].busy--;
+        emu_parking_busy(-1);
     }
     s->depth--;
     s->completed++;
@@ -345,6 +346,7 @@ static void append(CUstream s, emu_op *op)
     s->depth++;
     sched[op->dev].precise += op->precise;
     sched[op->dev].busy += !s->head;
+    emu_parking_busy(!s->head);
     if (s->head)
         s->tail->next = op;
     else

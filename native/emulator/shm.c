@@ -34,10 +34,12 @@ uint64_t shm_now(void)
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
+void shm_wake_all(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+
 void shm_wake(_Atomic uint32_t *word)
 {
     atomic_fetch_add(word, 1);
-    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    shm_wake_all(word);
 }
 
 void shm_sleep(_Atomic uint32_t *word, uint32_t seen, uint64_t until_ns)
@@ -120,6 +122,7 @@ int shm_my_slot(void)
             shm_unlock(g);
         }
         shm_heirs(i);
+        memset(&shm->slot[i].parking, 0, sizeof shm->slot[i].parking);
         shm->slot[i].pid = getpid();
         shm->slot[i].space = shm_pid_space();
         if (shm->slots < i + 1)

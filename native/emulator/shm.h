@@ -19,10 +19,20 @@ typedef struct {
     uint64_t busy_mark, mark_ns; /* busy_ns at the last sample, for per-process utilisation */
     int contexts;
 } emu_share;
+/* What other processes do to this one by cuCheckpointProcess... (parking.c). */
+typedef struct {
+    bool driver, lost;               /* lost: a restore found no memory */
+    _Atomic uint32_t state, gate;    /* gate: odd while calls wait */
+    _Atomic int calls, busy, shared; /* under way; streams with work; what cannot be moved */
+    _Atomic uint64_t until_ns;       /* what was begun takes until then */
+    uint64_t saved[EMU_GPUS];        /* bytes */
+    int contexts[EMU_GPUS];
+} emu_parking;
 typedef struct {
     int32_t pid;
     uint64_t space; /* the PID namespace that pid is of; containers have the same pids */
     emu_share gpu[EMU_GPUS];
+    emu_parking parking;
 } emu_slot;
 typedef struct {
     pthread_mutex_t lock; /* robust, process-shared */
@@ -79,5 +89,6 @@ void shm_unlock(int gpu);
 uint64_t shm_now(void);
 int anonymous_file(const char *name); /* close-on-exec descriptor, or -1 */
 void shm_wake(_Atomic uint32_t *word);
+void shm_wake_all(_Atomic uint32_t *word); /* and leave it */
 void shm_sleep(_Atomic uint32_t *word, uint32_t seen, uint64_t until_ns);
 #endif

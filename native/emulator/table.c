@@ -74,6 +74,7 @@ CUresult emu_mem_insert(emu_mem m)
     pthread_mutex_lock(&lock);
     m.id = ++next_id;
     *fresh = (node){.m = m, .rank = random_rank()};
+    emu_parking_shared(m.kind == MEM_MANAGED);
     split(root, m.base, &below, &above);
     root = merge(merge(below, fresh), above);
     pthread_mutex_unlock(&lock);
@@ -109,8 +110,10 @@ bool emu_mem_take(CUdeviceptr base, emu_mem *out)
         root = merge(merge(below, merge(hit->left, hit->right)), above);
     }
     pthread_mutex_unlock(&lock);
-    if (hit)
+    if (hit) {
         *out = hit->m;
+        emu_parking_shared(-(hit->m.kind == MEM_MANAGED));
+    }
     free(hit);
     return hit;
 }

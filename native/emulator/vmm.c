@@ -95,6 +95,7 @@ static void unref(physical *p)
             break;
         }
     close(p->fd);
+    emu_parking_shared(-p->shared);
     if (p->shared)
         shm_let_go(p->inode);
     else
@@ -327,7 +328,7 @@ API CUresult cuMemExportToShareableHandle(int *fd, handle *h, int type, unsigned
     physical *p = emu_physical(h);
     *fd = p ? dup(p->fd) : -1;
     if (*fd >= 0 && p->charged && !p->shared)
-        p->shared = shm_share(p->inode, p->prop.location.id, p->charged);
+        emu_parking_shared(p->shared = shm_share(p->inode, p->prop.location.id, p->charged));
     pthread_mutex_unlock(&lock);
     return !p ? CU_INVALID : *fd < 0 ? CU_OOM : CU_OK;
 }
@@ -342,7 +343,7 @@ static physical *from_outside(int fd, const struct stat *st)
     physical *p = device < 0 && !pays ? NULL : physical_new(&prop, size, fd);
     if (p) {
         p->charged = size;
-        p->shared = !pays || shm_share(p->inode, 0, size);
+        emu_parking_shared(p->shared = !pays || shm_share(p->inode, 0, size));
     } else if (pays) {
         shm_release(0, size);
     } else if (device >= 0) {

@@ -37,7 +37,8 @@ typedef struct aliquot_page {
     uint32_t process_count;
     uint32_t memory_demand;
     uint64_t beat_ns;
-    uint8_t reserved1[1880];
+    uint32_t parked;
+    uint8_t reserved1[1876];
     uint32_t processes[256];
     uint8_t reserved2[1024];
 } aliquot_page;
@@ -66,6 +67,7 @@ _Static_assert(offsetof(aliquot_page, memory_context_bytes) == 144, "aliquot_pag
 _Static_assert(offsetof(aliquot_page, process_count) == 152, "aliquot_page.process_count");
 _Static_assert(offsetof(aliquot_page, memory_demand) == 156, "aliquot_page.memory_demand");
 _Static_assert(offsetof(aliquot_page, beat_ns) == 160, "aliquot_page.beat_ns");
+_Static_assert(offsetof(aliquot_page, parked) == 168, "aliquot_page.parked");
 _Static_assert(offsetof(aliquot_page, processes) == 2048, "aliquot_page.processes");
 
 typedef struct aliquot_message {
@@ -118,6 +120,8 @@ enum aliquot_msg {
     ALIQUOT_MSG_DENIED = 10,
     ALIQUOT_MSG_SHARE = 11,
     ALIQUOT_MSG_UNSHARE = 12,
+    ALIQUOT_MSG_PARKED = 13,
+    ALIQUOT_MSG_WAKE = 14,
     ALIQUOT_MSG_WELCOME = 65,
     ALIQUOT_MSG_REFUSED = 66,
     ALIQUOT_MSG_PAGE = 67,
@@ -136,6 +140,12 @@ enum aliquot_reserve {
 
 enum aliquot_share {
     ALIQUOT_SHARE_EXPORT = 1,
+};
+
+enum aliquot_report {
+    ALIQUOT_REPORT_UNIFIED = 1,
+    ALIQUOT_REPORT_SHARED = 2,
+    ALIQUOT_REPORT_PEERS = 4,
 };
 
 enum aliquot_welcome {

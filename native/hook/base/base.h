@@ -48,6 +48,7 @@ struct version_row {
     const char *name; /* as asked of cuGetProcAddress */
     int version;
     int own_stream; /* 1: the per-thread default stream twin */
+    int only_waits; /* 1: not intercepted, but for a tenant that is parked */
     int symbol;
 };
 
@@ -58,10 +59,11 @@ struct conf {
 
 struct counters {
     _Atomic uint64_t waits, passes, unknown, mapped, wants, returns, drains, reconnects, denied, bounded, disagreed,
-        events, unbalanced, ungated_ns;
+        events, unbalanced, ungated_ns, stays; /* stays: bits of REPORT */
 };
 extern HIDDEN struct counters aliquot_counters;
 extern HIDDEN _Atomic int aliquot_mode;
+extern HIDDEN _Atomic(void (*)(void)) aliquot_parked; /* what calls wait by, NULL: they need not; token/park.c */
 extern HIDDEN struct conf aliquot_conf;
 extern HIDDEN void *aliquot_real[ALIQUOT_SYMBOL_COUNT];
 extern HIDDEN const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT];

@@ -132,6 +132,7 @@ struct pool_props {
     unsigned char reserved[56];
 };
 
+struct ipc_handle { char bytes[64]; }; /* by value */
 struct alloc_node {
     struct pool_props pool;
     const void *access;

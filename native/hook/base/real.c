@@ -149,9 +149,15 @@ void *real_symbol(int symbol)
     return library && aliquot_true_dlsym ? aliquot_true_dlsym(library, name) : NULL;
 }
 
+_Atomic(void (*)(void)) aliquot_parked;
+
+/* The function behind an entry that is not known yet, or of a tenant that is parked. */
 void *aliquot_resolve(long symbol)
 {
     UNCANCELLED();
+    void (*wait)(void) = atomic_load(&aliquot_parked);
+    if (wait && aliquot_symbols[symbol].hook && !real_is_nvml(aliquot_symbols[symbol].name))
+        wait();
     bool nvml = real_is_nvml(aliquot_symbols[symbol].name);
     void *found = real_symbol((int)symbol);
     if (!found && !real_library(nvml))

@@ -17,13 +17,26 @@ static void slot_is_made(struct slot *slot)
     atomic_store(&slot->token.given_back, ~0u);
 }
 
+static void page_is_open(void)
+{
+    park_update();
+    gate_look_anew();
+}
+
+/* A process that comes while its tenant is parked has no thread yet that says so. */
+static void slot_is_attached(struct slot *slot)
+{
+    helper_start(slot);
+    park_look();
+}
+
 const struct above aliquot_above = {
     .slot_is_made = slot_is_made,
     .process_speaks = fork_watch,
     .page_is_opening = token_begins,
-    .page_is_open = gate_look_anew,
+    .page_is_open = page_is_open,
     .arbiter_is_new = memory_restore,
-    .slot_is_attached = helper_start,
+    .slot_is_attached = slot_is_attached,
     .helper_looks = memory_tick,
     .capture_is_abandoned = graph_abandoned,
     .memory_is_scarce = reclaim,

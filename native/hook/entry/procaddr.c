@@ -123,7 +123,7 @@ static void *hook_by_table(const char *name, void *pointer, int version, unsigne
     void *hook = hook_of_only(pointer);
     if (!hook && row && confirmed(row, pointer, flags))
         hook = aliquot_symbols[row->symbol].hook;
-    if (!hook)
+    if (!hook && !(row && row->only_waits))
         COUNT(disagreed);
     return hook;
 }

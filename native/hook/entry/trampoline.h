@@ -1,7 +1,7 @@
 /* trampoline.h: what one exported name is made of (x86-64).
  *
- * FORWARD: jump through the pointer table, about 2 ns; no prototype is needed, so every entry point of the driver
- * passes, also those the hook knows nothing of. HOOKED: jump to the C hook. REFUSE: what is not for tenants answers the
+ * PASS: jump through the pointer table, about 2 ns; no prototype is needed, so every entry point of the driver passes,
+ * also those the hook knows nothing of. FORWARD: likewise, but by way of aliquot_resolve() while the tenant is parked. HOOKED: jump to the C hook. REFUSE: what is not for tenants answers the
  * given NVML error while a tenant is held, and forwards otherwise.
  * A table entry starts as the lazy stub of its index, which asks aliquot_resolve() and stores the answer.
  */
@@ -23,8 +23,17 @@ aliquot_lazy_\index:
     jmp aliquot_lazy
 .endm
 
+.macro PASS name, index
+    BEGIN_EXPORT \name
+    jmp *(aliquot_real + 8 * \index)(%rip)
+    .size \name, . - \name
+    LAZY \index
+.endm
+
 .macro FORWARD name, index
     BEGIN_EXPORT \name
+    cmpq $0, aliquot_parked(%rip)
+    jne aliquot_lazy_\index
     jmp *(aliquot_real + 8 * \index)(%rip)
     .size \name, . - \name
     LAZY \index

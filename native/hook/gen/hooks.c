@@ -95,6 +95,7 @@ CUresult hook_cuArray3DCreate(void **array, const struct array3d_v1 *desc);
 HOOK CUresult hook_cuArray3DCreate(void **array, const struct array3d_v1 *desc)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_array3d_create_v1(SYM_cuArray3DCreate, array, desc);
 }
 
@@ -102,6 +103,7 @@ CUresult hook_cuArray3DCreate_v2(void **array, const struct array3d_v2 *desc);
 HOOK CUresult hook_cuArray3DCreate_v2(void **array, const struct array3d_v2 *desc)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_array3d_create(SYM_cuArray3DCreate_v2, array, desc);
 }
 
@@ -109,6 +111,7 @@ CUresult hook_cuArrayCreate(void **array, const struct array_v1 *desc);
 HOOK CUresult hook_cuArrayCreate(void **array, const struct array_v1 *desc)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_array_create_v1(SYM_cuArrayCreate, array, desc);
 }
 
@@ -116,6 +119,7 @@ CUresult hook_cuArrayCreate_v2(void **array, const struct array_v2 *desc);
 HOOK CUresult hook_cuArrayCreate_v2(void **array, const struct array_v2 *desc)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_array_create(SYM_cuArrayCreate_v2, array, desc);
 }
 
@@ -123,12 +127,14 @@ CUresult hook_cuArrayDestroy(void *handle);
 HOOK CUresult hook_cuArrayDestroy(void *handle)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_handle_destroy(SYM_cuArrayDestroy, handle);
 }
 
 CUresult hook_cuCtxAttach(void **ctx, unsigned flags);
 HOOK CUresult hook_cuCtxAttach(void **ctx, unsigned flags)
 {
+    park_look();
     CUresult result = REAL(cuCtxAttach, void **, unsigned)(ctx, flags);
     thread_forget();
     return result;
@@ -138,6 +144,7 @@ CUresult hook_cuCtxCreate(void **ctx, unsigned flags, int dev);
 HOOK CUresult hook_cuCtxCreate(void **ctx, unsigned flags, int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_ctx_create(SYM_cuCtxCreate, ctx, flags, dev);
 }
 
@@ -145,6 +152,7 @@ CUresult hook_cuCtxCreate_v2(void **ctx, unsigned flags, int dev);
 HOOK CUresult hook_cuCtxCreate_v2(void **ctx, unsigned flags, int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_ctx_create(SYM_cuCtxCreate_v2, ctx, flags, dev);
 }
 
@@ -152,6 +160,7 @@ CUresult hook_cuCtxCreate_v3(void **ctx, void *affinity, int count, unsigned fla
 HOOK CUresult hook_cuCtxCreate_v3(void **ctx, void *affinity, int count, unsigned flags, int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_ctx_create_v3(SYM_cuCtxCreate_v3, ctx, affinity, count, flags, dev);
 }
 
@@ -159,6 +168,7 @@ CUresult hook_cuCtxCreate_v4(void **ctx, void *params, unsigned flags, int dev);
 HOOK CUresult hook_cuCtxCreate_v4(void **ctx, void *params, unsigned flags, int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_ctx_create_v4(SYM_cuCtxCreate_v4, ctx, params, flags, dev);
 }
 
@@ -166,6 +176,7 @@ CUresult hook_cuCtxDestroy(void *ctx);
 HOOK CUresult hook_cuCtxDestroy(void *ctx)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_ctx_destroy(SYM_cuCtxDestroy, ctx);
 }
 
@@ -173,6 +184,7 @@ CUresult hook_cuCtxDestroy_v2(void *ctx);
 HOOK CUresult hook_cuCtxDestroy_v2(void *ctx)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_ctx_destroy(SYM_cuCtxDestroy_v2, ctx);
 }
 
@@ -180,12 +192,21 @@ CUresult hook_cuCtxDetach(void *ctx);
 HOOK CUresult hook_cuCtxDetach(void *ctx)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_ctx_destroy(SYM_cuCtxDetach, ctx);
+}
+
+CUresult hook_cuCtxEnablePeerAccess(void *ctx, unsigned flags);
+HOOK CUresult hook_cuCtxEnablePeerAccess(void *ctx, unsigned flags)
+{
+    park_never(ALIQUOT_REPORT_PEERS);
+    return REAL(cuCtxEnablePeerAccess, void *, unsigned)(ctx, flags);
 }
 
 CUresult hook_cuCtxPopCurrent(void **ctx);
 HOOK CUresult hook_cuCtxPopCurrent(void **ctx)
 {
+    park_look();
     CUresult result = REAL(cuCtxPopCurrent, void **)(ctx);
     thread_forget();
     return result;
@@ -194,6 +215,7 @@ HOOK CUresult hook_cuCtxPopCurrent(void **ctx)
 CUresult hook_cuCtxPopCurrent_v2(void **ctx);
 HOOK CUresult hook_cuCtxPopCurrent_v2(void **ctx)
 {
+    park_look();
     CUresult result = REAL(cuCtxPopCurrent_v2, void **)(ctx);
     thread_forget();
     return result;
@@ -202,6 +224,7 @@ HOOK CUresult hook_cuCtxPopCurrent_v2(void **ctx)
 CUresult hook_cuCtxPushCurrent(void *ctx);
 HOOK CUresult hook_cuCtxPushCurrent(void *ctx)
 {
+    park_look();
     CUresult result = REAL(cuCtxPushCurrent, void *)(ctx);
     thread_forget();
     return result;
@@ -210,6 +233,7 @@ HOOK CUresult hook_cuCtxPushCurrent(void *ctx)
 CUresult hook_cuCtxPushCurrent_v2(void *ctx);
 HOOK CUresult hook_cuCtxPushCurrent_v2(void *ctx)
 {
+    park_look();
     CUresult result = REAL(cuCtxPushCurrent_v2, void *)(ctx);
     thread_forget();
     return result;
@@ -218,6 +242,7 @@ HOOK CUresult hook_cuCtxPushCurrent_v2(void *ctx)
 CUresult hook_cuCtxSetCurrent(void *ctx);
 HOOK CUresult hook_cuCtxSetCurrent(void *ctx)
 {
+    park_look();
     CUresult result = REAL(cuCtxSetCurrent, void *)(ctx);
     thread_forget();
     return result;
@@ -227,12 +252,14 @@ CUresult hook_cuCtxSetLimit(int limit, size_t value);
 HOOK CUresult hook_cuCtxSetLimit(int limit, size_t value)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_ctx_set_limit(SYM_cuCtxSetLimit, limit, value);
 }
 
 CUresult hook_cuCtxSynchronize(void);
 HOOK CUresult hook_cuCtxSynchronize(void)
 {
+    park_look();
     gate_awaits();
     CUresult result = REAL(cuCtxSynchronize, void)();
     completed(result);
@@ -242,6 +269,7 @@ HOOK CUresult hook_cuCtxSynchronize(void)
 CUresult hook_cuCtxSynchronize_v2(void *ctx);
 HOOK CUresult hook_cuCtxSynchronize_v2(void *ctx)
 {
+    park_look();
     gate_awaits();
     CUresult result = REAL(cuCtxSynchronize_v2, void *)(ctx);
     completed(result);
@@ -252,6 +280,7 @@ CUresult hook_cuDeviceGraphMemTrim(int dev);
 HOOK CUresult hook_cuDeviceGraphMemTrim(int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_trim(SYM_cuDeviceGraphMemTrim, dev);
 }
 
@@ -259,6 +288,7 @@ CUresult hook_cuDevicePrimaryCtxRelease(int dev);
 HOOK CUresult hook_cuDevicePrimaryCtxRelease(int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_primary_release(SYM_cuDevicePrimaryCtxRelease, dev);
 }
 
@@ -266,6 +296,7 @@ CUresult hook_cuDevicePrimaryCtxRelease_v2(int dev);
 HOOK CUresult hook_cuDevicePrimaryCtxRelease_v2(int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_primary_release(SYM_cuDevicePrimaryCtxRelease_v2, dev);
 }
 
@@ -273,6 +304,7 @@ CUresult hook_cuDevicePrimaryCtxReset(int dev);
 HOOK CUresult hook_cuDevicePrimaryCtxReset(int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_primary_reset(SYM_cuDevicePrimaryCtxReset, dev);
 }
 
@@ -280,6 +312,7 @@ CUresult hook_cuDevicePrimaryCtxReset_v2(int dev);
 HOOK CUresult hook_cuDevicePrimaryCtxReset_v2(int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_primary_reset(SYM_cuDevicePrimaryCtxReset_v2, dev);
 }
 
@@ -287,6 +320,7 @@ CUresult hook_cuDevicePrimaryCtxRetain(void **ctx, int dev);
 HOOK CUresult hook_cuDevicePrimaryCtxRetain(void **ctx, int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_primary_retain(SYM_cuDevicePrimaryCtxRetain, ctx, dev);
 }
 
@@ -294,6 +328,7 @@ CUresult hook_cuDeviceTotalMem(unsigned *bytes, int dev);
 HOOK CUresult hook_cuDeviceTotalMem(unsigned *bytes, int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_total_mem_v1(SYM_cuDeviceTotalMem, bytes, dev);
 }
 
@@ -301,12 +336,14 @@ CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, int dev);
 HOOK CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_total_mem(SYM_cuDeviceTotalMem_v2, bytes, dev);
 }
 
 CUresult hook_cuEventQuery(void *event);
 HOOK CUresult hook_cuEventQuery(void *event)
 {
+    park_look();
     gate_awaits();
     CUresult result = REAL(cuEventQuery, void *)(event);
     completed(result);
@@ -316,6 +353,7 @@ HOOK CUresult hook_cuEventQuery(void *event)
 CUresult hook_cuEventSynchronize(void *event);
 HOOK CUresult hook_cuEventSynchronize(void *event)
 {
+    park_look();
     gate_awaits();
     CUresult result = REAL(cuEventSynchronize, void *)(event);
     completed(result);
@@ -326,6 +364,7 @@ CUresult hook_cuFuncLoad(void *function);
 HOOK CUresult hook_cuFuncLoad(void *function)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_function_load(SYM_cuFuncLoad, function);
 }
 
@@ -333,6 +372,7 @@ CUresult hook_cuGLCtxCreate(void **ctx, unsigned flags, int dev);
 HOOK CUresult hook_cuGLCtxCreate(void **ctx, unsigned flags, int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_ctx_create(SYM_cuGLCtxCreate, ctx, flags, dev);
 }
 
@@ -340,6 +380,7 @@ CUresult hook_cuGLCtxCreate_v2(void **ctx, unsigned flags, int dev);
 HOOK CUresult hook_cuGLCtxCreate_v2(void **ctx, unsigned flags, int dev)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_ctx_create(SYM_cuGLCtxCreate_v2, ctx, flags, dev);
 }
 
@@ -347,6 +388,7 @@ CUresult hook_cuGetProcAddress(const char *name, void **fn, int version, unsigne
 HOOK CUresult hook_cuGetProcAddress(const char *name, void **fn, int version, unsigned long long flags)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_get_proc_address(SYM_cuGetProcAddress, name, fn, version, flags);
 }
 
@@ -354,6 +396,7 @@ CUresult hook_cuGetProcAddress_v2(const char *name, void **fn, int version, unsi
 HOOK CUresult hook_cuGetProcAddress_v2(const char *name, void **fn, int version, unsigned long long flags, int *status)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_get_proc_address_v2(SYM_cuGetProcAddress_v2, name, fn, version, flags, status);
 }
 
@@ -361,6 +404,7 @@ CUresult hook_cuGraphAddMemAllocNode(void **node, void *graph, const void *deps,
 HOOK CUresult hook_cuGraphAddMemAllocNode(void **node, void *graph, const void *deps, size_t count, struct alloc_node *params)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_add_alloc(SYM_cuGraphAddMemAllocNode, node, graph, deps, count, params);
 }
 
@@ -368,6 +412,7 @@ CUresult hook_cuGraphAddNode(void **node, void *graph, const void *deps, size_t 
 HOOK CUresult hook_cuGraphAddNode(void **node, void *graph, const void *deps, size_t count, struct node_params *params)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_add_node(SYM_cuGraphAddNode, node, graph, deps, count, params);
 }
 
@@ -375,6 +420,7 @@ CUresult hook_cuGraphAddNode_v2(void **node, void *graph, const void *deps, cons
 HOOK CUresult hook_cuGraphAddNode_v2(void **node, void *graph, const void *deps, const void *edges, size_t count, struct node_params *params)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_add_node_v2(SYM_cuGraphAddNode_v2, node, graph, deps, edges, count, params);
 }
 
@@ -382,6 +428,7 @@ CUresult hook_cuGraphAddNode_v3(void **node, void *graph, const void *deps, cons
 HOOK CUresult hook_cuGraphAddNode_v3(void **node, void *graph, const void *deps, const void *edges, size_t count, struct node_params *params)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_add_node_v2(SYM_cuGraphAddNode_v3, node, graph, deps, edges, count, params);
 }
 
@@ -389,6 +436,7 @@ CUresult hook_cuGraphDestroy(void *graph);
 HOOK CUresult hook_cuGraphDestroy(void *graph)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_destroy(SYM_cuGraphDestroy, graph);
 }
 
@@ -396,6 +444,7 @@ CUresult hook_cuGraphExecDestroy(void *graph);
 HOOK CUresult hook_cuGraphExecDestroy(void *graph)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_destroy(SYM_cuGraphExecDestroy, graph);
 }
 
@@ -403,6 +452,7 @@ CUresult hook_cuGraphInstantiate(void **exec, void *graph, void **error, char *l
 HOOK CUresult hook_cuGraphInstantiate(void **exec, void *graph, void **error, char *log, size_t bytes)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_instantiate(SYM_cuGraphInstantiate, exec, graph, error, log, bytes);
 }
 
@@ -410,6 +460,7 @@ CUresult hook_cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned lon
 HOOK CUresult hook_cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_instantiate_flags(SYM_cuGraphInstantiateWithFlags, exec, graph, flags);
 }
 
@@ -417,6 +468,7 @@ CUresult hook_cuGraphInstantiateWithParams(void **exec, void *graph, void *param
 HOOK CUresult hook_cuGraphInstantiateWithParams(void **exec, void *graph, void *params)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_instantiate_params(SYM_cuGraphInstantiateWithParams, exec, graph, params);
 }
 
@@ -424,6 +476,7 @@ CUresult hook_cuGraphInstantiateWithParams_ptsz(void **exec, void *graph, void *
 HOOK CUresult hook_cuGraphInstantiateWithParams_ptsz(void **exec, void *graph, void *params)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_instantiate_params(SYM_cuGraphInstantiateWithParams_ptsz, exec, graph, params);
 }
 
@@ -431,6 +484,7 @@ CUresult hook_cuGraphInstantiate_v2(void **exec, void *graph, void **error, char
 HOOK CUresult hook_cuGraphInstantiate_v2(void **exec, void *graph, void **error, char *log, size_t bytes)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_graph_instantiate(SYM_cuGraphInstantiate_v2, exec, graph, error, log, bytes);
 }
 
@@ -474,6 +528,7 @@ CUresult hook_cuGreenCtxCreate(void **ctx, void *desc, int dev, unsigned flags);
 HOOK CUresult hook_cuGreenCtxCreate(void **ctx, void *desc, int dev, unsigned flags)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_green_create(SYM_cuGreenCtxCreate, ctx, desc, dev, flags);
 }
 
@@ -481,6 +536,7 @@ CUresult hook_cuGreenCtxDestroy(void *ctx);
 HOOK CUresult hook_cuGreenCtxDestroy(void *ctx)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_green_destroy(SYM_cuGreenCtxDestroy, ctx);
 }
 
@@ -488,13 +544,50 @@ CUresult hook_cuInit(unsigned flags);
 HOOK CUresult hook_cuInit(unsigned flags)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_init(SYM_cuInit, flags);
+}
+
+CUresult hook_cuIpcGetEventHandle(void *handle, void *event);
+HOOK CUresult hook_cuIpcGetEventHandle(void *handle, void *event)
+{
+    park_never(ALIQUOT_REPORT_SHARED);
+    return REAL(cuIpcGetEventHandle, void *, void *)(handle, event);
+}
+
+CUresult hook_cuIpcGetMemHandle(void *handle, CUdeviceptr ptr);
+HOOK CUresult hook_cuIpcGetMemHandle(void *handle, CUdeviceptr ptr)
+{
+    park_never(ALIQUOT_REPORT_SHARED);
+    return REAL(cuIpcGetMemHandle, void *, CUdeviceptr)(handle, ptr);
+}
+
+CUresult hook_cuIpcOpenEventHandle(void **event, struct ipc_handle handle);
+HOOK CUresult hook_cuIpcOpenEventHandle(void **event, struct ipc_handle handle)
+{
+    park_never(ALIQUOT_REPORT_SHARED);
+    return REAL(cuIpcOpenEventHandle, void **, struct ipc_handle)(event, handle);
+}
+
+CUresult hook_cuIpcOpenMemHandle(CUdeviceptr *ptr, struct ipc_handle handle, unsigned flags);
+HOOK CUresult hook_cuIpcOpenMemHandle(CUdeviceptr *ptr, struct ipc_handle handle, unsigned flags)
+{
+    park_never(ALIQUOT_REPORT_SHARED);
+    return REAL(cuIpcOpenMemHandle, CUdeviceptr *, struct ipc_handle, unsigned)(ptr, handle, flags);
+}
+
+CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, struct ipc_handle handle, unsigned flags);
+HOOK CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, struct ipc_handle handle, unsigned flags)
+{
+    park_never(ALIQUOT_REPORT_SHARED);
+    return REAL(cuIpcOpenMemHandle_v2, CUdeviceptr *, struct ipc_handle, unsigned)(ptr, handle, flags);
 }
 
 CUresult hook_cuKernelGetFunction(void **function, void *kernel);
 HOOK CUresult hook_cuKernelGetFunction(void **function, void *kernel)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_kernel_get_function(SYM_cuKernelGetFunction, function, kernel);
 }
 
@@ -520,6 +613,7 @@ CUresult hook_cuLaunchCooperativeKernelMultiDevice(struct launch_params *list, u
 HOOK CUresult hook_cuLaunchCooperativeKernelMultiDevice(struct launch_params *list, unsigned count, unsigned flags)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_launch_multi(SYM_cuLaunchCooperativeKernelMultiDevice, list, count, flags);
 }
 
@@ -590,6 +684,7 @@ CUresult hook_cuLibraryEnumerateKernels(void **kernels, unsigned count, void *mo
 HOOK CUresult hook_cuLibraryEnumerateKernels(void **kernels, unsigned count, void *module)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_enumerate(SYM_cuLibraryEnumerateKernels, kernels, count, module);
 }
 
@@ -597,6 +692,7 @@ CUresult hook_cuLibraryGetGlobal(void *ptr, void *bytes, void *module, const cha
 HOOK CUresult hook_cuLibraryGetGlobal(void *ptr, void *bytes, void *module, const char *name)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_get_global(SYM_cuLibraryGetGlobal, ptr, bytes, module, name);
 }
 
@@ -604,6 +700,7 @@ CUresult hook_cuLibraryGetKernel(void **kernel, void *module, const char *name);
 HOOK CUresult hook_cuLibraryGetKernel(void **kernel, void *module, const char *name)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_get_kernel(SYM_cuLibraryGetKernel, kernel, module, name);
 }
 
@@ -611,6 +708,7 @@ CUresult hook_cuLibraryGetManaged(void *ptr, void *bytes, void *module, const ch
 HOOK CUresult hook_cuLibraryGetManaged(void *ptr, void *bytes, void *module, const char *name)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_get_global(SYM_cuLibraryGetManaged, ptr, bytes, module, name);
 }
 
@@ -618,6 +716,7 @@ CUresult hook_cuLibraryGetModule(void **module, void *library);
 HOOK CUresult hook_cuLibraryGetModule(void **module, void *library)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_library_get_module(SYM_cuLibraryGetModule, module, library);
 }
 
@@ -625,6 +724,7 @@ CUresult hook_cuLibraryLoadData(void **library, const void *source, int *jit, vo
 HOOK CUresult hook_cuLibraryLoadData(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_library_load(SYM_cuLibraryLoadData, library, source, jit, jit_values, jit_count, options, values, count);
 }
 
@@ -632,6 +732,7 @@ CUresult hook_cuLibraryLoadFromFile(void **library, const void *source, int *jit
 HOOK CUresult hook_cuLibraryLoadFromFile(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_library_load(SYM_cuLibraryLoadFromFile, library, source, jit, jit_values, jit_count, options, values, count);
 }
 
@@ -639,6 +740,7 @@ CUresult hook_cuLibraryUnload(void *module);
 HOOK CUresult hook_cuLibraryUnload(void *module)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_module_unload(SYM_cuLibraryUnload, module);
 }
 
@@ -646,6 +748,7 @@ CUresult hook_cuMemAlloc(unsigned *ptr, unsigned bytes);
 HOOK CUresult hook_cuMemAlloc(unsigned *ptr, unsigned bytes)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_alloc_v1(SYM_cuMemAlloc, ptr, bytes);
 }
 
@@ -653,6 +756,7 @@ CUresult hook_cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, void *stream);
 HOOK CUresult hook_cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_alloc_async(SYM_cuMemAllocAsync, ptr, bytes, stream);
 }
 
@@ -660,6 +764,7 @@ CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, void *stream)
 HOOK CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_alloc_async(SYM_cuMemAllocAsync_ptsz, ptr, bytes, stream);
 }
 
@@ -667,6 +772,7 @@ CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, void *pool
 HOOK CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, void *pool, void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_alloc_from_pool(SYM_cuMemAllocFromPoolAsync, ptr, bytes, pool, stream);
 }
 
@@ -674,6 +780,7 @@ CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, void 
 HOOK CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, void *pool, void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_alloc_from_pool(SYM_cuMemAllocFromPoolAsync_ptsz, ptr, bytes, pool, stream);
 }
 
@@ -681,6 +788,7 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags);
 HOOK CUresult hook_cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_alloc_managed(SYM_cuMemAllocManaged, ptr, bytes, flags);
 }
 
@@ -688,6 +796,7 @@ CUresult hook_cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, un
 HOOK CUresult hook_cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_alloc_pitch_v1(SYM_cuMemAllocPitch, ptr, pitch, width, height, element);
 }
 
@@ -695,6 +804,7 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, 
 HOOK CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_alloc_pitch(SYM_cuMemAllocPitch_v2, ptr, pitch, width, height, element);
 }
 
@@ -702,6 +812,7 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes);
 HOOK CUresult hook_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_alloc(SYM_cuMemAlloc_v2, ptr, bytes);
 }
 
@@ -727,6 +838,7 @@ CUresult hook_cuMemCreate(CUdeviceptr *handle, size_t bytes, const struct alloca
 HOOK CUresult hook_cuMemCreate(CUdeviceptr *handle, size_t bytes, const struct allocation_prop *prop, unsigned long long flags)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_create(SYM_cuMemCreate, handle, bytes, prop, flags);
 }
 
@@ -734,6 +846,7 @@ CUresult hook_cuMemExportToShareableHandle(void *shared, CUdeviceptr handle, int
 HOOK CUresult hook_cuMemExportToShareableHandle(void *shared, CUdeviceptr handle, int type, unsigned long long flags)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_export(SYM_cuMemExportToShareableHandle, shared, handle, type, flags);
 }
 
@@ -741,6 +854,7 @@ CUresult hook_cuMemFree(unsigned ptr);
 HOOK CUresult hook_cuMemFree(unsigned ptr)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_free_v1(SYM_cuMemFree, ptr);
 }
 
@@ -748,6 +862,7 @@ CUresult hook_cuMemFreeAsync(CUdeviceptr ptr, void *stream);
 HOOK CUresult hook_cuMemFreeAsync(CUdeviceptr ptr, void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_free_async(SYM_cuMemFreeAsync, ptr, stream);
 }
 
@@ -755,6 +870,7 @@ CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr ptr, void *stream);
 HOOK CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr ptr, void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_free_async(SYM_cuMemFreeAsync_ptsz, ptr, stream);
 }
 
@@ -762,6 +878,7 @@ CUresult hook_cuMemFree_v2(CUdeviceptr ptr);
 HOOK CUresult hook_cuMemFree_v2(CUdeviceptr ptr)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_free(SYM_cuMemFree_v2, ptr);
 }
 
@@ -769,6 +886,7 @@ CUresult hook_cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes);
 HOOK CUresult hook_cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_get_info_v1(SYM_cuMemGetInfo, free_bytes, total_bytes);
 }
 
@@ -776,6 +894,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 HOOK CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_get_info(SYM_cuMemGetInfo_v2, free_bytes, total_bytes);
 }
 
@@ -783,6 +902,7 @@ CUresult hook_cuMemImportFromShareableHandle(CUdeviceptr *handle, void *shared, 
 HOOK CUresult hook_cuMemImportFromShareableHandle(CUdeviceptr *handle, void *shared, int type)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_import(SYM_cuMemImportFromShareableHandle, handle, shared, type);
 }
 
@@ -790,6 +910,7 @@ CUresult hook_cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUdeviceptr
 HOOK CUresult hook_cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUdeviceptr handle, unsigned long long flags)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_map(SYM_cuMemMap, ptr, bytes, offset, handle, flags);
 }
 
@@ -797,6 +918,7 @@ CUresult hook_cuMemPoolCreate(void **pool, const struct pool_props *props);
 HOOK CUresult hook_cuMemPoolCreate(void **pool, const struct pool_props *props)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_pool_create(SYM_cuMemPoolCreate, pool, props);
 }
 
@@ -804,13 +926,29 @@ CUresult hook_cuMemPoolDestroy(void *pool);
 HOOK CUresult hook_cuMemPoolDestroy(void *pool)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_pool_destroy(SYM_cuMemPoolDestroy, pool);
+}
+
+CUresult hook_cuMemPoolExportToShareableHandle(void *shared, void *pool, int type, unsigned long long flags);
+HOOK CUresult hook_cuMemPoolExportToShareableHandle(void *shared, void *pool, int type, unsigned long long flags)
+{
+    park_never(ALIQUOT_REPORT_SHARED);
+    return REAL(cuMemPoolExportToShareableHandle, void *, void *, int, unsigned long long)(shared, pool, type, flags);
+}
+
+CUresult hook_cuMemPoolImportFromShareableHandle(void **pool, void *shared, int type, unsigned long long flags);
+HOOK CUresult hook_cuMemPoolImportFromShareableHandle(void **pool, void *shared, int type, unsigned long long flags)
+{
+    park_never(ALIQUOT_REPORT_SHARED);
+    return REAL(cuMemPoolImportFromShareableHandle, void **, void *, int, unsigned long long)(pool, shared, type, flags);
 }
 
 CUresult hook_cuMemPoolTrimTo(void *pool, size_t keep);
 HOOK CUresult hook_cuMemPoolTrimTo(void *pool, size_t keep)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_pool_trim(SYM_cuMemPoolTrimTo, pool, keep);
 }
 
@@ -818,6 +956,7 @@ CUresult hook_cuMemRelease(CUdeviceptr handle);
 HOOK CUresult hook_cuMemRelease(CUdeviceptr handle)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_release(SYM_cuMemRelease, handle);
 }
 
@@ -825,6 +964,7 @@ CUresult hook_cuMemRetainAllocationHandle(CUdeviceptr *handle, void *addr);
 HOOK CUresult hook_cuMemRetainAllocationHandle(CUdeviceptr *handle, void *addr)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_retain(SYM_cuMemRetainAllocationHandle, handle, addr);
 }
 
@@ -832,6 +972,7 @@ CUresult hook_cuMemUnmap(CUdeviceptr ptr, size_t bytes);
 HOOK CUresult hook_cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mem_unmap(SYM_cuMemUnmap, ptr, bytes);
 }
 
@@ -1261,6 +1402,7 @@ HOOK CUresult hook_cuMemcpyDtoD_v2_ptds(CUdeviceptr dst, CUdeviceptr src, size_t
 CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes);
 HOOK CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes)
 {
+    park_look();
     gate_awaits();
     CUresult result = REAL(cuMemcpyDtoH, void *, unsigned, unsigned)(dst, src, bytes);
     completed(result);
@@ -1270,6 +1412,7 @@ HOOK CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes)
 CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes);
 HOOK CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 {
+    park_look();
     gate_awaits();
     CUresult result = REAL(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(dst, src, bytes);
     completed(result);
@@ -1279,6 +1422,7 @@ HOOK CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes);
 HOOK CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes)
 {
+    park_look();
     gate_awaits();
     CUresult result = REAL(cuMemcpyDtoH_v2_ptds, void *, CUdeviceptr, size_t)(dst, src, bytes);
     completed(result);
@@ -1622,6 +1766,7 @@ CUresult hook_cuMipmappedArrayCreate(void **array, const struct array3d_v2 *desc
 HOOK CUresult hook_cuMipmappedArrayCreate(void **array, const struct array3d_v2 *desc, unsigned levels)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_mipmap_create(SYM_cuMipmappedArrayCreate, array, desc, levels);
 }
 
@@ -1629,6 +1774,7 @@ CUresult hook_cuMipmappedArrayDestroy(void *handle);
 HOOK CUresult hook_cuMipmappedArrayDestroy(void *handle)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_handle_destroy(SYM_cuMipmappedArrayDestroy, handle);
 }
 
@@ -1636,6 +1782,7 @@ CUresult hook_cuModuleEnumerateFunctions(void **kernels, unsigned count, void *m
 HOOK CUresult hook_cuModuleEnumerateFunctions(void **kernels, unsigned count, void *module)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_enumerate(SYM_cuModuleEnumerateFunctions, kernels, count, module);
 }
 
@@ -1643,6 +1790,7 @@ CUresult hook_cuModuleGetFunction(void **kernel, void *module, const char *name)
 HOOK CUresult hook_cuModuleGetFunction(void **kernel, void *module, const char *name)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_get_kernel(SYM_cuModuleGetFunction, kernel, module, name);
 }
 
@@ -1650,6 +1798,7 @@ CUresult hook_cuModuleGetGlobal(void *ptr, void *bytes, void *module, const char
 HOOK CUresult hook_cuModuleGetGlobal(void *ptr, void *bytes, void *module, const char *name)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_get_global(SYM_cuModuleGetGlobal, ptr, bytes, module, name);
 }
 
@@ -1657,6 +1806,7 @@ CUresult hook_cuModuleGetGlobal_v2(void *ptr, void *bytes, void *module, const c
 HOOK CUresult hook_cuModuleGetGlobal_v2(void *ptr, void *bytes, void *module, const char *name)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_get_global(SYM_cuModuleGetGlobal_v2, ptr, bytes, module, name);
 }
 
@@ -1664,6 +1814,7 @@ CUresult hook_cuModuleLoad(void **module, const char *path);
 HOOK CUresult hook_cuModuleLoad(void **module, const char *path)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_module_load(SYM_cuModuleLoad, module, path);
 }
 
@@ -1671,6 +1822,7 @@ CUresult hook_cuModuleLoadData(void **module, const void *image);
 HOOK CUresult hook_cuModuleLoadData(void **module, const void *image)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_module_load_data(SYM_cuModuleLoadData, module, image);
 }
 
@@ -1678,6 +1830,7 @@ CUresult hook_cuModuleLoadDataEx(void **module, const void *image, unsigned coun
 HOOK CUresult hook_cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options, void **values)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_module_load_ex(SYM_cuModuleLoadDataEx, module, image, count, options, values);
 }
 
@@ -1685,6 +1838,7 @@ CUresult hook_cuModuleLoadFatBinary(void **module, const void *image);
 HOOK CUresult hook_cuModuleLoadFatBinary(void **module, const void *image)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_module_load_data(SYM_cuModuleLoadFatBinary, module, image);
 }
 
@@ -1692,6 +1846,7 @@ CUresult hook_cuModuleUnload(void *module);
 HOOK CUresult hook_cuModuleUnload(void *module)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_module_unload(SYM_cuModuleUnload, module);
 }
 
@@ -1699,6 +1854,7 @@ CUresult hook_cuMulticastCreate(CUdeviceptr *handle, const struct multicast_prop
 HOOK CUresult hook_cuMulticastCreate(CUdeviceptr *handle, const struct multicast_prop *prop)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_multicast_create(SYM_cuMulticastCreate, handle, prop);
 }
 
@@ -1706,6 +1862,7 @@ CUresult hook_cuStreamBeginCapture(void *stream);
 HOOK CUresult hook_cuStreamBeginCapture(void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_begin_capture_v1(SYM_cuStreamBeginCapture, stream);
 }
 
@@ -1713,6 +1870,7 @@ CUresult hook_cuStreamBeginCaptureToCig(void *stream, void *params);
 HOOK CUresult hook_cuStreamBeginCaptureToCig(void *stream, void *params)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_begin_capture_to_cig(SYM_cuStreamBeginCaptureToCig, stream, params);
 }
 
@@ -1720,6 +1878,7 @@ CUresult hook_cuStreamBeginCaptureToCig_ptsz(void *stream, void *params);
 HOOK CUresult hook_cuStreamBeginCaptureToCig_ptsz(void *stream, void *params)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_begin_capture_to_cig(SYM_cuStreamBeginCaptureToCig_ptsz, stream, params);
 }
 
@@ -1727,6 +1886,7 @@ CUresult hook_cuStreamBeginCaptureToGraph(void *stream, void *graph, const void 
 HOOK CUresult hook_cuStreamBeginCaptureToGraph(void *stream, void *graph, const void *deps, const void *edges, size_t count, int mode)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_begin_capture_to_graph(SYM_cuStreamBeginCaptureToGraph, stream, graph, deps, edges, count, mode);
 }
 
@@ -1734,6 +1894,7 @@ CUresult hook_cuStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const 
 HOOK CUresult hook_cuStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const void *deps, const void *edges, size_t count, int mode)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_begin_capture_to_graph(SYM_cuStreamBeginCaptureToGraph_ptsz, stream, graph, deps, edges, count, mode);
 }
 
@@ -1741,6 +1902,7 @@ CUresult hook_cuStreamBeginCapture_ptsz(void *stream);
 HOOK CUresult hook_cuStreamBeginCapture_ptsz(void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_begin_capture_v1(SYM_cuStreamBeginCapture_ptsz, stream);
 }
 
@@ -1748,6 +1910,7 @@ CUresult hook_cuStreamBeginCapture_v2(void *stream, int mode);
 HOOK CUresult hook_cuStreamBeginCapture_v2(void *stream, int mode)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_begin_capture(SYM_cuStreamBeginCapture_v2, stream, mode);
 }
 
@@ -1755,6 +1918,7 @@ CUresult hook_cuStreamBeginCapture_v2_ptsz(void *stream, int mode);
 HOOK CUresult hook_cuStreamBeginCapture_v2_ptsz(void *stream, int mode)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_begin_capture(SYM_cuStreamBeginCapture_v2_ptsz, stream, mode);
 }
 
@@ -1762,6 +1926,7 @@ CUresult hook_cuStreamBeginRecaptureToGraph(void *stream, int mode, void *graph,
 HOOK CUresult hook_cuStreamBeginRecaptureToGraph(void *stream, int mode, void *graph, void *callback, void *data)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_begin_recapture(SYM_cuStreamBeginRecaptureToGraph, stream, mode, graph, callback, data);
 }
 
@@ -1769,6 +1934,7 @@ CUresult hook_cuStreamBeginRecaptureToGraph_ptsz(void *stream, int mode, void *g
 HOOK CUresult hook_cuStreamBeginRecaptureToGraph_ptsz(void *stream, int mode, void *graph, void *callback, void *data)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_begin_recapture(SYM_cuStreamBeginRecaptureToGraph_ptsz, stream, mode, graph, callback, data);
 }
 
@@ -1776,6 +1942,7 @@ CUresult hook_cuStreamDestroy(void *stream);
 HOOK CUresult hook_cuStreamDestroy(void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_stream_destroy(SYM_cuStreamDestroy, stream);
 }
 
@@ -1783,6 +1950,7 @@ CUresult hook_cuStreamDestroy_v2(void *stream);
 HOOK CUresult hook_cuStreamDestroy_v2(void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_stream_destroy(SYM_cuStreamDestroy_v2, stream);
 }
 
@@ -1790,6 +1958,7 @@ CUresult hook_cuStreamEndCapture(void *stream, void **graph);
 HOOK CUresult hook_cuStreamEndCapture(void *stream, void **graph)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_end_capture(SYM_cuStreamEndCapture, stream, graph);
 }
 
@@ -1797,6 +1966,7 @@ CUresult hook_cuStreamEndCaptureToCig(void *stream);
 HOOK CUresult hook_cuStreamEndCaptureToCig(void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_end_capture_to_cig(SYM_cuStreamEndCaptureToCig, stream);
 }
 
@@ -1804,6 +1974,7 @@ CUresult hook_cuStreamEndCaptureToCig_ptsz(void *stream);
 HOOK CUresult hook_cuStreamEndCaptureToCig_ptsz(void *stream)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_end_capture_to_cig(SYM_cuStreamEndCaptureToCig_ptsz, stream);
 }
 
@@ -1811,12 +1982,14 @@ CUresult hook_cuStreamEndCapture_ptsz(void *stream, void **graph);
 HOOK CUresult hook_cuStreamEndCapture_ptsz(void *stream, void **graph)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_end_capture(SYM_cuStreamEndCapture_ptsz, stream, graph);
 }
 
 CUresult hook_cuStreamQuery(void *stream);
 HOOK CUresult hook_cuStreamQuery(void *stream)
 {
+    park_look();
     gate_awaits();
     CUresult result = REAL(cuStreamQuery, void *)(stream);
     completed(result);
@@ -1826,6 +1999,7 @@ HOOK CUresult hook_cuStreamQuery(void *stream)
 CUresult hook_cuStreamQuery_ptsz(void *stream);
 HOOK CUresult hook_cuStreamQuery_ptsz(void *stream)
 {
+    park_look();
     gate_awaits();
     CUresult result = REAL(cuStreamQuery_ptsz, void *)(stream);
     completed(result);
@@ -1835,6 +2009,7 @@ HOOK CUresult hook_cuStreamQuery_ptsz(void *stream)
 CUresult hook_cuStreamSynchronize(void *stream);
 HOOK CUresult hook_cuStreamSynchronize(void *stream)
 {
+    park_look();
     gate_awaits();
     CUresult result = REAL(cuStreamSynchronize, void *)(stream);
     completed(result);
@@ -1844,6 +2019,7 @@ HOOK CUresult hook_cuStreamSynchronize(void *stream)
 CUresult hook_cuStreamSynchronize_ptsz(void *stream);
 HOOK CUresult hook_cuStreamSynchronize_ptsz(void *stream)
 {
+    park_look();
     gate_awaits();
     CUresult result = REAL(cuStreamSynchronize_ptsz, void *)(stream);
     completed(result);
@@ -1854,6 +2030,7 @@ CUresult hook_cuStreamWaitEvent(void *stream, void *event, unsigned flags);
 HOOK CUresult hook_cuStreamWaitEvent(void *stream, void *event, unsigned flags)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_wait_event(SYM_cuStreamWaitEvent, stream, event, flags);
 }
 
@@ -1861,6 +2038,7 @@ CUresult hook_cuStreamWaitEvent_ptsz(void *stream, void *event, unsigned flags);
 HOOK CUresult hook_cuStreamWaitEvent_ptsz(void *stream, void *event, unsigned flags)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_wait_event(SYM_cuStreamWaitEvent_ptsz, stream, event, flags);
 }
 
@@ -1868,6 +2046,7 @@ CUresult hook_nvmlDeviceGetAccountingPids(void *device, unsigned *count, unsigne
 HOOK CUresult hook_nvmlDeviceGetAccountingPids(void *device, unsigned *count, unsigned *pids)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_accounting_pids(SYM_nvmlDeviceGetAccountingPids, device, count, pids);
 }
 
@@ -1875,6 +2054,7 @@ CUresult hook_nvmlDeviceGetAccountingStats(void *device, unsigned pid, void *sta
 HOOK CUresult hook_nvmlDeviceGetAccountingStats(void *device, unsigned pid, void *stats)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_accounting(SYM_nvmlDeviceGetAccountingStats, device, pid, stats);
 }
 
@@ -1882,6 +2062,7 @@ CUresult hook_nvmlDeviceGetAccountingStats_v2(void *device, unsigned *stats);
 HOOK CUresult hook_nvmlDeviceGetAccountingStats_v2(void *device, unsigned *stats)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_accounting_v2(SYM_nvmlDeviceGetAccountingStats_v2, device, stats);
 }
 
@@ -1889,6 +2070,7 @@ CUresult hook_nvmlDeviceGetBAR1MemoryInfo(void *device, struct nvml_memory *memo
 HOOK CUresult hook_nvmlDeviceGetBAR1MemoryInfo(void *device, struct nvml_memory *memory)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_bar1(SYM_nvmlDeviceGetBAR1MemoryInfo, device, memory);
 }
 
@@ -1896,6 +2078,7 @@ CUresult hook_nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count
 HOOK CUresult hook_nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_processes_v1(SYM_nvmlDeviceGetComputeRunningProcesses, device, count, infos);
 }
 
@@ -1903,6 +2086,7 @@ CUresult hook_nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *co
 HOOK CUresult hook_nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetComputeRunningProcesses_v2, device, count, infos);
 }
 
@@ -1910,6 +2094,7 @@ CUresult hook_nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *co
 HOOK CUresult hook_nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetComputeRunningProcesses_v3, device, count, infos);
 }
 
@@ -1917,6 +2102,7 @@ CUresult hook_nvmlDeviceGetGraphicsRunningProcesses(void *device, unsigned *coun
 HOOK CUresult hook_nvmlDeviceGetGraphicsRunningProcesses(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_processes_v1(SYM_nvmlDeviceGetGraphicsRunningProcesses, device, count, infos);
 }
 
@@ -1924,6 +2110,7 @@ CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v2(void *device, unsigned *c
 HOOK CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v2(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetGraphicsRunningProcesses_v2, device, count, infos);
 }
 
@@ -1931,6 +2118,7 @@ CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *c
 HOOK CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetGraphicsRunningProcesses_v3, device, count, infos);
 }
 
@@ -1938,6 +2126,7 @@ CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses(void *device, unsigned *co
 HOOK CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_processes_v1(SYM_nvmlDeviceGetMPSComputeRunningProcesses, device, count, infos);
 }
 
@@ -1945,6 +2134,7 @@ CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v2(void *device, unsigned 
 HOOK CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v2(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetMPSComputeRunningProcesses_v2, device, count, infos);
 }
 
@@ -1952,6 +2142,7 @@ CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned 
 HOOK CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetMPSComputeRunningProcesses_v3, device, count, infos);
 }
 
@@ -1959,6 +2150,7 @@ CUresult hook_nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory);
 HOOK CUresult hook_nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_memory(SYM_nvmlDeviceGetMemoryInfo, device, memory);
 }
 
@@ -1966,6 +2158,7 @@ CUresult hook_nvmlDeviceGetMemoryInfo_v2(void *device, struct nvml_memory_v2 *me
 HOOK CUresult hook_nvmlDeviceGetMemoryInfo_v2(void *device, struct nvml_memory_v2 *memory)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_memory_v2(SYM_nvmlDeviceGetMemoryInfo_v2, device, memory);
 }
 
@@ -1973,6 +2166,7 @@ CUresult hook_nvmlDeviceGetProcessUtilization(void *device, struct nvml_process_
 HOOK CUresult hook_nvmlDeviceGetProcessUtilization(void *device, struct nvml_process_sample *samples, unsigned *count, unsigned long long since_us)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_process_samples(SYM_nvmlDeviceGetProcessUtilization, device, samples, count, since_us);
 }
 
@@ -1980,6 +2174,7 @@ CUresult hook_nvmlDeviceGetProcessesUtilizationInfo(void *device, struct nvml_pr
 HOOK CUresult hook_nvmlDeviceGetProcessesUtilizationInfo(void *device, struct nvml_processes_usage *usage)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_processes_usage(SYM_nvmlDeviceGetProcessesUtilizationInfo, device, usage);
 }
 
@@ -1987,6 +2182,7 @@ CUresult hook_nvmlDeviceGetRunningProcessDetailList(void *device, struct nvml_pr
 HOOK CUresult hook_nvmlDeviceGetRunningProcessDetailList(void *device, struct nvml_process_details *list)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_process_details(SYM_nvmlDeviceGetRunningProcessDetailList, device, list);
 }
 
@@ -1994,6 +2190,7 @@ CUresult hook_nvmlDeviceGetSamples(void *device, int type, unsigned long long si
 HOOK CUresult hook_nvmlDeviceGetSamples(void *device, int type, unsigned long long since_us, int *value_type, unsigned *count, struct nvml_sample *samples)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_samples(SYM_nvmlDeviceGetSamples, device, type, since_us, value_type, count, samples);
 }
 
@@ -2001,6 +2198,7 @@ CUresult hook_nvmlDeviceGetUtilizationRates(void *device, struct nvml_utilizatio
 HOOK CUresult hook_nvmlDeviceGetUtilizationRates(void *device, struct nvml_utilization *use)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_utilization(SYM_nvmlDeviceGetUtilizationRates, device, use);
 }
 
@@ -2008,5 +2206,6 @@ CUresult hook_nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size);
 HOOK CUresult hook_nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size)
 {
     UNCANCELLED();
+    PARK_WAITS();
     return on_nvml_process_name(SYM_nvmlSystemGetProcessName, pid, name, size);
 }

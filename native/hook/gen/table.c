@@ -3,9 +3,24 @@
 
 extern char hook_cuArray3DCreate[];
 extern char hook_cuArray3DCreate_v2[];
+extern char cuArray3DGetDescriptor[];
+extern char cuArray3DGetDescriptor_v2[];
 extern char hook_cuArrayCreate[];
 extern char hook_cuArrayCreate_v2[];
 extern char hook_cuArrayDestroy[];
+extern char cuArrayGetDescriptor[];
+extern char cuArrayGetDescriptor_v2[];
+extern char cuArrayGetMemoryRequirements[];
+extern char cuArrayGetPlane[];
+extern char cuArrayGetSparseProperties[];
+extern char cuCoredumpDeregisterCompleteCallback[];
+extern char cuCoredumpDeregisterStartCallback[];
+extern char cuCoredumpGetAttribute[];
+extern char cuCoredumpGetAttributeGlobal[];
+extern char cuCoredumpRegisterCompleteCallback[];
+extern char cuCoredumpRegisterStartCallback[];
+extern char cuCoredumpSetAttribute[];
+extern char cuCoredumpSetAttributeGlobal[];
 extern char hook_cuCtxAttach[];
 extern char hook_cuCtxCreate[];
 extern char hook_cuCtxCreate_v2[];
@@ -14,54 +29,288 @@ extern char hook_cuCtxCreate_v4[];
 extern char hook_cuCtxDestroy[];
 extern char hook_cuCtxDestroy_v2[];
 extern char hook_cuCtxDetach[];
+extern char cuCtxDisablePeerAccess[];
+extern char hook_cuCtxEnablePeerAccess[];
+extern char cuCtxFromGreenCtx[];
+extern char cuCtxGetApiVersion[];
+extern char cuCtxGetCacheConfig[];
+extern char cuCtxGetCurrent[];
+extern char cuCtxGetDevResource[];
+extern char cuCtxGetDevice[];
+extern char cuCtxGetDevice_v2[];
+extern char cuCtxGetExecAffinity[];
+extern char cuCtxGetFlags[];
+extern char cuCtxGetId[];
+extern char cuCtxGetLimit[];
+extern char cuCtxGetSharedMemConfig[];
+extern char cuCtxGetStreamPriorityRange[];
 extern char hook_cuCtxPopCurrent[];
 extern char hook_cuCtxPopCurrent_v2[];
 extern char hook_cuCtxPushCurrent[];
 extern char hook_cuCtxPushCurrent_v2[];
+extern char cuCtxRecordEvent[];
+extern char cuCtxResetPersistingL2Cache[];
+extern char cuCtxSetCacheConfig[];
 extern char hook_cuCtxSetCurrent[];
+extern char cuCtxSetFlags[];
 extern char hook_cuCtxSetLimit[];
+extern char cuCtxSetSharedMemConfig[];
 extern char hook_cuCtxSynchronize[];
 extern char hook_cuCtxSynchronize_v2[];
+extern char cuCtxWaitEvent[];
+extern char cuDestroyExternalMemory[];
+extern char cuDestroyExternalSemaphore[];
+extern char cuDevResourceGenerateDesc[];
+extern char cuDevSmResourceSplit[];
+extern char cuDevSmResourceSplitByCount[];
+extern char cuDeviceCanAccessPeer[];
+extern char cuDeviceComputeCapability[];
+extern char cuDeviceGet[];
+extern char cuDeviceGetAttribute[];
+extern char cuDeviceGetByPCIBusId[];
+extern char cuDeviceGetCliqueCount[];
+extern char cuDeviceGetCliqueInfo[];
+extern char cuDeviceGetCount[];
+extern char cuDeviceGetDefaultMemPool[];
+extern char cuDeviceGetDevResource[];
+extern char cuDeviceGetExecAffinitySupport[];
+extern char cuDeviceGetFabricClusterUuid[];
+extern char cuDeviceGetGraphMemAttribute[];
+extern char cuDeviceGetHostAtomicCapabilities[];
+extern char cuDeviceGetLuid[];
+extern char cuDeviceGetMemPool[];
+extern char cuDeviceGetName[];
+extern char cuDeviceGetNvSciSyncAttributes[];
+extern char cuDeviceGetP2PAtomicCapabilities[];
+extern char cuDeviceGetP2PAttribute[];
+extern char cuDeviceGetPCIBusId[];
+extern char cuDeviceGetProperties[];
+extern char cuDeviceGetTexture1DLinearMaxWidth[];
+extern char cuDeviceGetUuid[];
+extern char cuDeviceGetUuid_v2[];
 extern char hook_cuDeviceGraphMemTrim[];
+extern char cuDevicePrimaryCtxGetState[];
 extern char hook_cuDevicePrimaryCtxRelease[];
 extern char hook_cuDevicePrimaryCtxRelease_v2[];
 extern char hook_cuDevicePrimaryCtxReset[];
 extern char hook_cuDevicePrimaryCtxReset_v2[];
 extern char hook_cuDevicePrimaryCtxRetain[];
+extern char cuDevicePrimaryCtxSetFlags[];
+extern char cuDevicePrimaryCtxSetFlags_v2[];
+extern char cuDeviceRegisterAsyncNotification[];
+extern char cuDeviceSetGraphMemAttribute[];
+extern char cuDeviceSetMemPool[];
 extern char hook_cuDeviceTotalMem[];
 extern char hook_cuDeviceTotalMem_v2[];
+extern char cuDeviceUnregisterAsyncNotification[];
+extern char cuEGLStreamConsumerAcquireFrame[];
+extern char cuEGLStreamConsumerConnect[];
+extern char cuEGLStreamConsumerConnectWithFlags[];
+extern char cuEGLStreamConsumerDisconnect[];
+extern char cuEGLStreamConsumerReleaseFrame[];
+extern char cuEGLStreamProducerConnect[];
+extern char cuEGLStreamProducerDisconnect[];
+extern char cuEGLStreamProducerPresentFrame[];
+extern char cuEGLStreamProducerReturnFrame[];
+extern char cuEventCreate[];
+extern char cuEventCreateFromEGLSync[];
+extern char cuEventDestroy[];
+extern char cuEventDestroy_v2[];
+extern char cuEventElapsedTime[];
+extern char cuEventElapsedTime_v2[];
 extern char hook_cuEventQuery[];
+extern char cuEventRecord[];
+extern char cuEventRecordWithFlags[];
+extern char cuEventRecordWithFlags_ptsz[];
+extern char cuEventRecord_ptsz[];
 extern char hook_cuEventSynchronize[];
+extern char cuExternalMemoryGetMappedBuffer[];
+extern char cuExternalMemoryGetMappedMipmappedArray[];
+extern char cuFabricCpyBatchAsync[];
+extern char cuFabricCpyBatchAsync_ptsz[];
+extern char cuFlushGPUDirectRDMAWrites[];
+extern char cuFuncGetAttribute[];
+extern char cuFuncGetModule[];
+extern char cuFuncGetName[];
+extern char cuFuncGetParamCount[];
+extern char cuFuncGetParamInfo[];
+extern char cuFuncIsLoaded[];
 extern char hook_cuFuncLoad[];
+extern char cuFuncSetAttribute[];
+extern char cuFuncSetBlockShape[];
+extern char cuFuncSetCacheConfig[];
+extern char cuFuncSetSharedMemConfig[];
+extern char cuFuncSetSharedSize[];
 extern char hook_cuGLCtxCreate[];
 extern char hook_cuGLCtxCreate_v2[];
+extern char cuGLGetDevices[];
+extern char cuGLGetDevices_v2[];
+extern char cuGLInit[];
+extern char cuGLMapBufferObject[];
+extern char cuGLMapBufferObjectAsync[];
+extern char cuGLMapBufferObjectAsync_v2[];
+extern char cuGLMapBufferObjectAsync_v2_ptsz[];
+extern char cuGLMapBufferObject_v2[];
+extern char cuGLMapBufferObject_v2_ptds[];
+extern char cuGLRegisterBufferObject[];
+extern char cuGLSetBufferObjectMapFlags[];
+extern char cuGLUnmapBufferObject[];
+extern char cuGLUnmapBufferObjectAsync[];
+extern char cuGLUnregisterBufferObject[];
+extern char cuGetExportTable[];
 extern char hook_cuGetProcAddress[];
 extern char hook_cuGetProcAddress_v2[];
+extern char cuGraphAddBatchMemOpNode[];
+extern char cuGraphAddChildGraphNode[];
+extern char cuGraphAddDependencies[];
+extern char cuGraphAddDependencies_v2[];
+extern char cuGraphAddEmptyNode[];
+extern char cuGraphAddEventRecordNode[];
+extern char cuGraphAddEventWaitNode[];
+extern char cuGraphAddExternalSemaphoresSignalNode[];
+extern char cuGraphAddExternalSemaphoresWaitNode[];
+extern char cuGraphAddHostNode[];
+extern char cuGraphAddKernelNode[];
+extern char cuGraphAddKernelNode_v2[];
 extern char hook_cuGraphAddMemAllocNode[];
+extern char cuGraphAddMemFreeNode[];
+extern char cuGraphAddMemcpyNode[];
+extern char cuGraphAddMemsetNode[];
 extern char hook_cuGraphAddNode[];
 extern char hook_cuGraphAddNode_v2[];
 extern char hook_cuGraphAddNode_v3[];
+extern char cuGraphBatchMemOpNodeGetParams[];
+extern char cuGraphBatchMemOpNodeSetParams[];
+extern char cuGraphChildGraphNodeGetGraph[];
+extern char cuGraphClone[];
+extern char cuGraphConditionalHandleCreate[];
+extern char cuGraphCreate[];
+extern char cuGraphDebugDotPrint[];
 extern char hook_cuGraphDestroy[];
+extern char cuGraphDestroyNode[];
+extern char cuGraphEventRecordNodeGetEvent[];
+extern char cuGraphEventRecordNodeSetEvent[];
+extern char cuGraphEventWaitNodeGetEvent[];
+extern char cuGraphEventWaitNodeSetEvent[];
+extern char cuGraphExecBatchMemOpNodeSetParams[];
+extern char cuGraphExecChildGraphNodeSetParams[];
 extern char hook_cuGraphExecDestroy[];
+extern char cuGraphExecEventRecordNodeSetEvent[];
+extern char cuGraphExecEventWaitNodeSetEvent[];
+extern char cuGraphExecExternalSemaphoresSignalNodeSetParams[];
+extern char cuGraphExecExternalSemaphoresWaitNodeSetParams[];
+extern char cuGraphExecGetFlags[];
+extern char cuGraphExecGetId[];
+extern char cuGraphExecHostNodeSetParams[];
+extern char cuGraphExecKernelNodeSetParams[];
+extern char cuGraphExecKernelNodeSetParams_v2[];
+extern char cuGraphExecMemcpyNodeSetParams[];
+extern char cuGraphExecMemsetNodeSetParams[];
+extern char cuGraphExecNodeSetParams[];
+extern char cuGraphExecUpdate[];
+extern char cuGraphExecUpdate_v2[];
+extern char cuGraphExternalSemaphoresSignalNodeGetParams[];
+extern char cuGraphExternalSemaphoresSignalNodeSetParams[];
+extern char cuGraphExternalSemaphoresWaitNodeGetParams[];
+extern char cuGraphExternalSemaphoresWaitNodeSetParams[];
+extern char cuGraphGetEdges[];
+extern char cuGraphGetEdges_v2[];
+extern char cuGraphGetId[];
+extern char cuGraphGetNodes[];
+extern char cuGraphGetRootNodes[];
+extern char cuGraphHostNodeGetParams[];
+extern char cuGraphHostNodeSetParams[];
 extern char hook_cuGraphInstantiate[];
 extern char hook_cuGraphInstantiateWithFlags[];
 extern char hook_cuGraphInstantiateWithParams[];
 extern char hook_cuGraphInstantiateWithParams_ptsz[];
 extern char hook_cuGraphInstantiate_v2[];
+extern char cuGraphKernelNodeCopyAttributes[];
+extern char cuGraphKernelNodeGetAttribute[];
+extern char cuGraphKernelNodeGetParams[];
+extern char cuGraphKernelNodeGetParams_v2[];
+extern char cuGraphKernelNodeSetAttribute[];
+extern char cuGraphKernelNodeSetParams[];
+extern char cuGraphKernelNodeSetParams_v2[];
 extern char hook_cuGraphLaunch[];
 extern char hook_cuGraphLaunch_ptsz[];
+extern char cuGraphMemAllocNodeGetParams[];
+extern char cuGraphMemFreeNodeGetParams[];
+extern char cuGraphMemcpyNodeGetParams[];
+extern char cuGraphMemcpyNodeSetParams[];
+extern char cuGraphMemsetNodeGetParams[];
+extern char cuGraphMemsetNodeSetParams[];
+extern char cuGraphNodeFindInClone[];
+extern char cuGraphNodeGetContainingGraph[];
+extern char cuGraphNodeGetDependencies[];
+extern char cuGraphNodeGetDependencies_v2[];
+extern char cuGraphNodeGetDependentNodes[];
+extern char cuGraphNodeGetDependentNodes_v2[];
+extern char cuGraphNodeGetEnabled[];
+extern char cuGraphNodeGetLocalId[];
+extern char cuGraphNodeGetParams[];
+extern char cuGraphNodeGetToolsId[];
+extern char cuGraphNodeGetType[];
+extern char cuGraphNodeSetEnabled[];
+extern char cuGraphNodeSetParams[];
+extern char cuGraphNodeSetParams_v2[];
+extern char cuGraphReleaseUserObject[];
+extern char cuGraphRemoveDependencies[];
+extern char cuGraphRemoveDependencies_v2[];
+extern char cuGraphRetainUserObject[];
 extern char hook_cuGraphUpload[];
 extern char hook_cuGraphUpload_ptsz[];
+extern char cuGraphicsEGLRegisterImage[];
+extern char cuGraphicsGLRegisterBuffer[];
+extern char cuGraphicsGLRegisterImage[];
+extern char cuGraphicsMapResources[];
+extern char cuGraphicsMapResources_ptsz[];
+extern char cuGraphicsResourceGetMappedEglFrame[];
+extern char cuGraphicsResourceGetMappedMipmappedArray[];
+extern char cuGraphicsResourceGetMappedPointer[];
+extern char cuGraphicsResourceGetMappedPointer_v2[];
+extern char cuGraphicsResourceSetMapFlags[];
+extern char cuGraphicsResourceSetMapFlags_v2[];
+extern char cuGraphicsSubResourceGetMappedArray[];
+extern char cuGraphicsUnmapResources[];
+extern char cuGraphicsUnmapResources_ptsz[];
+extern char cuGraphicsUnregisterResource[];
+extern char cuGraphicsVDPAURegisterOutputSurface[];
+extern char cuGraphicsVDPAURegisterVideoSurface[];
 extern char hook_cuGreenCtxCreate[];
 extern char hook_cuGreenCtxDestroy[];
+extern char cuGreenCtxGetDevResource[];
+extern char cuGreenCtxGetId[];
+extern char cuGreenCtxRecordEvent[];
+extern char cuGreenCtxStreamCreate[];
+extern char cuGreenCtxWaitEvent[];
+extern char cuImportExternalMemory[];
+extern char cuImportExternalSemaphore[];
 extern char hook_cuInit[];
+extern char cuIpcCloseMemHandle[];
+extern char hook_cuIpcGetEventHandle[];
+extern char hook_cuIpcGetMemHandle[];
+extern char hook_cuIpcOpenEventHandle[];
+extern char hook_cuIpcOpenMemHandle[];
+extern char hook_cuIpcOpenMemHandle_v2[];
+extern char cuKernelGetAttribute[];
 extern char hook_cuKernelGetFunction[];
+extern char cuKernelGetLibrary[];
+extern char cuKernelGetName[];
+extern char cuKernelGetParamCount[];
+extern char cuKernelGetParamInfo[];
+extern char cuKernelSetAttribute[];
+extern char cuKernelSetCacheConfig[];
 extern char hook_cuLaunch[];
 extern char hook_cuLaunchCooperativeKernel[];
 extern char hook_cuLaunchCooperativeKernelMultiDevice[];
 extern char hook_cuLaunchCooperativeKernel_ptsz[];
 extern char hook_cuLaunchGrid[];
 extern char hook_cuLaunchGridAsync[];
+extern char cuLaunchHostFunc[];
+extern char cuLaunchHostFunc_ptsz[];
+extern char cuLaunchHostFunc_v2[];
+extern char cuLaunchHostFunc_v2_ptsz[];
 extern char hook_cuLaunchKernel[];
 extern char hook_cuLaunchKernelEx[];
 extern char hook_cuLaunchKernelEx_ptsz[];
@@ -69,16 +318,49 @@ extern char hook_cuLaunchKernel_ptsz[];
 extern char hook_cuLibraryEnumerateKernels[];
 extern char hook_cuLibraryGetGlobal[];
 extern char hook_cuLibraryGetKernel[];
+extern char cuLibraryGetKernelCount[];
 extern char hook_cuLibraryGetManaged[];
 extern char hook_cuLibraryGetModule[];
+extern char cuLibraryGetUnifiedFunction[];
 extern char hook_cuLibraryLoadData[];
 extern char hook_cuLibraryLoadFromFile[];
 extern char hook_cuLibraryUnload[];
+extern char cuLinkAddData[];
+extern char cuLinkAddData_v2[];
+extern char cuLinkAddFile[];
+extern char cuLinkAddFile_v2[];
+extern char cuLinkComplete[];
+extern char cuLinkCreate[];
+extern char cuLinkCreate_v2[];
+extern char cuLinkDestroy[];
+extern char cuLogicalEndpointAddDevice[];
+extern char cuLogicalEndpointBindAddr[];
+extern char cuLogicalEndpointBindMem[];
+extern char cuLogicalEndpointCreate[];
+extern char cuLogicalEndpointDestroy[];
+extern char cuLogicalEndpointExport[];
+extern char cuLogicalEndpointGetLimits[];
+extern char cuLogicalEndpointIdRelease[];
+extern char cuLogicalEndpointIdReserve[];
+extern char cuLogicalEndpointImport[];
+extern char cuLogicalEndpointQuery[];
+extern char cuLogicalEndpointUnbind[];
+extern char cuLogsCurrent[];
+extern char cuLogsDumpToFile[];
+extern char cuLogsDumpToMemory[];
+extern char cuLogsRegisterCallback[];
+extern char cuLogsUnregisterCallback[];
+extern char cuMemAddressFree[];
+extern char cuMemAddressReserve[];
+extern char cuMemAdvise[];
+extern char cuMemAdvise_v2[];
 extern char hook_cuMemAlloc[];
 extern char hook_cuMemAllocAsync[];
 extern char hook_cuMemAllocAsync_ptsz[];
 extern char hook_cuMemAllocFromPoolAsync[];
 extern char hook_cuMemAllocFromPoolAsync_ptsz[];
+extern char cuMemAllocHost[];
+extern char cuMemAllocHost_v2[];
 extern char hook_cuMemAllocManaged[];
 extern char hook_cuMemAllocPitch[];
 extern char hook_cuMemAllocPitch_v2[];
@@ -86,20 +368,61 @@ extern char hook_cuMemAlloc_v2[];
 extern char hook_cuMemBatchDecompressAsync[];
 extern char hook_cuMemBatchDecompressAsync_ptsz[];
 extern char hook_cuMemCreate[];
+extern char cuMemDiscardAndPrefetchBatchAsync[];
+extern char cuMemDiscardAndPrefetchBatchAsync_ptsz[];
+extern char cuMemDiscardBatchAsync[];
+extern char cuMemDiscardBatchAsync_ptsz[];
 extern char hook_cuMemExportToShareableHandle[];
 extern char hook_cuMemFree[];
 extern char hook_cuMemFreeAsync[];
 extern char hook_cuMemFreeAsync_ptsz[];
+extern char cuMemFreeHost[];
 extern char hook_cuMemFree_v2[];
+extern char cuMemGetAccess[];
+extern char cuMemGetAddressRange[];
+extern char cuMemGetAddressRange_v2[];
+extern char cuMemGetAllocationGranularity[];
+extern char cuMemGetAllocationPropertiesFromHandle[];
+extern char cuMemGetDefaultMemPool[];
+extern char cuMemGetHandleForAddressRange[];
 extern char hook_cuMemGetInfo[];
 extern char hook_cuMemGetInfo_v2[];
+extern char cuMemGetLocationInfo[];
+extern char cuMemGetMemPool[];
+extern char cuMemHostAlloc[];
+extern char cuMemHostGetDevicePointer[];
+extern char cuMemHostGetDevicePointer_v2[];
+extern char cuMemHostGetFlags[];
+extern char cuMemHostRegister[];
+extern char cuMemHostRegister_v2[];
+extern char cuMemHostUnregister[];
 extern char hook_cuMemImportFromShareableHandle[];
 extern char hook_cuMemMap[];
+extern char cuMemMapArrayAsync[];
+extern char cuMemMapArrayAsync_ptsz[];
 extern char hook_cuMemPoolCreate[];
 extern char hook_cuMemPoolDestroy[];
+extern char cuMemPoolExportPointer[];
+extern char hook_cuMemPoolExportToShareableHandle[];
+extern char cuMemPoolGetAccess[];
+extern char cuMemPoolGetAttribute[];
+extern char hook_cuMemPoolImportFromShareableHandle[];
+extern char cuMemPoolImportPointer[];
+extern char cuMemPoolSetAccess[];
+extern char cuMemPoolSetAttribute[];
 extern char hook_cuMemPoolTrimTo[];
+extern char cuMemPrefetchAsync[];
+extern char cuMemPrefetchAsync_ptsz[];
+extern char cuMemPrefetchAsync_v2[];
+extern char cuMemPrefetchAsync_v2_ptsz[];
+extern char cuMemPrefetchBatchAsync[];
+extern char cuMemPrefetchBatchAsync_ptsz[];
+extern char cuMemRangeGetAttribute[];
+extern char cuMemRangeGetAttributes[];
 extern char hook_cuMemRelease[];
 extern char hook_cuMemRetainAllocationHandle[];
+extern char cuMemSetAccess[];
+extern char cuMemSetMemPool[];
 extern char hook_cuMemUnmap[];
 extern char hook_cuMemcpy[];
 extern char hook_cuMemcpy2D[];
@@ -135,6 +458,12 @@ extern char hook_cuMemcpyAtoA_v2_ptds[];
 extern char hook_cuMemcpyAtoD[];
 extern char hook_cuMemcpyAtoD_v2[];
 extern char hook_cuMemcpyAtoD_v2_ptds[];
+extern char cuMemcpyAtoH[];
+extern char cuMemcpyAtoHAsync[];
+extern char cuMemcpyAtoHAsync_v2[];
+extern char cuMemcpyAtoHAsync_v2_ptsz[];
+extern char cuMemcpyAtoH_v2[];
+extern char cuMemcpyAtoH_v2_ptds[];
 extern char hook_cuMemcpyBatchAsync[];
 extern char hook_cuMemcpyBatchAsync_ptsz[];
 extern char hook_cuMemcpyBatchAsync_v2[];
@@ -149,8 +478,23 @@ extern char hook_cuMemcpyDtoDAsync_v2_ptsz[];
 extern char hook_cuMemcpyDtoD_v2[];
 extern char hook_cuMemcpyDtoD_v2_ptds[];
 extern char hook_cuMemcpyDtoH[];
+extern char cuMemcpyDtoHAsync[];
+extern char cuMemcpyDtoHAsync_v2[];
+extern char cuMemcpyDtoHAsync_v2_ptsz[];
 extern char hook_cuMemcpyDtoH_v2[];
 extern char hook_cuMemcpyDtoH_v2_ptds[];
+extern char cuMemcpyHtoA[];
+extern char cuMemcpyHtoAAsync[];
+extern char cuMemcpyHtoAAsync_v2[];
+extern char cuMemcpyHtoAAsync_v2_ptsz[];
+extern char cuMemcpyHtoA_v2[];
+extern char cuMemcpyHtoA_v2_ptds[];
+extern char cuMemcpyHtoD[];
+extern char cuMemcpyHtoDAsync[];
+extern char cuMemcpyHtoDAsync_v2[];
+extern char cuMemcpyHtoDAsync_v2_ptsz[];
+extern char cuMemcpyHtoD_v2[];
+extern char cuMemcpyHtoD_v2_ptds[];
 extern char hook_cuMemcpyPeer[];
 extern char hook_cuMemcpyPeerAsync[];
 extern char hook_cuMemcpyPeerAsync_ptsz[];
@@ -190,16 +534,58 @@ extern char hook_cuMemsetD8_v2[];
 extern char hook_cuMemsetD8_v2_ptds[];
 extern char hook_cuMipmappedArrayCreate[];
 extern char hook_cuMipmappedArrayDestroy[];
+extern char cuMipmappedArrayGetLevel[];
+extern char cuMipmappedArrayGetMemoryRequirements[];
+extern char cuMipmappedArrayGetSparseProperties[];
 extern char hook_cuModuleEnumerateFunctions[];
 extern char hook_cuModuleGetFunction[];
+extern char cuModuleGetFunctionCount[];
 extern char hook_cuModuleGetGlobal[];
 extern char hook_cuModuleGetGlobal_v2[];
+extern char cuModuleGetLoadingMode[];
+extern char cuModuleGetSurfRef[];
+extern char cuModuleGetTexRef[];
 extern char hook_cuModuleLoad[];
 extern char hook_cuModuleLoadData[];
 extern char hook_cuModuleLoadDataEx[];
 extern char hook_cuModuleLoadFatBinary[];
 extern char hook_cuModuleUnload[];
+extern char cuMulticastAddDevice[];
+extern char cuMulticastBindAddr[];
+extern char cuMulticastBindAddr_v2[];
+extern char cuMulticastBindMem[];
+extern char cuMulticastBindMem_v2[];
 extern char hook_cuMulticastCreate[];
+extern char cuMulticastGetGranularity[];
+extern char cuMulticastUnbind[];
+extern char cuOccupancyAvailableDynamicSMemPerBlock[];
+extern char cuOccupancyMaxActiveBlocksPerMultiprocessor[];
+extern char cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags[];
+extern char cuOccupancyMaxActiveClusters[];
+extern char cuOccupancyMaxPotentialBlockSize[];
+extern char cuOccupancyMaxPotentialBlockSizeWithFlags[];
+extern char cuOccupancyMaxPotentialClusterSize[];
+extern char cuParamSetSize[];
+extern char cuParamSetTexRef[];
+extern char cuParamSetf[];
+extern char cuParamSeti[];
+extern char cuParamSetv[];
+extern char cuPointerGetAttribute[];
+extern char cuPointerGetAttributes[];
+extern char cuPointerSetAttribute[];
+extern char cuProfilerInitialize[];
+extern char cuProfilerStart[];
+extern char cuProfilerStop[];
+extern char cuSignalExternalSemaphoresAsync[];
+extern char cuSignalExternalSemaphoresAsync_ptsz[];
+extern char cuStreamAddCallback[];
+extern char cuStreamAddCallback_ptsz[];
+extern char cuStreamAttachMemAsync[];
+extern char cuStreamAttachMemAsync_ptsz[];
+extern char cuStreamBatchMemOp[];
+extern char cuStreamBatchMemOp_ptsz[];
+extern char cuStreamBatchMemOp_v2[];
+extern char cuStreamBatchMemOp_v2_ptsz[];
 extern char hook_cuStreamBeginCapture[];
 extern char hook_cuStreamBeginCaptureToCig[];
 extern char hook_cuStreamBeginCaptureToCig_ptsz[];
@@ -210,18 +596,125 @@ extern char hook_cuStreamBeginCapture_v2[];
 extern char hook_cuStreamBeginCapture_v2_ptsz[];
 extern char hook_cuStreamBeginRecaptureToGraph[];
 extern char hook_cuStreamBeginRecaptureToGraph_ptsz[];
+extern char cuStreamCopyAttributes[];
+extern char cuStreamCopyAttributes_ptsz[];
+extern char cuStreamCreate[];
+extern char cuStreamCreateWithPriority[];
 extern char hook_cuStreamDestroy[];
 extern char hook_cuStreamDestroy_v2[];
 extern char hook_cuStreamEndCapture[];
 extern char hook_cuStreamEndCaptureToCig[];
 extern char hook_cuStreamEndCaptureToCig_ptsz[];
 extern char hook_cuStreamEndCapture_ptsz[];
+extern char cuStreamGetAttribute[];
+extern char cuStreamGetAttribute_ptsz[];
+extern char cuStreamGetCaptureInfo[];
+extern char cuStreamGetCaptureInfo_ptsz[];
+extern char cuStreamGetCaptureInfo_v2[];
+extern char cuStreamGetCaptureInfo_v2_ptsz[];
+extern char cuStreamGetCaptureInfo_v3[];
+extern char cuStreamGetCaptureInfo_v3_ptsz[];
+extern char cuStreamGetCtx[];
+extern char cuStreamGetCtx_ptsz[];
+extern char cuStreamGetCtx_v2[];
+extern char cuStreamGetCtx_v2_ptsz[];
+extern char cuStreamGetDevResource[];
+extern char cuStreamGetDevResource_ptsz[];
+extern char cuStreamGetDevice[];
+extern char cuStreamGetDevice_ptsz[];
+extern char cuStreamGetFlags[];
+extern char cuStreamGetFlags_ptsz[];
+extern char cuStreamGetGreenCtx[];
+extern char cuStreamGetId[];
+extern char cuStreamGetId_ptsz[];
+extern char cuStreamGetPriority[];
+extern char cuStreamGetPriority_ptsz[];
+extern char cuStreamIsCapturing[];
+extern char cuStreamIsCapturing_ptsz[];
 extern char hook_cuStreamQuery[];
 extern char hook_cuStreamQuery_ptsz[];
+extern char cuStreamSetAttribute[];
+extern char cuStreamSetAttribute_ptsz[];
 extern char hook_cuStreamSynchronize[];
 extern char hook_cuStreamSynchronize_ptsz[];
+extern char cuStreamUpdateCaptureDependencies[];
+extern char cuStreamUpdateCaptureDependencies_ptsz[];
+extern char cuStreamUpdateCaptureDependencies_v2[];
+extern char cuStreamUpdateCaptureDependencies_v2_ptsz[];
 extern char hook_cuStreamWaitEvent[];
 extern char hook_cuStreamWaitEvent_ptsz[];
+extern char cuStreamWaitValue32[];
+extern char cuStreamWaitValue32_ptsz[];
+extern char cuStreamWaitValue32_v2[];
+extern char cuStreamWaitValue32_v2_ptsz[];
+extern char cuStreamWaitValue64[];
+extern char cuStreamWaitValue64_ptsz[];
+extern char cuStreamWaitValue64_v2[];
+extern char cuStreamWaitValue64_v2_ptsz[];
+extern char cuStreamWriteValue32[];
+extern char cuStreamWriteValue32_ptsz[];
+extern char cuStreamWriteValue32_v2[];
+extern char cuStreamWriteValue32_v2_ptsz[];
+extern char cuStreamWriteValue64[];
+extern char cuStreamWriteValue64_ptsz[];
+extern char cuStreamWriteValue64_v2[];
+extern char cuStreamWriteValue64_v2_ptsz[];
+extern char cuSurfObjectCreate[];
+extern char cuSurfObjectDestroy[];
+extern char cuSurfObjectGetResourceDesc[];
+extern char cuSurfRefGetArray[];
+extern char cuSurfRefSetArray[];
+extern char cuTensorMapEncodeIm2col[];
+extern char cuTensorMapEncodeIm2colWide[];
+extern char cuTensorMapEncodeTiled[];
+extern char cuTensorMapReplaceAddress[];
+extern char cuTensorMapSetAllocationClass[];
+extern char cuTexObjectCreate[];
+extern char cuTexObjectDestroy[];
+extern char cuTexObjectGetResourceDesc[];
+extern char cuTexObjectGetResourceViewDesc[];
+extern char cuTexObjectGetTextureDesc[];
+extern char cuTexRefCreate[];
+extern char cuTexRefDestroy[];
+extern char cuTexRefGetAddress[];
+extern char cuTexRefGetAddressMode[];
+extern char cuTexRefGetAddress_v2[];
+extern char cuTexRefGetArray[];
+extern char cuTexRefGetBorderColor[];
+extern char cuTexRefGetFilterMode[];
+extern char cuTexRefGetFlags[];
+extern char cuTexRefGetFormat[];
+extern char cuTexRefGetMaxAnisotropy[];
+extern char cuTexRefGetMipmapFilterMode[];
+extern char cuTexRefGetMipmapLevelBias[];
+extern char cuTexRefGetMipmapLevelClamp[];
+extern char cuTexRefGetMipmappedArray[];
+extern char cuTexRefSetAddress[];
+extern char cuTexRefSetAddress2D[];
+extern char cuTexRefSetAddress2D_v2[];
+extern char cuTexRefSetAddress2D_v3[];
+extern char cuTexRefSetAddressMode[];
+extern char cuTexRefSetAddress_v2[];
+extern char cuTexRefSetArray[];
+extern char cuTexRefSetBorderColor[];
+extern char cuTexRefSetFilterMode[];
+extern char cuTexRefSetFlags[];
+extern char cuTexRefSetFormat[];
+extern char cuTexRefSetMaxAnisotropy[];
+extern char cuTexRefSetMipmapFilterMode[];
+extern char cuTexRefSetMipmapLevelBias[];
+extern char cuTexRefSetMipmapLevelClamp[];
+extern char cuTexRefSetMipmappedArray[];
+extern char cuThreadExchangeStreamCaptureMode[];
+extern char cuUserObjectCreate[];
+extern char cuUserObjectRelease[];
+extern char cuUserObjectRetain[];
+extern char cuVDPAUCtxCreate[];
+extern char cuVDPAUCtxCreate_v2[];
+extern char cuVDPAUGetDevice[];
+extern char cuWGLGetDevice[];
+extern char cuWaitExternalSemaphoresAsync[];
+extern char cuWaitExternalSemaphoresAsync_ptsz[];
 extern char aliquot_export_nvmlComputeInstanceDestroy[];
 extern char aliquot_export_nvmlDeviceClearAccountingPids[];
 extern char aliquot_export_nvmlDeviceClearEccErrorCounts[];
@@ -323,16 +816,16 @@ extern char hook_nvmlSystemGetProcessName[];
 const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuArray3DCreate", hook_cuArray3DCreate},
     {"cuArray3DCreate_v2", hook_cuArray3DCreate_v2},
-    {"cuArray3DGetDescriptor", 0},
-    {"cuArray3DGetDescriptor_v2", 0},
+    {"cuArray3DGetDescriptor", cuArray3DGetDescriptor},
+    {"cuArray3DGetDescriptor_v2", cuArray3DGetDescriptor_v2},
     {"cuArrayCreate", hook_cuArrayCreate},
     {"cuArrayCreate_v2", hook_cuArrayCreate_v2},
     {"cuArrayDestroy", hook_cuArrayDestroy},
-    {"cuArrayGetDescriptor", 0},
-    {"cuArrayGetDescriptor_v2", 0},
-    {"cuArrayGetMemoryRequirements", 0},
-    {"cuArrayGetPlane", 0},
-    {"cuArrayGetSparseProperties", 0},
+    {"cuArrayGetDescriptor", cuArrayGetDescriptor},
+    {"cuArrayGetDescriptor_v2", cuArrayGetDescriptor_v2},
+    {"cuArrayGetMemoryRequirements", cuArrayGetMemoryRequirements},
+    {"cuArrayGetPlane", cuArrayGetPlane},
+    {"cuArrayGetSparseProperties", cuArrayGetSparseProperties},
     {"cuCheckpointOperationComplete", 0},
     {"cuCheckpointProcessCheckpoint", 0},
     {"cuCheckpointProcessGetRestoreThreadId", 0},
@@ -340,14 +833,14 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuCheckpointProcessLock", 0},
     {"cuCheckpointProcessRestore", 0},
     {"cuCheckpointProcessUnlock", 0},
-    {"cuCoredumpDeregisterCompleteCallback", 0},
-    {"cuCoredumpDeregisterStartCallback", 0},
-    {"cuCoredumpGetAttribute", 0},
-    {"cuCoredumpGetAttributeGlobal", 0},
-    {"cuCoredumpRegisterCompleteCallback", 0},
-    {"cuCoredumpRegisterStartCallback", 0},
-    {"cuCoredumpSetAttribute", 0},
-    {"cuCoredumpSetAttributeGlobal", 0},
+    {"cuCoredumpDeregisterCompleteCallback", cuCoredumpDeregisterCompleteCallback},
+    {"cuCoredumpDeregisterStartCallback", cuCoredumpDeregisterStartCallback},
+    {"cuCoredumpGetAttribute", cuCoredumpGetAttribute},
+    {"cuCoredumpGetAttributeGlobal", cuCoredumpGetAttributeGlobal},
+    {"cuCoredumpRegisterCompleteCallback", cuCoredumpRegisterCompleteCallback},
+    {"cuCoredumpRegisterStartCallback", cuCoredumpRegisterStartCallback},
+    {"cuCoredumpSetAttribute", cuCoredumpSetAttribute},
+    {"cuCoredumpSetAttributeGlobal", cuCoredumpSetAttributeGlobal},
     {"cuCtxAttach", hook_cuCtxAttach},
     {"cuCtxCreate", hook_cuCtxCreate},
     {"cuCtxCreate_v2", hook_cuCtxCreate_v2},
@@ -356,291 +849,291 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuCtxDestroy", hook_cuCtxDestroy},
     {"cuCtxDestroy_v2", hook_cuCtxDestroy_v2},
     {"cuCtxDetach", hook_cuCtxDetach},
-    {"cuCtxDisablePeerAccess", 0},
-    {"cuCtxEnablePeerAccess", 0},
-    {"cuCtxFromGreenCtx", 0},
-    {"cuCtxGetApiVersion", 0},
-    {"cuCtxGetCacheConfig", 0},
-    {"cuCtxGetCurrent", 0},
-    {"cuCtxGetDevResource", 0},
-    {"cuCtxGetDevice", 0},
-    {"cuCtxGetDevice_v2", 0},
-    {"cuCtxGetExecAffinity", 0},
-    {"cuCtxGetFlags", 0},
-    {"cuCtxGetId", 0},
-    {"cuCtxGetLimit", 0},
-    {"cuCtxGetSharedMemConfig", 0},
-    {"cuCtxGetStreamPriorityRange", 0},
+    {"cuCtxDisablePeerAccess", cuCtxDisablePeerAccess},
+    {"cuCtxEnablePeerAccess", hook_cuCtxEnablePeerAccess},
+    {"cuCtxFromGreenCtx", cuCtxFromGreenCtx},
+    {"cuCtxGetApiVersion", cuCtxGetApiVersion},
+    {"cuCtxGetCacheConfig", cuCtxGetCacheConfig},
+    {"cuCtxGetCurrent", cuCtxGetCurrent},
+    {"cuCtxGetDevResource", cuCtxGetDevResource},
+    {"cuCtxGetDevice", cuCtxGetDevice},
+    {"cuCtxGetDevice_v2", cuCtxGetDevice_v2},
+    {"cuCtxGetExecAffinity", cuCtxGetExecAffinity},
+    {"cuCtxGetFlags", cuCtxGetFlags},
+    {"cuCtxGetId", cuCtxGetId},
+    {"cuCtxGetLimit", cuCtxGetLimit},
+    {"cuCtxGetSharedMemConfig", cuCtxGetSharedMemConfig},
+    {"cuCtxGetStreamPriorityRange", cuCtxGetStreamPriorityRange},
     {"cuCtxPopCurrent", hook_cuCtxPopCurrent},
     {"cuCtxPopCurrent_v2", hook_cuCtxPopCurrent_v2},
     {"cuCtxPushCurrent", hook_cuCtxPushCurrent},
     {"cuCtxPushCurrent_v2", hook_cuCtxPushCurrent_v2},
-    {"cuCtxRecordEvent", 0},
-    {"cuCtxResetPersistingL2Cache", 0},
-    {"cuCtxSetCacheConfig", 0},
+    {"cuCtxRecordEvent", cuCtxRecordEvent},
+    {"cuCtxResetPersistingL2Cache", cuCtxResetPersistingL2Cache},
+    {"cuCtxSetCacheConfig", cuCtxSetCacheConfig},
     {"cuCtxSetCurrent", hook_cuCtxSetCurrent},
-    {"cuCtxSetFlags", 0},
+    {"cuCtxSetFlags", cuCtxSetFlags},
     {"cuCtxSetLimit", hook_cuCtxSetLimit},
-    {"cuCtxSetSharedMemConfig", 0},
+    {"cuCtxSetSharedMemConfig", cuCtxSetSharedMemConfig},
     {"cuCtxSynchronize", hook_cuCtxSynchronize},
     {"cuCtxSynchronize_v2", hook_cuCtxSynchronize_v2},
-    {"cuCtxWaitEvent", 0},
-    {"cuDestroyExternalMemory", 0},
-    {"cuDestroyExternalSemaphore", 0},
-    {"cuDevResourceGenerateDesc", 0},
-    {"cuDevSmResourceSplit", 0},
-    {"cuDevSmResourceSplitByCount", 0},
-    {"cuDeviceCanAccessPeer", 0},
-    {"cuDeviceComputeCapability", 0},
-    {"cuDeviceGet", 0},
-    {"cuDeviceGetAttribute", 0},
-    {"cuDeviceGetByPCIBusId", 0},
-    {"cuDeviceGetCliqueCount", 0},
-    {"cuDeviceGetCliqueInfo", 0},
-    {"cuDeviceGetCount", 0},
-    {"cuDeviceGetDefaultMemPool", 0},
-    {"cuDeviceGetDevResource", 0},
-    {"cuDeviceGetExecAffinitySupport", 0},
-    {"cuDeviceGetFabricClusterUuid", 0},
-    {"cuDeviceGetGraphMemAttribute", 0},
-    {"cuDeviceGetHostAtomicCapabilities", 0},
-    {"cuDeviceGetLuid", 0},
-    {"cuDeviceGetMemPool", 0},
-    {"cuDeviceGetName", 0},
-    {"cuDeviceGetNvSciSyncAttributes", 0},
-    {"cuDeviceGetP2PAtomicCapabilities", 0},
-    {"cuDeviceGetP2PAttribute", 0},
-    {"cuDeviceGetPCIBusId", 0},
-    {"cuDeviceGetProperties", 0},
-    {"cuDeviceGetTexture1DLinearMaxWidth", 0},
-    {"cuDeviceGetUuid", 0},
-    {"cuDeviceGetUuid_v2", 0},
+    {"cuCtxWaitEvent", cuCtxWaitEvent},
+    {"cuDestroyExternalMemory", cuDestroyExternalMemory},
+    {"cuDestroyExternalSemaphore", cuDestroyExternalSemaphore},
+    {"cuDevResourceGenerateDesc", cuDevResourceGenerateDesc},
+    {"cuDevSmResourceSplit", cuDevSmResourceSplit},
+    {"cuDevSmResourceSplitByCount", cuDevSmResourceSplitByCount},
+    {"cuDeviceCanAccessPeer", cuDeviceCanAccessPeer},
+    {"cuDeviceComputeCapability", cuDeviceComputeCapability},
+    {"cuDeviceGet", cuDeviceGet},
+    {"cuDeviceGetAttribute", cuDeviceGetAttribute},
+    {"cuDeviceGetByPCIBusId", cuDeviceGetByPCIBusId},
+    {"cuDeviceGetCliqueCount", cuDeviceGetCliqueCount},
+    {"cuDeviceGetCliqueInfo", cuDeviceGetCliqueInfo},
+    {"cuDeviceGetCount", cuDeviceGetCount},
+    {"cuDeviceGetDefaultMemPool", cuDeviceGetDefaultMemPool},
+    {"cuDeviceGetDevResource", cuDeviceGetDevResource},
+    {"cuDeviceGetExecAffinitySupport", cuDeviceGetExecAffinitySupport},
+    {"cuDeviceGetFabricClusterUuid", cuDeviceGetFabricClusterUuid},
+    {"cuDeviceGetGraphMemAttribute", cuDeviceGetGraphMemAttribute},
+    {"cuDeviceGetHostAtomicCapabilities", cuDeviceGetHostAtomicCapabilities},
+    {"cuDeviceGetLuid", cuDeviceGetLuid},
+    {"cuDeviceGetMemPool", cuDeviceGetMemPool},
+    {"cuDeviceGetName", cuDeviceGetName},
+    {"cuDeviceGetNvSciSyncAttributes", cuDeviceGetNvSciSyncAttributes},
+    {"cuDeviceGetP2PAtomicCapabilities", cuDeviceGetP2PAtomicCapabilities},
+    {"cuDeviceGetP2PAttribute", cuDeviceGetP2PAttribute},
+    {"cuDeviceGetPCIBusId", cuDeviceGetPCIBusId},
+    {"cuDeviceGetProperties", cuDeviceGetProperties},
+    {"cuDeviceGetTexture1DLinearMaxWidth", cuDeviceGetTexture1DLinearMaxWidth},
+    {"cuDeviceGetUuid", cuDeviceGetUuid},
+    {"cuDeviceGetUuid_v2", cuDeviceGetUuid_v2},
     {"cuDeviceGraphMemTrim", hook_cuDeviceGraphMemTrim},
-    {"cuDevicePrimaryCtxGetState", 0},
+    {"cuDevicePrimaryCtxGetState", cuDevicePrimaryCtxGetState},
     {"cuDevicePrimaryCtxRelease", hook_cuDevicePrimaryCtxRelease},
     {"cuDevicePrimaryCtxRelease_v2", hook_cuDevicePrimaryCtxRelease_v2},
     {"cuDevicePrimaryCtxReset", hook_cuDevicePrimaryCtxReset},
     {"cuDevicePrimaryCtxReset_v2", hook_cuDevicePrimaryCtxReset_v2},
     {"cuDevicePrimaryCtxRetain", hook_cuDevicePrimaryCtxRetain},
-    {"cuDevicePrimaryCtxSetFlags", 0},
-    {"cuDevicePrimaryCtxSetFlags_v2", 0},
-    {"cuDeviceRegisterAsyncNotification", 0},
-    {"cuDeviceSetGraphMemAttribute", 0},
-    {"cuDeviceSetMemPool", 0},
+    {"cuDevicePrimaryCtxSetFlags", cuDevicePrimaryCtxSetFlags},
+    {"cuDevicePrimaryCtxSetFlags_v2", cuDevicePrimaryCtxSetFlags_v2},
+    {"cuDeviceRegisterAsyncNotification", cuDeviceRegisterAsyncNotification},
+    {"cuDeviceSetGraphMemAttribute", cuDeviceSetGraphMemAttribute},
+    {"cuDeviceSetMemPool", cuDeviceSetMemPool},
     {"cuDeviceTotalMem", hook_cuDeviceTotalMem},
     {"cuDeviceTotalMem_v2", hook_cuDeviceTotalMem_v2},
-    {"cuDeviceUnregisterAsyncNotification", 0},
+    {"cuDeviceUnregisterAsyncNotification", cuDeviceUnregisterAsyncNotification},
     {"cuDriverGetVersion", 0},
-    {"cuEGLStreamConsumerAcquireFrame", 0},
-    {"cuEGLStreamConsumerConnect", 0},
-    {"cuEGLStreamConsumerConnectWithFlags", 0},
-    {"cuEGLStreamConsumerDisconnect", 0},
-    {"cuEGLStreamConsumerReleaseFrame", 0},
-    {"cuEGLStreamProducerConnect", 0},
-    {"cuEGLStreamProducerDisconnect", 0},
-    {"cuEGLStreamProducerPresentFrame", 0},
-    {"cuEGLStreamProducerReturnFrame", 0},
-    {"cuEventCreate", 0},
-    {"cuEventCreateFromEGLSync", 0},
-    {"cuEventDestroy", 0},
-    {"cuEventDestroy_v2", 0},
-    {"cuEventElapsedTime", 0},
-    {"cuEventElapsedTime_v2", 0},
+    {"cuEGLStreamConsumerAcquireFrame", cuEGLStreamConsumerAcquireFrame},
+    {"cuEGLStreamConsumerConnect", cuEGLStreamConsumerConnect},
+    {"cuEGLStreamConsumerConnectWithFlags", cuEGLStreamConsumerConnectWithFlags},
+    {"cuEGLStreamConsumerDisconnect", cuEGLStreamConsumerDisconnect},
+    {"cuEGLStreamConsumerReleaseFrame", cuEGLStreamConsumerReleaseFrame},
+    {"cuEGLStreamProducerConnect", cuEGLStreamProducerConnect},
+    {"cuEGLStreamProducerDisconnect", cuEGLStreamProducerDisconnect},
+    {"cuEGLStreamProducerPresentFrame", cuEGLStreamProducerPresentFrame},
+    {"cuEGLStreamProducerReturnFrame", cuEGLStreamProducerReturnFrame},
+    {"cuEventCreate", cuEventCreate},
+    {"cuEventCreateFromEGLSync", cuEventCreateFromEGLSync},
+    {"cuEventDestroy", cuEventDestroy},
+    {"cuEventDestroy_v2", cuEventDestroy_v2},
+    {"cuEventElapsedTime", cuEventElapsedTime},
+    {"cuEventElapsedTime_v2", cuEventElapsedTime_v2},
     {"cuEventQuery", hook_cuEventQuery},
-    {"cuEventRecord", 0},
-    {"cuEventRecordWithFlags", 0},
-    {"cuEventRecordWithFlags_ptsz", 0},
-    {"cuEventRecord_ptsz", 0},
+    {"cuEventRecord", cuEventRecord},
+    {"cuEventRecordWithFlags", cuEventRecordWithFlags},
+    {"cuEventRecordWithFlags_ptsz", cuEventRecordWithFlags_ptsz},
+    {"cuEventRecord_ptsz", cuEventRecord_ptsz},
     {"cuEventSynchronize", hook_cuEventSynchronize},
-    {"cuExternalMemoryGetMappedBuffer", 0},
-    {"cuExternalMemoryGetMappedMipmappedArray", 0},
-    {"cuFabricCpyBatchAsync", 0},
-    {"cuFabricCpyBatchAsync_ptsz", 0},
-    {"cuFlushGPUDirectRDMAWrites", 0},
-    {"cuFuncGetAttribute", 0},
-    {"cuFuncGetModule", 0},
-    {"cuFuncGetName", 0},
-    {"cuFuncGetParamCount", 0},
-    {"cuFuncGetParamInfo", 0},
-    {"cuFuncIsLoaded", 0},
+    {"cuExternalMemoryGetMappedBuffer", cuExternalMemoryGetMappedBuffer},
+    {"cuExternalMemoryGetMappedMipmappedArray", cuExternalMemoryGetMappedMipmappedArray},
+    {"cuFabricCpyBatchAsync", cuFabricCpyBatchAsync},
+    {"cuFabricCpyBatchAsync_ptsz", cuFabricCpyBatchAsync_ptsz},
+    {"cuFlushGPUDirectRDMAWrites", cuFlushGPUDirectRDMAWrites},
+    {"cuFuncGetAttribute", cuFuncGetAttribute},
+    {"cuFuncGetModule", cuFuncGetModule},
+    {"cuFuncGetName", cuFuncGetName},
+    {"cuFuncGetParamCount", cuFuncGetParamCount},
+    {"cuFuncGetParamInfo", cuFuncGetParamInfo},
+    {"cuFuncIsLoaded", cuFuncIsLoaded},
     {"cuFuncLoad", hook_cuFuncLoad},
-    {"cuFuncSetAttribute", 0},
-    {"cuFuncSetBlockShape", 0},
-    {"cuFuncSetCacheConfig", 0},
-    {"cuFuncSetSharedMemConfig", 0},
-    {"cuFuncSetSharedSize", 0},
+    {"cuFuncSetAttribute", cuFuncSetAttribute},
+    {"cuFuncSetBlockShape", cuFuncSetBlockShape},
+    {"cuFuncSetCacheConfig", cuFuncSetCacheConfig},
+    {"cuFuncSetSharedMemConfig", cuFuncSetSharedMemConfig},
+    {"cuFuncSetSharedSize", cuFuncSetSharedSize},
     {"cuGLCtxCreate", hook_cuGLCtxCreate},
     {"cuGLCtxCreate_v2", hook_cuGLCtxCreate_v2},
-    {"cuGLGetDevices", 0},
-    {"cuGLGetDevices_v2", 0},
-    {"cuGLInit", 0},
-    {"cuGLMapBufferObject", 0},
-    {"cuGLMapBufferObjectAsync", 0},
-    {"cuGLMapBufferObjectAsync_v2", 0},
-    {"cuGLMapBufferObjectAsync_v2_ptsz", 0},
-    {"cuGLMapBufferObject_v2", 0},
-    {"cuGLMapBufferObject_v2_ptds", 0},
-    {"cuGLRegisterBufferObject", 0},
-    {"cuGLSetBufferObjectMapFlags", 0},
-    {"cuGLUnmapBufferObject", 0},
-    {"cuGLUnmapBufferObjectAsync", 0},
-    {"cuGLUnregisterBufferObject", 0},
+    {"cuGLGetDevices", cuGLGetDevices},
+    {"cuGLGetDevices_v2", cuGLGetDevices_v2},
+    {"cuGLInit", cuGLInit},
+    {"cuGLMapBufferObject", cuGLMapBufferObject},
+    {"cuGLMapBufferObjectAsync", cuGLMapBufferObjectAsync},
+    {"cuGLMapBufferObjectAsync_v2", cuGLMapBufferObjectAsync_v2},
+    {"cuGLMapBufferObjectAsync_v2_ptsz", cuGLMapBufferObjectAsync_v2_ptsz},
+    {"cuGLMapBufferObject_v2", cuGLMapBufferObject_v2},
+    {"cuGLMapBufferObject_v2_ptds", cuGLMapBufferObject_v2_ptds},
+    {"cuGLRegisterBufferObject", cuGLRegisterBufferObject},
+    {"cuGLSetBufferObjectMapFlags", cuGLSetBufferObjectMapFlags},
+    {"cuGLUnmapBufferObject", cuGLUnmapBufferObject},
+    {"cuGLUnmapBufferObjectAsync", cuGLUnmapBufferObjectAsync},
+    {"cuGLUnregisterBufferObject", cuGLUnregisterBufferObject},
     {"cuGetErrorName", 0},
     {"cuGetErrorString", 0},
-    {"cuGetExportTable", 0},
+    {"cuGetExportTable", cuGetExportTable},
     {"cuGetProcAddress", hook_cuGetProcAddress},
     {"cuGetProcAddress_v2", hook_cuGetProcAddress_v2},
-    {"cuGraphAddBatchMemOpNode", 0},
-    {"cuGraphAddChildGraphNode", 0},
-    {"cuGraphAddDependencies", 0},
-    {"cuGraphAddDependencies_v2", 0},
-    {"cuGraphAddEmptyNode", 0},
-    {"cuGraphAddEventRecordNode", 0},
-    {"cuGraphAddEventWaitNode", 0},
-    {"cuGraphAddExternalSemaphoresSignalNode", 0},
-    {"cuGraphAddExternalSemaphoresWaitNode", 0},
-    {"cuGraphAddHostNode", 0},
-    {"cuGraphAddKernelNode", 0},
-    {"cuGraphAddKernelNode_v2", 0},
+    {"cuGraphAddBatchMemOpNode", cuGraphAddBatchMemOpNode},
+    {"cuGraphAddChildGraphNode", cuGraphAddChildGraphNode},
+    {"cuGraphAddDependencies", cuGraphAddDependencies},
+    {"cuGraphAddDependencies_v2", cuGraphAddDependencies_v2},
+    {"cuGraphAddEmptyNode", cuGraphAddEmptyNode},
+    {"cuGraphAddEventRecordNode", cuGraphAddEventRecordNode},
+    {"cuGraphAddEventWaitNode", cuGraphAddEventWaitNode},
+    {"cuGraphAddExternalSemaphoresSignalNode", cuGraphAddExternalSemaphoresSignalNode},
+    {"cuGraphAddExternalSemaphoresWaitNode", cuGraphAddExternalSemaphoresWaitNode},
+    {"cuGraphAddHostNode", cuGraphAddHostNode},
+    {"cuGraphAddKernelNode", cuGraphAddKernelNode},
+    {"cuGraphAddKernelNode_v2", cuGraphAddKernelNode_v2},
     {"cuGraphAddMemAllocNode", hook_cuGraphAddMemAllocNode},
-    {"cuGraphAddMemFreeNode", 0},
-    {"cuGraphAddMemcpyNode", 0},
-    {"cuGraphAddMemsetNode", 0},
+    {"cuGraphAddMemFreeNode", cuGraphAddMemFreeNode},
+    {"cuGraphAddMemcpyNode", cuGraphAddMemcpyNode},
+    {"cuGraphAddMemsetNode", cuGraphAddMemsetNode},
     {"cuGraphAddNode", hook_cuGraphAddNode},
     {"cuGraphAddNode_v2", hook_cuGraphAddNode_v2},
     {"cuGraphAddNode_v3", hook_cuGraphAddNode_v3},
-    {"cuGraphBatchMemOpNodeGetParams", 0},
-    {"cuGraphBatchMemOpNodeSetParams", 0},
-    {"cuGraphChildGraphNodeGetGraph", 0},
-    {"cuGraphClone", 0},
-    {"cuGraphConditionalHandleCreate", 0},
-    {"cuGraphCreate", 0},
-    {"cuGraphDebugDotPrint", 0},
+    {"cuGraphBatchMemOpNodeGetParams", cuGraphBatchMemOpNodeGetParams},
+    {"cuGraphBatchMemOpNodeSetParams", cuGraphBatchMemOpNodeSetParams},
+    {"cuGraphChildGraphNodeGetGraph", cuGraphChildGraphNodeGetGraph},
+    {"cuGraphClone", cuGraphClone},
+    {"cuGraphConditionalHandleCreate", cuGraphConditionalHandleCreate},
+    {"cuGraphCreate", cuGraphCreate},
+    {"cuGraphDebugDotPrint", cuGraphDebugDotPrint},
     {"cuGraphDestroy", hook_cuGraphDestroy},
-    {"cuGraphDestroyNode", 0},
-    {"cuGraphEventRecordNodeGetEvent", 0},
-    {"cuGraphEventRecordNodeSetEvent", 0},
-    {"cuGraphEventWaitNodeGetEvent", 0},
-    {"cuGraphEventWaitNodeSetEvent", 0},
-    {"cuGraphExecBatchMemOpNodeSetParams", 0},
-    {"cuGraphExecChildGraphNodeSetParams", 0},
+    {"cuGraphDestroyNode", cuGraphDestroyNode},
+    {"cuGraphEventRecordNodeGetEvent", cuGraphEventRecordNodeGetEvent},
+    {"cuGraphEventRecordNodeSetEvent", cuGraphEventRecordNodeSetEvent},
+    {"cuGraphEventWaitNodeGetEvent", cuGraphEventWaitNodeGetEvent},
+    {"cuGraphEventWaitNodeSetEvent", cuGraphEventWaitNodeSetEvent},
+    {"cuGraphExecBatchMemOpNodeSetParams", cuGraphExecBatchMemOpNodeSetParams},
+    {"cuGraphExecChildGraphNodeSetParams", cuGraphExecChildGraphNodeSetParams},
     {"cuGraphExecDestroy", hook_cuGraphExecDestroy},
-    {"cuGraphExecEventRecordNodeSetEvent", 0},
-    {"cuGraphExecEventWaitNodeSetEvent", 0},
-    {"cuGraphExecExternalSemaphoresSignalNodeSetParams", 0},
-    {"cuGraphExecExternalSemaphoresWaitNodeSetParams", 0},
-    {"cuGraphExecGetFlags", 0},
-    {"cuGraphExecGetId", 0},
-    {"cuGraphExecHostNodeSetParams", 0},
-    {"cuGraphExecKernelNodeSetParams", 0},
-    {"cuGraphExecKernelNodeSetParams_v2", 0},
-    {"cuGraphExecMemcpyNodeSetParams", 0},
-    {"cuGraphExecMemsetNodeSetParams", 0},
-    {"cuGraphExecNodeSetParams", 0},
-    {"cuGraphExecUpdate", 0},
-    {"cuGraphExecUpdate_v2", 0},
-    {"cuGraphExternalSemaphoresSignalNodeGetParams", 0},
-    {"cuGraphExternalSemaphoresSignalNodeSetParams", 0},
-    {"cuGraphExternalSemaphoresWaitNodeGetParams", 0},
-    {"cuGraphExternalSemaphoresWaitNodeSetParams", 0},
-    {"cuGraphGetEdges", 0},
-    {"cuGraphGetEdges_v2", 0},
-    {"cuGraphGetId", 0},
-    {"cuGraphGetNodes", 0},
-    {"cuGraphGetRootNodes", 0},
-    {"cuGraphHostNodeGetParams", 0},
-    {"cuGraphHostNodeSetParams", 0},
+    {"cuGraphExecEventRecordNodeSetEvent", cuGraphExecEventRecordNodeSetEvent},
+    {"cuGraphExecEventWaitNodeSetEvent", cuGraphExecEventWaitNodeSetEvent},
+    {"cuGraphExecExternalSemaphoresSignalNodeSetParams", cuGraphExecExternalSemaphoresSignalNodeSetParams},
+    {"cuGraphExecExternalSemaphoresWaitNodeSetParams", cuGraphExecExternalSemaphoresWaitNodeSetParams},
+    {"cuGraphExecGetFlags", cuGraphExecGetFlags},
+    {"cuGraphExecGetId", cuGraphExecGetId},
+    {"cuGraphExecHostNodeSetParams", cuGraphExecHostNodeSetParams},
+    {"cuGraphExecKernelNodeSetParams", cuGraphExecKernelNodeSetParams},
+    {"cuGraphExecKernelNodeSetParams_v2", cuGraphExecKernelNodeSetParams_v2},
+    {"cuGraphExecMemcpyNodeSetParams", cuGraphExecMemcpyNodeSetParams},
+    {"cuGraphExecMemsetNodeSetParams", cuGraphExecMemsetNodeSetParams},
+    {"cuGraphExecNodeSetParams", cuGraphExecNodeSetParams},
+    {"cuGraphExecUpdate", cuGraphExecUpdate},
+    {"cuGraphExecUpdate_v2", cuGraphExecUpdate_v2},
+    {"cuGraphExternalSemaphoresSignalNodeGetParams", cuGraphExternalSemaphoresSignalNodeGetParams},
+    {"cuGraphExternalSemaphoresSignalNodeSetParams", cuGraphExternalSemaphoresSignalNodeSetParams},
+    {"cuGraphExternalSemaphoresWaitNodeGetParams", cuGraphExternalSemaphoresWaitNodeGetParams},
+    {"cuGraphExternalSemaphoresWaitNodeSetParams", cuGraphExternalSemaphoresWaitNodeSetParams},
+    {"cuGraphGetEdges", cuGraphGetEdges},
+    {"cuGraphGetEdges_v2", cuGraphGetEdges_v2},
+    {"cuGraphGetId", cuGraphGetId},
+    {"cuGraphGetNodes", cuGraphGetNodes},
+    {"cuGraphGetRootNodes", cuGraphGetRootNodes},
+    {"cuGraphHostNodeGetParams", cuGraphHostNodeGetParams},
+    {"cuGraphHostNodeSetParams", cuGraphHostNodeSetParams},
     {"cuGraphInstantiate", hook_cuGraphInstantiate},
     {"cuGraphInstantiateWithFlags", hook_cuGraphInstantiateWithFlags},
     {"cuGraphInstantiateWithParams", hook_cuGraphInstantiateWithParams},
     {"cuGraphInstantiateWithParams_ptsz", hook_cuGraphInstantiateWithParams_ptsz},
     {"cuGraphInstantiate_v2", hook_cuGraphInstantiate_v2},
-    {"cuGraphKernelNodeCopyAttributes", 0},
-    {"cuGraphKernelNodeGetAttribute", 0},
-    {"cuGraphKernelNodeGetParams", 0},
-    {"cuGraphKernelNodeGetParams_v2", 0},
-    {"cuGraphKernelNodeSetAttribute", 0},
-    {"cuGraphKernelNodeSetParams", 0},
-    {"cuGraphKernelNodeSetParams_v2", 0},
+    {"cuGraphKernelNodeCopyAttributes", cuGraphKernelNodeCopyAttributes},
+    {"cuGraphKernelNodeGetAttribute", cuGraphKernelNodeGetAttribute},
+    {"cuGraphKernelNodeGetParams", cuGraphKernelNodeGetParams},
+    {"cuGraphKernelNodeGetParams_v2", cuGraphKernelNodeGetParams_v2},
+    {"cuGraphKernelNodeSetAttribute", cuGraphKernelNodeSetAttribute},
+    {"cuGraphKernelNodeSetParams", cuGraphKernelNodeSetParams},
+    {"cuGraphKernelNodeSetParams_v2", cuGraphKernelNodeSetParams_v2},
     {"cuGraphLaunch", hook_cuGraphLaunch},
     {"cuGraphLaunch_ptsz", hook_cuGraphLaunch_ptsz},
-    {"cuGraphMemAllocNodeGetParams", 0},
-    {"cuGraphMemFreeNodeGetParams", 0},
-    {"cuGraphMemcpyNodeGetParams", 0},
-    {"cuGraphMemcpyNodeSetParams", 0},
-    {"cuGraphMemsetNodeGetParams", 0},
-    {"cuGraphMemsetNodeSetParams", 0},
-    {"cuGraphNodeFindInClone", 0},
-    {"cuGraphNodeGetContainingGraph", 0},
-    {"cuGraphNodeGetDependencies", 0},
-    {"cuGraphNodeGetDependencies_v2", 0},
-    {"cuGraphNodeGetDependentNodes", 0},
-    {"cuGraphNodeGetDependentNodes_v2", 0},
-    {"cuGraphNodeGetEnabled", 0},
-    {"cuGraphNodeGetLocalId", 0},
-    {"cuGraphNodeGetParams", 0},
-    {"cuGraphNodeGetToolsId", 0},
-    {"cuGraphNodeGetType", 0},
-    {"cuGraphNodeSetEnabled", 0},
-    {"cuGraphNodeSetParams", 0},
-    {"cuGraphNodeSetParams_v2", 0},
-    {"cuGraphReleaseUserObject", 0},
-    {"cuGraphRemoveDependencies", 0},
-    {"cuGraphRemoveDependencies_v2", 0},
-    {"cuGraphRetainUserObject", 0},
+    {"cuGraphMemAllocNodeGetParams", cuGraphMemAllocNodeGetParams},
+    {"cuGraphMemFreeNodeGetParams", cuGraphMemFreeNodeGetParams},
+    {"cuGraphMemcpyNodeGetParams", cuGraphMemcpyNodeGetParams},
+    {"cuGraphMemcpyNodeSetParams", cuGraphMemcpyNodeSetParams},
+    {"cuGraphMemsetNodeGetParams", cuGraphMemsetNodeGetParams},
+    {"cuGraphMemsetNodeSetParams", cuGraphMemsetNodeSetParams},
+    {"cuGraphNodeFindInClone", cuGraphNodeFindInClone},
+    {"cuGraphNodeGetContainingGraph", cuGraphNodeGetContainingGraph},
+    {"cuGraphNodeGetDependencies", cuGraphNodeGetDependencies},
+    {"cuGraphNodeGetDependencies_v2", cuGraphNodeGetDependencies_v2},
+    {"cuGraphNodeGetDependentNodes", cuGraphNodeGetDependentNodes},
+    {"cuGraphNodeGetDependentNodes_v2", cuGraphNodeGetDependentNodes_v2},
+    {"cuGraphNodeGetEnabled", cuGraphNodeGetEnabled},
+    {"cuGraphNodeGetLocalId", cuGraphNodeGetLocalId},
+    {"cuGraphNodeGetParams", cuGraphNodeGetParams},
+    {"cuGraphNodeGetToolsId", cuGraphNodeGetToolsId},
+    {"cuGraphNodeGetType", cuGraphNodeGetType},
+    {"cuGraphNodeSetEnabled", cuGraphNodeSetEnabled},
+    {"cuGraphNodeSetParams", cuGraphNodeSetParams},
+    {"cuGraphNodeSetParams_v2", cuGraphNodeSetParams_v2},
+    {"cuGraphReleaseUserObject", cuGraphReleaseUserObject},
+    {"cuGraphRemoveDependencies", cuGraphRemoveDependencies},
+    {"cuGraphRemoveDependencies_v2", cuGraphRemoveDependencies_v2},
+    {"cuGraphRetainUserObject", cuGraphRetainUserObject},
     {"cuGraphUpload", hook_cuGraphUpload},
     {"cuGraphUpload_ptsz", hook_cuGraphUpload_ptsz},
-    {"cuGraphicsEGLRegisterImage", 0},
-    {"cuGraphicsGLRegisterBuffer", 0},
-    {"cuGraphicsGLRegisterImage", 0},
-    {"cuGraphicsMapResources", 0},
-    {"cuGraphicsMapResources_ptsz", 0},
-    {"cuGraphicsResourceGetMappedEglFrame", 0},
-    {"cuGraphicsResourceGetMappedMipmappedArray", 0},
-    {"cuGraphicsResourceGetMappedPointer", 0},
-    {"cuGraphicsResourceGetMappedPointer_v2", 0},
-    {"cuGraphicsResourceSetMapFlags", 0},
-    {"cuGraphicsResourceSetMapFlags_v2", 0},
-    {"cuGraphicsSubResourceGetMappedArray", 0},
-    {"cuGraphicsUnmapResources", 0},
-    {"cuGraphicsUnmapResources_ptsz", 0},
-    {"cuGraphicsUnregisterResource", 0},
-    {"cuGraphicsVDPAURegisterOutputSurface", 0},
-    {"cuGraphicsVDPAURegisterVideoSurface", 0},
+    {"cuGraphicsEGLRegisterImage", cuGraphicsEGLRegisterImage},
+    {"cuGraphicsGLRegisterBuffer", cuGraphicsGLRegisterBuffer},
+    {"cuGraphicsGLRegisterImage", cuGraphicsGLRegisterImage},
+    {"cuGraphicsMapResources", cuGraphicsMapResources},
+    {"cuGraphicsMapResources_ptsz", cuGraphicsMapResources_ptsz},
+    {"cuGraphicsResourceGetMappedEglFrame", cuGraphicsResourceGetMappedEglFrame},
+    {"cuGraphicsResourceGetMappedMipmappedArray", cuGraphicsResourceGetMappedMipmappedArray},
+    {"cuGraphicsResourceGetMappedPointer", cuGraphicsResourceGetMappedPointer},
+    {"cuGraphicsResourceGetMappedPointer_v2", cuGraphicsResourceGetMappedPointer_v2},
+    {"cuGraphicsResourceSetMapFlags", cuGraphicsResourceSetMapFlags},
+    {"cuGraphicsResourceSetMapFlags_v2", cuGraphicsResourceSetMapFlags_v2},
+    {"cuGraphicsSubResourceGetMappedArray", cuGraphicsSubResourceGetMappedArray},
+    {"cuGraphicsUnmapResources", cuGraphicsUnmapResources},
+    {"cuGraphicsUnmapResources_ptsz", cuGraphicsUnmapResources_ptsz},
+    {"cuGraphicsUnregisterResource", cuGraphicsUnregisterResource},
+    {"cuGraphicsVDPAURegisterOutputSurface", cuGraphicsVDPAURegisterOutputSurface},
+    {"cuGraphicsVDPAURegisterVideoSurface", cuGraphicsVDPAURegisterVideoSurface},
     {"cuGreenCtxCreate", hook_cuGreenCtxCreate},
     {"cuGreenCtxDestroy", hook_cuGreenCtxDestroy},
-    {"cuGreenCtxGetDevResource", 0},
-    {"cuGreenCtxGetId", 0},
-    {"cuGreenCtxRecordEvent", 0},
-    {"cuGreenCtxStreamCreate", 0},
-    {"cuGreenCtxWaitEvent", 0},
-    {"cuImportExternalMemory", 0},
-    {"cuImportExternalSemaphore", 0},
+    {"cuGreenCtxGetDevResource", cuGreenCtxGetDevResource},
+    {"cuGreenCtxGetId", cuGreenCtxGetId},
+    {"cuGreenCtxRecordEvent", cuGreenCtxRecordEvent},
+    {"cuGreenCtxStreamCreate", cuGreenCtxStreamCreate},
+    {"cuGreenCtxWaitEvent", cuGreenCtxWaitEvent},
+    {"cuImportExternalMemory", cuImportExternalMemory},
+    {"cuImportExternalSemaphore", cuImportExternalSemaphore},
     {"cuInit", hook_cuInit},
-    {"cuIpcCloseMemHandle", 0},
-    {"cuIpcGetEventHandle", 0},
-    {"cuIpcGetMemHandle", 0},
-    {"cuIpcOpenEventHandle", 0},
-    {"cuIpcOpenMemHandle", 0},
-    {"cuIpcOpenMemHandle_v2", 0},
-    {"cuKernelGetAttribute", 0},
+    {"cuIpcCloseMemHandle", cuIpcCloseMemHandle},
+    {"cuIpcGetEventHandle", hook_cuIpcGetEventHandle},
+    {"cuIpcGetMemHandle", hook_cuIpcGetMemHandle},
+    {"cuIpcOpenEventHandle", hook_cuIpcOpenEventHandle},
+    {"cuIpcOpenMemHandle", hook_cuIpcOpenMemHandle},
+    {"cuIpcOpenMemHandle_v2", hook_cuIpcOpenMemHandle_v2},
+    {"cuKernelGetAttribute", cuKernelGetAttribute},
     {"cuKernelGetFunction", hook_cuKernelGetFunction},
-    {"cuKernelGetLibrary", 0},
-    {"cuKernelGetName", 0},
-    {"cuKernelGetParamCount", 0},
-    {"cuKernelGetParamInfo", 0},
-    {"cuKernelSetAttribute", 0},
-    {"cuKernelSetCacheConfig", 0},
+    {"cuKernelGetLibrary", cuKernelGetLibrary},
+    {"cuKernelGetName", cuKernelGetName},
+    {"cuKernelGetParamCount", cuKernelGetParamCount},
+    {"cuKernelGetParamInfo", cuKernelGetParamInfo},
+    {"cuKernelSetAttribute", cuKernelSetAttribute},
+    {"cuKernelSetCacheConfig", cuKernelSetCacheConfig},
     {"cuLaunch", hook_cuLaunch},
     {"cuLaunchCooperativeKernel", hook_cuLaunchCooperativeKernel},
     {"cuLaunchCooperativeKernelMultiDevice", hook_cuLaunchCooperativeKernelMultiDevice},
     {"cuLaunchCooperativeKernel_ptsz", hook_cuLaunchCooperativeKernel_ptsz},
     {"cuLaunchGrid", hook_cuLaunchGrid},
     {"cuLaunchGridAsync", hook_cuLaunchGridAsync},
-    {"cuLaunchHostFunc", 0},
-    {"cuLaunchHostFunc_ptsz", 0},
-    {"cuLaunchHostFunc_v2", 0},
-    {"cuLaunchHostFunc_v2_ptsz", 0},
+    {"cuLaunchHostFunc", cuLaunchHostFunc},
+    {"cuLaunchHostFunc_ptsz", cuLaunchHostFunc_ptsz},
+    {"cuLaunchHostFunc_v2", cuLaunchHostFunc_v2},
+    {"cuLaunchHostFunc_v2_ptsz", cuLaunchHostFunc_v2_ptsz},
     {"cuLaunchKernel", hook_cuLaunchKernel},
     {"cuLaunchKernelEx", hook_cuLaunchKernelEx},
     {"cuLaunchKernelEx_ptsz", hook_cuLaunchKernelEx_ptsz},
@@ -648,49 +1141,49 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuLibraryEnumerateKernels", hook_cuLibraryEnumerateKernels},
     {"cuLibraryGetGlobal", hook_cuLibraryGetGlobal},
     {"cuLibraryGetKernel", hook_cuLibraryGetKernel},
-    {"cuLibraryGetKernelCount", 0},
+    {"cuLibraryGetKernelCount", cuLibraryGetKernelCount},
     {"cuLibraryGetManaged", hook_cuLibraryGetManaged},
     {"cuLibraryGetModule", hook_cuLibraryGetModule},
-    {"cuLibraryGetUnifiedFunction", 0},
+    {"cuLibraryGetUnifiedFunction", cuLibraryGetUnifiedFunction},
     {"cuLibraryLoadData", hook_cuLibraryLoadData},
     {"cuLibraryLoadFromFile", hook_cuLibraryLoadFromFile},
     {"cuLibraryUnload", hook_cuLibraryUnload},
-    {"cuLinkAddData", 0},
-    {"cuLinkAddData_v2", 0},
-    {"cuLinkAddFile", 0},
-    {"cuLinkAddFile_v2", 0},
-    {"cuLinkComplete", 0},
-    {"cuLinkCreate", 0},
-    {"cuLinkCreate_v2", 0},
-    {"cuLinkDestroy", 0},
-    {"cuLogicalEndpointAddDevice", 0},
-    {"cuLogicalEndpointBindAddr", 0},
-    {"cuLogicalEndpointBindMem", 0},
-    {"cuLogicalEndpointCreate", 0},
-    {"cuLogicalEndpointDestroy", 0},
-    {"cuLogicalEndpointExport", 0},
-    {"cuLogicalEndpointGetLimits", 0},
-    {"cuLogicalEndpointIdRelease", 0},
-    {"cuLogicalEndpointIdReserve", 0},
-    {"cuLogicalEndpointImport", 0},
-    {"cuLogicalEndpointQuery", 0},
-    {"cuLogicalEndpointUnbind", 0},
-    {"cuLogsCurrent", 0},
-    {"cuLogsDumpToFile", 0},
-    {"cuLogsDumpToMemory", 0},
-    {"cuLogsRegisterCallback", 0},
-    {"cuLogsUnregisterCallback", 0},
-    {"cuMemAddressFree", 0},
-    {"cuMemAddressReserve", 0},
-    {"cuMemAdvise", 0},
-    {"cuMemAdvise_v2", 0},
+    {"cuLinkAddData", cuLinkAddData},
+    {"cuLinkAddData_v2", cuLinkAddData_v2},
+    {"cuLinkAddFile", cuLinkAddFile},
+    {"cuLinkAddFile_v2", cuLinkAddFile_v2},
+    {"cuLinkComplete", cuLinkComplete},
+    {"cuLinkCreate", cuLinkCreate},
+    {"cuLinkCreate_v2", cuLinkCreate_v2},
+    {"cuLinkDestroy", cuLinkDestroy},
+    {"cuLogicalEndpointAddDevice", cuLogicalEndpointAddDevice},
+    {"cuLogicalEndpointBindAddr", cuLogicalEndpointBindAddr},
+    {"cuLogicalEndpointBindMem", cuLogicalEndpointBindMem},
+    {"cuLogicalEndpointCreate", cuLogicalEndpointCreate},
+    {"cuLogicalEndpointDestroy", cuLogicalEndpointDestroy},
+    {"cuLogicalEndpointExport", cuLogicalEndpointExport},
+    {"cuLogicalEndpointGetLimits", cuLogicalEndpointGetLimits},
+    {"cuLogicalEndpointIdRelease", cuLogicalEndpointIdRelease},
+    {"cuLogicalEndpointIdReserve", cuLogicalEndpointIdReserve},
+    {"cuLogicalEndpointImport", cuLogicalEndpointImport},
+    {"cuLogicalEndpointQuery", cuLogicalEndpointQuery},
+    {"cuLogicalEndpointUnbind", cuLogicalEndpointUnbind},
+    {"cuLogsCurrent", cuLogsCurrent},
+    {"cuLogsDumpToFile", cuLogsDumpToFile},
+    {"cuLogsDumpToMemory", cuLogsDumpToMemory},
+    {"cuLogsRegisterCallback", cuLogsRegisterCallback},
+    {"cuLogsUnregisterCallback", cuLogsUnregisterCallback},
+    {"cuMemAddressFree", cuMemAddressFree},
+    {"cuMemAddressReserve", cuMemAddressReserve},
+    {"cuMemAdvise", cuMemAdvise},
+    {"cuMemAdvise_v2", cuMemAdvise_v2},
     {"cuMemAlloc", hook_cuMemAlloc},
     {"cuMemAllocAsync", hook_cuMemAllocAsync},
     {"cuMemAllocAsync_ptsz", hook_cuMemAllocAsync_ptsz},
     {"cuMemAllocFromPoolAsync", hook_cuMemAllocFromPoolAsync},
     {"cuMemAllocFromPoolAsync_ptsz", hook_cuMemAllocFromPoolAsync_ptsz},
-    {"cuMemAllocHost", 0},
-    {"cuMemAllocHost_v2", 0},
+    {"cuMemAllocHost", cuMemAllocHost},
+    {"cuMemAllocHost_v2", cuMemAllocHost_v2},
     {"cuMemAllocManaged", hook_cuMemAllocManaged},
     {"cuMemAllocPitch", hook_cuMemAllocPitch},
     {"cuMemAllocPitch_v2", hook_cuMemAllocPitch_v2},
@@ -698,61 +1191,61 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemBatchDecompressAsync", hook_cuMemBatchDecompressAsync},
     {"cuMemBatchDecompressAsync_ptsz", hook_cuMemBatchDecompressAsync_ptsz},
     {"cuMemCreate", hook_cuMemCreate},
-    {"cuMemDiscardAndPrefetchBatchAsync", 0},
-    {"cuMemDiscardAndPrefetchBatchAsync_ptsz", 0},
-    {"cuMemDiscardBatchAsync", 0},
-    {"cuMemDiscardBatchAsync_ptsz", 0},
+    {"cuMemDiscardAndPrefetchBatchAsync", cuMemDiscardAndPrefetchBatchAsync},
+    {"cuMemDiscardAndPrefetchBatchAsync_ptsz", cuMemDiscardAndPrefetchBatchAsync_ptsz},
+    {"cuMemDiscardBatchAsync", cuMemDiscardBatchAsync},
+    {"cuMemDiscardBatchAsync_ptsz", cuMemDiscardBatchAsync_ptsz},
     {"cuMemExportToShareableHandle", hook_cuMemExportToShareableHandle},
     {"cuMemFree", hook_cuMemFree},
     {"cuMemFreeAsync", hook_cuMemFreeAsync},
     {"cuMemFreeAsync_ptsz", hook_cuMemFreeAsync_ptsz},
-    {"cuMemFreeHost", 0},
+    {"cuMemFreeHost", cuMemFreeHost},
     {"cuMemFree_v2", hook_cuMemFree_v2},
-    {"cuMemGetAccess", 0},
-    {"cuMemGetAddressRange", 0},
-    {"cuMemGetAddressRange_v2", 0},
-    {"cuMemGetAllocationGranularity", 0},
-    {"cuMemGetAllocationPropertiesFromHandle", 0},
-    {"cuMemGetDefaultMemPool", 0},
-    {"cuMemGetHandleForAddressRange", 0},
+    {"cuMemGetAccess", cuMemGetAccess},
+    {"cuMemGetAddressRange", cuMemGetAddressRange},
+    {"cuMemGetAddressRange_v2", cuMemGetAddressRange_v2},
+    {"cuMemGetAllocationGranularity", cuMemGetAllocationGranularity},
+    {"cuMemGetAllocationPropertiesFromHandle", cuMemGetAllocationPropertiesFromHandle},
+    {"cuMemGetDefaultMemPool", cuMemGetDefaultMemPool},
+    {"cuMemGetHandleForAddressRange", cuMemGetHandleForAddressRange},
     {"cuMemGetInfo", hook_cuMemGetInfo},
     {"cuMemGetInfo_v2", hook_cuMemGetInfo_v2},
-    {"cuMemGetLocationInfo", 0},
-    {"cuMemGetMemPool", 0},
-    {"cuMemHostAlloc", 0},
-    {"cuMemHostGetDevicePointer", 0},
-    {"cuMemHostGetDevicePointer_v2", 0},
-    {"cuMemHostGetFlags", 0},
-    {"cuMemHostRegister", 0},
-    {"cuMemHostRegister_v2", 0},
-    {"cuMemHostUnregister", 0},
+    {"cuMemGetLocationInfo", cuMemGetLocationInfo},
+    {"cuMemGetMemPool", cuMemGetMemPool},
+    {"cuMemHostAlloc", cuMemHostAlloc},
+    {"cuMemHostGetDevicePointer", cuMemHostGetDevicePointer},
+    {"cuMemHostGetDevicePointer_v2", cuMemHostGetDevicePointer_v2},
+    {"cuMemHostGetFlags", cuMemHostGetFlags},
+    {"cuMemHostRegister", cuMemHostRegister},
+    {"cuMemHostRegister_v2", cuMemHostRegister_v2},
+    {"cuMemHostUnregister", cuMemHostUnregister},
     {"cuMemImportFromShareableHandle", hook_cuMemImportFromShareableHandle},
     {"cuMemMap", hook_cuMemMap},
-    {"cuMemMapArrayAsync", 0},
-    {"cuMemMapArrayAsync_ptsz", 0},
+    {"cuMemMapArrayAsync", cuMemMapArrayAsync},
+    {"cuMemMapArrayAsync_ptsz", cuMemMapArrayAsync_ptsz},
     {"cuMemPoolCreate", hook_cuMemPoolCreate},
     {"cuMemPoolDestroy", hook_cuMemPoolDestroy},
-    {"cuMemPoolExportPointer", 0},
-    {"cuMemPoolExportToShareableHandle", 0},
-    {"cuMemPoolGetAccess", 0},
-    {"cuMemPoolGetAttribute", 0},
-    {"cuMemPoolImportFromShareableHandle", 0},
-    {"cuMemPoolImportPointer", 0},
-    {"cuMemPoolSetAccess", 0},
-    {"cuMemPoolSetAttribute", 0},
+    {"cuMemPoolExportPointer", cuMemPoolExportPointer},
+    {"cuMemPoolExportToShareableHandle", hook_cuMemPoolExportToShareableHandle},
+    {"cuMemPoolGetAccess", cuMemPoolGetAccess},
+    {"cuMemPoolGetAttribute", cuMemPoolGetAttribute},
+    {"cuMemPoolImportFromShareableHandle", hook_cuMemPoolImportFromShareableHandle},
+    {"cuMemPoolImportPointer", cuMemPoolImportPointer},
+    {"cuMemPoolSetAccess", cuMemPoolSetAccess},
+    {"cuMemPoolSetAttribute", cuMemPoolSetAttribute},
     {"cuMemPoolTrimTo", hook_cuMemPoolTrimTo},
-    {"cuMemPrefetchAsync", 0},
-    {"cuMemPrefetchAsync_ptsz", 0},
-    {"cuMemPrefetchAsync_v2", 0},
-    {"cuMemPrefetchAsync_v2_ptsz", 0},
-    {"cuMemPrefetchBatchAsync", 0},
-    {"cuMemPrefetchBatchAsync_ptsz", 0},
-    {"cuMemRangeGetAttribute", 0},
-    {"cuMemRangeGetAttributes", 0},
+    {"cuMemPrefetchAsync", cuMemPrefetchAsync},
+    {"cuMemPrefetchAsync_ptsz", cuMemPrefetchAsync_ptsz},
+    {"cuMemPrefetchAsync_v2", cuMemPrefetchAsync_v2},
+    {"cuMemPrefetchAsync_v2_ptsz", cuMemPrefetchAsync_v2_ptsz},
+    {"cuMemPrefetchBatchAsync", cuMemPrefetchBatchAsync},
+    {"cuMemPrefetchBatchAsync_ptsz", cuMemPrefetchBatchAsync_ptsz},
+    {"cuMemRangeGetAttribute", cuMemRangeGetAttribute},
+    {"cuMemRangeGetAttributes", cuMemRangeGetAttributes},
     {"cuMemRelease", hook_cuMemRelease},
     {"cuMemRetainAllocationHandle", hook_cuMemRetainAllocationHandle},
-    {"cuMemSetAccess", 0},
-    {"cuMemSetMemPool", 0},
+    {"cuMemSetAccess", cuMemSetAccess},
+    {"cuMemSetMemPool", cuMemSetMemPool},
     {"cuMemUnmap", hook_cuMemUnmap},
     {"cuMemcpy", hook_cuMemcpy},
     {"cuMemcpy2D", hook_cuMemcpy2D},
@@ -788,12 +1281,12 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemcpyAtoD", hook_cuMemcpyAtoD},
     {"cuMemcpyAtoD_v2", hook_cuMemcpyAtoD_v2},
     {"cuMemcpyAtoD_v2_ptds", hook_cuMemcpyAtoD_v2_ptds},
-    {"cuMemcpyAtoH", 0},
-    {"cuMemcpyAtoHAsync", 0},
-    {"cuMemcpyAtoHAsync_v2", 0},
-    {"cuMemcpyAtoHAsync_v2_ptsz", 0},
-    {"cuMemcpyAtoH_v2", 0},
-    {"cuMemcpyAtoH_v2_ptds", 0},
+    {"cuMemcpyAtoH", cuMemcpyAtoH},
+    {"cuMemcpyAtoHAsync", cuMemcpyAtoHAsync},
+    {"cuMemcpyAtoHAsync_v2", cuMemcpyAtoHAsync_v2},
+    {"cuMemcpyAtoHAsync_v2_ptsz", cuMemcpyAtoHAsync_v2_ptsz},
+    {"cuMemcpyAtoH_v2", cuMemcpyAtoH_v2},
+    {"cuMemcpyAtoH_v2_ptds", cuMemcpyAtoH_v2_ptds},
     {"cuMemcpyBatchAsync", hook_cuMemcpyBatchAsync},
     {"cuMemcpyBatchAsync_ptsz", hook_cuMemcpyBatchAsync_ptsz},
     {"cuMemcpyBatchAsync_v2", hook_cuMemcpyBatchAsync_v2},
@@ -808,23 +1301,23 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemcpyDtoD_v2", hook_cuMemcpyDtoD_v2},
     {"cuMemcpyDtoD_v2_ptds", hook_cuMemcpyDtoD_v2_ptds},
     {"cuMemcpyDtoH", hook_cuMemcpyDtoH},
-    {"cuMemcpyDtoHAsync", 0},
-    {"cuMemcpyDtoHAsync_v2", 0},
-    {"cuMemcpyDtoHAsync_v2_ptsz", 0},
+    {"cuMemcpyDtoHAsync", cuMemcpyDtoHAsync},
+    {"cuMemcpyDtoHAsync_v2", cuMemcpyDtoHAsync_v2},
+    {"cuMemcpyDtoHAsync_v2_ptsz", cuMemcpyDtoHAsync_v2_ptsz},
     {"cuMemcpyDtoH_v2", hook_cuMemcpyDtoH_v2},
     {"cuMemcpyDtoH_v2_ptds", hook_cuMemcpyDtoH_v2_ptds},
-    {"cuMemcpyHtoA", 0},
-    {"cuMemcpyHtoAAsync", 0},
-    {"cuMemcpyHtoAAsync_v2", 0},
-    {"cuMemcpyHtoAAsync_v2_ptsz", 0},
-    {"cuMemcpyHtoA_v2", 0},
-    {"cuMemcpyHtoA_v2_ptds", 0},
-    {"cuMemcpyHtoD", 0},
-    {"cuMemcpyHtoDAsync", 0},
-    {"cuMemcpyHtoDAsync_v2", 0},
-    {"cuMemcpyHtoDAsync_v2_ptsz", 0},
-    {"cuMemcpyHtoD_v2", 0},
-    {"cuMemcpyHtoD_v2_ptds", 0},
+    {"cuMemcpyHtoA", cuMemcpyHtoA},
+    {"cuMemcpyHtoAAsync", cuMemcpyHtoAAsync},
+    {"cuMemcpyHtoAAsync_v2", cuMemcpyHtoAAsync_v2},
+    {"cuMemcpyHtoAAsync_v2_ptsz", cuMemcpyHtoAAsync_v2_ptsz},
+    {"cuMemcpyHtoA_v2", cuMemcpyHtoA_v2},
+    {"cuMemcpyHtoA_v2_ptds", cuMemcpyHtoA_v2_ptds},
+    {"cuMemcpyHtoD", cuMemcpyHtoD},
+    {"cuMemcpyHtoDAsync", cuMemcpyHtoDAsync},
+    {"cuMemcpyHtoDAsync_v2", cuMemcpyHtoDAsync_v2},
+    {"cuMemcpyHtoDAsync_v2_ptsz", cuMemcpyHtoDAsync_v2_ptsz},
+    {"cuMemcpyHtoD_v2", cuMemcpyHtoD_v2},
+    {"cuMemcpyHtoD_v2_ptds", cuMemcpyHtoD_v2_ptds},
     {"cuMemcpyPeer", hook_cuMemcpyPeer},
     {"cuMemcpyPeerAsync", hook_cuMemcpyPeerAsync},
     {"cuMemcpyPeerAsync_ptsz", hook_cuMemcpyPeerAsync_ptsz},
@@ -864,58 +1357,58 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemsetD8_v2_ptds", hook_cuMemsetD8_v2_ptds},
     {"cuMipmappedArrayCreate", hook_cuMipmappedArrayCreate},
     {"cuMipmappedArrayDestroy", hook_cuMipmappedArrayDestroy},
-    {"cuMipmappedArrayGetLevel", 0},
-    {"cuMipmappedArrayGetMemoryRequirements", 0},
-    {"cuMipmappedArrayGetSparseProperties", 0},
+    {"cuMipmappedArrayGetLevel", cuMipmappedArrayGetLevel},
+    {"cuMipmappedArrayGetMemoryRequirements", cuMipmappedArrayGetMemoryRequirements},
+    {"cuMipmappedArrayGetSparseProperties", cuMipmappedArrayGetSparseProperties},
     {"cuModuleEnumerateFunctions", hook_cuModuleEnumerateFunctions},
     {"cuModuleGetFunction", hook_cuModuleGetFunction},
-    {"cuModuleGetFunctionCount", 0},
+    {"cuModuleGetFunctionCount", cuModuleGetFunctionCount},
     {"cuModuleGetGlobal", hook_cuModuleGetGlobal},
     {"cuModuleGetGlobal_v2", hook_cuModuleGetGlobal_v2},
-    {"cuModuleGetLoadingMode", 0},
-    {"cuModuleGetSurfRef", 0},
-    {"cuModuleGetTexRef", 0},
+    {"cuModuleGetLoadingMode", cuModuleGetLoadingMode},
+    {"cuModuleGetSurfRef", cuModuleGetSurfRef},
+    {"cuModuleGetTexRef", cuModuleGetTexRef},
     {"cuModuleLoad", hook_cuModuleLoad},
     {"cuModuleLoadData", hook_cuModuleLoadData},
     {"cuModuleLoadDataEx", hook_cuModuleLoadDataEx},
     {"cuModuleLoadFatBinary", hook_cuModuleLoadFatBinary},
     {"cuModuleUnload", hook_cuModuleUnload},
-    {"cuMulticastAddDevice", 0},
-    {"cuMulticastBindAddr", 0},
-    {"cuMulticastBindAddr_v2", 0},
-    {"cuMulticastBindMem", 0},
-    {"cuMulticastBindMem_v2", 0},
+    {"cuMulticastAddDevice", cuMulticastAddDevice},
+    {"cuMulticastBindAddr", cuMulticastBindAddr},
+    {"cuMulticastBindAddr_v2", cuMulticastBindAddr_v2},
+    {"cuMulticastBindMem", cuMulticastBindMem},
+    {"cuMulticastBindMem_v2", cuMulticastBindMem_v2},
     {"cuMulticastCreate", hook_cuMulticastCreate},
-    {"cuMulticastGetGranularity", 0},
-    {"cuMulticastUnbind", 0},
-    {"cuOccupancyAvailableDynamicSMemPerBlock", 0},
-    {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 0},
-    {"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 0},
-    {"cuOccupancyMaxActiveClusters", 0},
-    {"cuOccupancyMaxPotentialBlockSize", 0},
-    {"cuOccupancyMaxPotentialBlockSizeWithFlags", 0},
-    {"cuOccupancyMaxPotentialClusterSize", 0},
-    {"cuParamSetSize", 0},
-    {"cuParamSetTexRef", 0},
-    {"cuParamSetf", 0},
-    {"cuParamSeti", 0},
-    {"cuParamSetv", 0},
-    {"cuPointerGetAttribute", 0},
-    {"cuPointerGetAttributes", 0},
-    {"cuPointerSetAttribute", 0},
-    {"cuProfilerInitialize", 0},
-    {"cuProfilerStart", 0},
-    {"cuProfilerStop", 0},
-    {"cuSignalExternalSemaphoresAsync", 0},
-    {"cuSignalExternalSemaphoresAsync_ptsz", 0},
-    {"cuStreamAddCallback", 0},
-    {"cuStreamAddCallback_ptsz", 0},
-    {"cuStreamAttachMemAsync", 0},
-    {"cuStreamAttachMemAsync_ptsz", 0},
-    {"cuStreamBatchMemOp", 0},
-    {"cuStreamBatchMemOp_ptsz", 0},
-    {"cuStreamBatchMemOp_v2", 0},
-    {"cuStreamBatchMemOp_v2_ptsz", 0},
+    {"cuMulticastGetGranularity", cuMulticastGetGranularity},
+    {"cuMulticastUnbind", cuMulticastUnbind},
+    {"cuOccupancyAvailableDynamicSMemPerBlock", cuOccupancyAvailableDynamicSMemPerBlock},
+    {"cuOccupancyMaxActiveBlocksPerMultiprocessor", cuOccupancyMaxActiveBlocksPerMultiprocessor},
+    {"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags},
+    {"cuOccupancyMaxActiveClusters", cuOccupancyMaxActiveClusters},
+    {"cuOccupancyMaxPotentialBlockSize", cuOccupancyMaxPotentialBlockSize},
+    {"cuOccupancyMaxPotentialBlockSizeWithFlags", cuOccupancyMaxPotentialBlockSizeWithFlags},
+    {"cuOccupancyMaxPotentialClusterSize", cuOccupancyMaxPotentialClusterSize},
+    {"cuParamSetSize", cuParamSetSize},
+    {"cuParamSetTexRef", cuParamSetTexRef},
+    {"cuParamSetf", cuParamSetf},
+    {"cuParamSeti", cuParamSeti},
+    {"cuParamSetv", cuParamSetv},
+    {"cuPointerGetAttribute", cuPointerGetAttribute},
+    {"cuPointerGetAttributes", cuPointerGetAttributes},
+    {"cuPointerSetAttribute", cuPointerSetAttribute},
+    {"cuProfilerInitialize", cuProfilerInitialize},
+    {"cuProfilerStart", cuProfilerStart},
+    {"cuProfilerStop", cuProfilerStop},
+    {"cuSignalExternalSemaphoresAsync", cuSignalExternalSemaphoresAsync},
+    {"cuSignalExternalSemaphoresAsync_ptsz", cuSignalExternalSemaphoresAsync_ptsz},
+    {"cuStreamAddCallback", cuStreamAddCallback},
+    {"cuStreamAddCallback_ptsz", cuStreamAddCallback_ptsz},
+    {"cuStreamAttachMemAsync", cuStreamAttachMemAsync},
+    {"cuStreamAttachMemAsync_ptsz", cuStreamAttachMemAsync_ptsz},
+    {"cuStreamBatchMemOp", cuStreamBatchMemOp},
+    {"cuStreamBatchMemOp_ptsz", cuStreamBatchMemOp_ptsz},
+    {"cuStreamBatchMemOp_v2", cuStreamBatchMemOp_v2},
+    {"cuStreamBatchMemOp_v2_ptsz", cuStreamBatchMemOp_v2_ptsz},
     {"cuStreamBeginCapture", hook_cuStreamBeginCapture},
     {"cuStreamBeginCaptureToCig", hook_cuStreamBeginCaptureToCig},
     {"cuStreamBeginCaptureToCig_ptsz", hook_cuStreamBeginCaptureToCig_ptsz},
@@ -926,125 +1419,125 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuStreamBeginCapture_v2_ptsz", hook_cuStreamBeginCapture_v2_ptsz},
     {"cuStreamBeginRecaptureToGraph", hook_cuStreamBeginRecaptureToGraph},
     {"cuStreamBeginRecaptureToGraph_ptsz", hook_cuStreamBeginRecaptureToGraph_ptsz},
-    {"cuStreamCopyAttributes", 0},
-    {"cuStreamCopyAttributes_ptsz", 0},
-    {"cuStreamCreate", 0},
-    {"cuStreamCreateWithPriority", 0},
+    {"cuStreamCopyAttributes", cuStreamCopyAttributes},
+    {"cuStreamCopyAttributes_ptsz", cuStreamCopyAttributes_ptsz},
+    {"cuStreamCreate", cuStreamCreate},
+    {"cuStreamCreateWithPriority", cuStreamCreateWithPriority},
     {"cuStreamDestroy", hook_cuStreamDestroy},
     {"cuStreamDestroy_v2", hook_cuStreamDestroy_v2},
     {"cuStreamEndCapture", hook_cuStreamEndCapture},
     {"cuStreamEndCaptureToCig", hook_cuStreamEndCaptureToCig},
     {"cuStreamEndCaptureToCig_ptsz", hook_cuStreamEndCaptureToCig_ptsz},
     {"cuStreamEndCapture_ptsz", hook_cuStreamEndCapture_ptsz},
-    {"cuStreamGetAttribute", 0},
-    {"cuStreamGetAttribute_ptsz", 0},
-    {"cuStreamGetCaptureInfo", 0},
-    {"cuStreamGetCaptureInfo_ptsz", 0},
-    {"cuStreamGetCaptureInfo_v2", 0},
-    {"cuStreamGetCaptureInfo_v2_ptsz", 0},
-    {"cuStreamGetCaptureInfo_v3", 0},
-    {"cuStreamGetCaptureInfo_v3_ptsz", 0},
-    {"cuStreamGetCtx", 0},
-    {"cuStreamGetCtx_ptsz", 0},
-    {"cuStreamGetCtx_v2", 0},
-    {"cuStreamGetCtx_v2_ptsz", 0},
-    {"cuStreamGetDevResource", 0},
-    {"cuStreamGetDevResource_ptsz", 0},
-    {"cuStreamGetDevice", 0},
-    {"cuStreamGetDevice_ptsz", 0},
-    {"cuStreamGetFlags", 0},
-    {"cuStreamGetFlags_ptsz", 0},
-    {"cuStreamGetGreenCtx", 0},
-    {"cuStreamGetId", 0},
-    {"cuStreamGetId_ptsz", 0},
-    {"cuStreamGetPriority", 0},
-    {"cuStreamGetPriority_ptsz", 0},
-    {"cuStreamIsCapturing", 0},
-    {"cuStreamIsCapturing_ptsz", 0},
+    {"cuStreamGetAttribute", cuStreamGetAttribute},
+    {"cuStreamGetAttribute_ptsz", cuStreamGetAttribute_ptsz},
+    {"cuStreamGetCaptureInfo", cuStreamGetCaptureInfo},
+    {"cuStreamGetCaptureInfo_ptsz", cuStreamGetCaptureInfo_ptsz},
+    {"cuStreamGetCaptureInfo_v2", cuStreamGetCaptureInfo_v2},
+    {"cuStreamGetCaptureInfo_v2_ptsz", cuStreamGetCaptureInfo_v2_ptsz},
+    {"cuStreamGetCaptureInfo_v3", cuStreamGetCaptureInfo_v3},
+    {"cuStreamGetCaptureInfo_v3_ptsz", cuStreamGetCaptureInfo_v3_ptsz},
+    {"cuStreamGetCtx", cuStreamGetCtx},
+    {"cuStreamGetCtx_ptsz", cuStreamGetCtx_ptsz},
+    {"cuStreamGetCtx_v2", cuStreamGetCtx_v2},
+    {"cuStreamGetCtx_v2_ptsz", cuStreamGetCtx_v2_ptsz},
+    {"cuStreamGetDevResource", cuStreamGetDevResource},
+    {"cuStreamGetDevResource_ptsz", cuStreamGetDevResource_ptsz},
+    {"cuStreamGetDevice", cuStreamGetDevice},
+    {"cuStreamGetDevice_ptsz", cuStreamGetDevice_ptsz},
+    {"cuStreamGetFlags", cuStreamGetFlags},
+    {"cuStreamGetFlags_ptsz", cuStreamGetFlags_ptsz},
+    {"cuStreamGetGreenCtx", cuStreamGetGreenCtx},
+    {"cuStreamGetId", cuStreamGetId},
+    {"cuStreamGetId_ptsz", cuStreamGetId_ptsz},
+    {"cuStreamGetPriority", cuStreamGetPriority},
+    {"cuStreamGetPriority_ptsz", cuStreamGetPriority_ptsz},
+    {"cuStreamIsCapturing", cuStreamIsCapturing},
+    {"cuStreamIsCapturing_ptsz", cuStreamIsCapturing_ptsz},
     {"cuStreamQuery", hook_cuStreamQuery},
     {"cuStreamQuery_ptsz", hook_cuStreamQuery_ptsz},
-    {"cuStreamSetAttribute", 0},
-    {"cuStreamSetAttribute_ptsz", 0},
+    {"cuStreamSetAttribute", cuStreamSetAttribute},
+    {"cuStreamSetAttribute_ptsz", cuStreamSetAttribute_ptsz},
     {"cuStreamSynchronize", hook_cuStreamSynchronize},
     {"cuStreamSynchronize_ptsz", hook_cuStreamSynchronize_ptsz},
-    {"cuStreamUpdateCaptureDependencies", 0},
-    {"cuStreamUpdateCaptureDependencies_ptsz", 0},
-    {"cuStreamUpdateCaptureDependencies_v2", 0},
-    {"cuStreamUpdateCaptureDependencies_v2_ptsz", 0},
+    {"cuStreamUpdateCaptureDependencies", cuStreamUpdateCaptureDependencies},
+    {"cuStreamUpdateCaptureDependencies_ptsz", cuStreamUpdateCaptureDependencies_ptsz},
+    {"cuStreamUpdateCaptureDependencies_v2", cuStreamUpdateCaptureDependencies_v2},
+    {"cuStreamUpdateCaptureDependencies_v2_ptsz", cuStreamUpdateCaptureDependencies_v2_ptsz},
     {"cuStreamWaitEvent", hook_cuStreamWaitEvent},
     {"cuStreamWaitEvent_ptsz", hook_cuStreamWaitEvent_ptsz},
-    {"cuStreamWaitValue32", 0},
-    {"cuStreamWaitValue32_ptsz", 0},
-    {"cuStreamWaitValue32_v2", 0},
-    {"cuStreamWaitValue32_v2_ptsz", 0},
-    {"cuStreamWaitValue64", 0},
-    {"cuStreamWaitValue64_ptsz", 0},
-    {"cuStreamWaitValue64_v2", 0},
-    {"cuStreamWaitValue64_v2_ptsz", 0},
-    {"cuStreamWriteValue32", 0},
-    {"cuStreamWriteValue32_ptsz", 0},
-    {"cuStreamWriteValue32_v2", 0},
-    {"cuStreamWriteValue32_v2_ptsz", 0},
-    {"cuStreamWriteValue64", 0},
-    {"cuStreamWriteValue64_ptsz", 0},
-    {"cuStreamWriteValue64_v2", 0},
-    {"cuStreamWriteValue64_v2_ptsz", 0},
-    {"cuSurfObjectCreate", 0},
-    {"cuSurfObjectDestroy", 0},
-    {"cuSurfObjectGetResourceDesc", 0},
-    {"cuSurfRefGetArray", 0},
-    {"cuSurfRefSetArray", 0},
-    {"cuTensorMapEncodeIm2col", 0},
-    {"cuTensorMapEncodeIm2colWide", 0},
-    {"cuTensorMapEncodeTiled", 0},
-    {"cuTensorMapReplaceAddress", 0},
-    {"cuTensorMapSetAllocationClass", 0},
-    {"cuTexObjectCreate", 0},
-    {"cuTexObjectDestroy", 0},
-    {"cuTexObjectGetResourceDesc", 0},
-    {"cuTexObjectGetResourceViewDesc", 0},
-    {"cuTexObjectGetTextureDesc", 0},
-    {"cuTexRefCreate", 0},
-    {"cuTexRefDestroy", 0},
-    {"cuTexRefGetAddress", 0},
-    {"cuTexRefGetAddressMode", 0},
-    {"cuTexRefGetAddress_v2", 0},
-    {"cuTexRefGetArray", 0},
-    {"cuTexRefGetBorderColor", 0},
-    {"cuTexRefGetFilterMode", 0},
-    {"cuTexRefGetFlags", 0},
-    {"cuTexRefGetFormat", 0},
-    {"cuTexRefGetMaxAnisotropy", 0},
-    {"cuTexRefGetMipmapFilterMode", 0},
-    {"cuTexRefGetMipmapLevelBias", 0},
-    {"cuTexRefGetMipmapLevelClamp", 0},
-    {"cuTexRefGetMipmappedArray", 0},
-    {"cuTexRefSetAddress", 0},
-    {"cuTexRefSetAddress2D", 0},
-    {"cuTexRefSetAddress2D_v2", 0},
-    {"cuTexRefSetAddress2D_v3", 0},
-    {"cuTexRefSetAddressMode", 0},
-    {"cuTexRefSetAddress_v2", 0},
-    {"cuTexRefSetArray", 0},
-    {"cuTexRefSetBorderColor", 0},
-    {"cuTexRefSetFilterMode", 0},
-    {"cuTexRefSetFlags", 0},
-    {"cuTexRefSetFormat", 0},
-    {"cuTexRefSetMaxAnisotropy", 0},
-    {"cuTexRefSetMipmapFilterMode", 0},
-    {"cuTexRefSetMipmapLevelBias", 0},
-    {"cuTexRefSetMipmapLevelClamp", 0},
-    {"cuTexRefSetMipmappedArray", 0},
-    {"cuThreadExchangeStreamCaptureMode", 0},
-    {"cuUserObjectCreate", 0},
-    {"cuUserObjectRelease", 0},
-    {"cuUserObjectRetain", 0},
-    {"cuVDPAUCtxCreate", 0},
-    {"cuVDPAUCtxCreate_v2", 0},
-    {"cuVDPAUGetDevice", 0},
-    {"cuWGLGetDevice", 0},
-    {"cuWaitExternalSemaphoresAsync", 0},
-    {"cuWaitExternalSemaphoresAsync_ptsz", 0},
+    {"cuStreamWaitValue32", cuStreamWaitValue32},
+    {"cuStreamWaitValue32_ptsz", cuStreamWaitValue32_ptsz},
+    {"cuStreamWaitValue32_v2", cuStreamWaitValue32_v2},
+    {"cuStreamWaitValue32_v2_ptsz", cuStreamWaitValue32_v2_ptsz},
+    {"cuStreamWaitValue64", cuStreamWaitValue64},
+    {"cuStreamWaitValue64_ptsz", cuStreamWaitValue64_ptsz},
+    {"cuStreamWaitValue64_v2", cuStreamWaitValue64_v2},
+    {"cuStreamWaitValue64_v2_ptsz", cuStreamWaitValue64_v2_ptsz},
+    {"cuStreamWriteValue32", cuStreamWriteValue32},
+    {"cuStreamWriteValue32_ptsz", cuStreamWriteValue32_ptsz},
+    {"cuStreamWriteValue32_v2", cuStreamWriteValue32_v2},
+    {"cuStreamWriteValue32_v2_ptsz", cuStreamWriteValue32_v2_ptsz},
+    {"cuStreamWriteValue64", cuStreamWriteValue64},
+    {"cuStreamWriteValue64_ptsz", cuStreamWriteValue64_ptsz},
+    {"cuStreamWriteValue64_v2", cuStreamWriteValue64_v2},
+    {"cuStreamWriteValue64_v2_ptsz", cuStreamWriteValue64_v2_ptsz},
+    {"cuSurfObjectCreate", cuSurfObjectCreate},
+    {"cuSurfObjectDestroy", cuSurfObjectDestroy},
+    {"cuSurfObjectGetResourceDesc", cuSurfObjectGetResourceDesc},
+    {"cuSurfRefGetArray", cuSurfRefGetArray},
+    {"cuSurfRefSetArray", cuSurfRefSetArray},
+    {"cuTensorMapEncodeIm2col", cuTensorMapEncodeIm2col},
+    {"cuTensorMapEncodeIm2colWide", cuTensorMapEncodeIm2colWide},
+    {"cuTensorMapEncodeTiled", cuTensorMapEncodeTiled},
+    {"cuTensorMapReplaceAddress", cuTensorMapReplaceAddress},
+    {"cuTensorMapSetAllocationClass", cuTensorMapSetAllocationClass},
+    {"cuTexObjectCreate", cuTexObjectCreate},
+    {"cuTexObjectDestroy", cuTexObjectDestroy},
+    {"cuTexObjectGetResourceDesc", cuTexObjectGetResourceDesc},
+    {"cuTexObjectGetResourceViewDesc", cuTexObjectGetResourceViewDesc},
+    {"cuTexObjectGetTextureDesc", cuTexObjectGetTextureDesc},
+    {"cuTexRefCreate", cuTexRefCreate},
+    {"cuTexRefDestroy", cuTexRefDestroy},
+    {"cuTexRefGetAddress", cuTexRefGetAddress},
+    {"cuTexRefGetAddressMode", cuTexRefGetAddressMode},
+    {"cuTexRefGetAddress_v2", cuTexRefGetAddress_v2},
+    {"cuTexRefGetArray", cuTexRefGetArray},
+    {"cuTexRefGetBorderColor", cuTexRefGetBorderColor},
+    {"cuTexRefGetFilterMode", cuTexRefGetFilterMode},
+    {"cuTexRefGetFlags", cuTexRefGetFlags},
+    {"cuTexRefGetFormat", cuTexRefGetFormat},
+    {"cuTexRefGetMaxAnisotropy", cuTexRefGetMaxAnisotropy},
+    {"cuTexRefGetMipmapFilterMode", cuTexRefGetMipmapFilterMode},
+    {"cuTexRefGetMipmapLevelBias", cuTexRefGetMipmapLevelBias},
+    {"cuTexRefGetMipmapLevelClamp", cuTexRefGetMipmapLevelClamp},
+    {"cuTexRefGetMipmappedArray", cuTexRefGetMipmappedArray},
+    {"cuTexRefSetAddress", cuTexRefSetAddress},
+    {"cuTexRefSetAddress2D", cuTexRefSetAddress2D},
+    {"cuTexRefSetAddress2D_v2", cuTexRefSetAddress2D_v2},
+    {"cuTexRefSetAddress2D_v3", cuTexRefSetAddress2D_v3},
+    {"cuTexRefSetAddressMode", cuTexRefSetAddressMode},
+    {"cuTexRefSetAddress_v2", cuTexRefSetAddress_v2},
+    {"cuTexRefSetArray", cuTexRefSetArray},
+    {"cuTexRefSetBorderColor", cuTexRefSetBorderColor},
+    {"cuTexRefSetFilterMode", cuTexRefSetFilterMode},
+    {"cuTexRefSetFlags", cuTexRefSetFlags},
+    {"cuTexRefSetFormat", cuTexRefSetFormat},
+    {"cuTexRefSetMaxAnisotropy", cuTexRefSetMaxAnisotropy},
+    {"cuTexRefSetMipmapFilterMode", cuTexRefSetMipmapFilterMode},
+    {"cuTexRefSetMipmapLevelBias", cuTexRefSetMipmapLevelBias},
+    {"cuTexRefSetMipmapLevelClamp", cuTexRefSetMipmapLevelClamp},
+    {"cuTexRefSetMipmappedArray", cuTexRefSetMipmappedArray},
+    {"cuThreadExchangeStreamCaptureMode", cuThreadExchangeStreamCaptureMode},
+    {"cuUserObjectCreate", cuUserObjectCreate},
+    {"cuUserObjectRelease", cuUserObjectRelease},
+    {"cuUserObjectRetain", cuUserObjectRetain},
+    {"cuVDPAUCtxCreate", cuVDPAUCtxCreate},
+    {"cuVDPAUCtxCreate_v2", cuVDPAUCtxCreate_v2},
+    {"cuVDPAUGetDevice", cuVDPAUGetDevice},
+    {"cuWGLGetDevice", cuWGLGetDevice},
+    {"cuWaitExternalSemaphoresAsync", cuWaitExternalSemaphoresAsync},
+    {"cuWaitExternalSemaphoresAsync_ptsz", cuWaitExternalSemaphoresAsync_ptsz},
     {"nvmlComputeInstanceDestroy", aliquot_export_nvmlComputeInstanceDestroy},
     {"nvmlComputeInstanceGetInfo", 0},
     {"nvmlComputeInstanceGetInfo_v2", 0},
@@ -1487,227 +1980,720 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
 };
 
 const struct version_row aliquot_versions[] = {
-    {"cuArray3DCreate", 2000, 0, 0},
-    {"cuArray3DCreate", 3020, 0, 1},
-    {"cuArrayCreate", 2000, 0, 4},
-    {"cuArrayCreate", 3020, 0, 5},
-    {"cuArrayDestroy", 2000, 0, 6},
-    {"cuCtxAttach", 2000, 0, 27},
-    {"cuCtxCreate", 2000, 0, 28},
-    {"cuCtxCreate", 3020, 0, 29},
-    {"cuCtxCreate", 11040, 0, 30},
-    {"cuCtxCreate", 12050, 0, 31},
-    {"cuCtxDestroy", 2000, 0, 32},
-    {"cuCtxDestroy", 4000, 0, 33},
-    {"cuCtxDetach", 2000, 0, 34},
-    {"cuCtxPopCurrent", 2000, 0, 50},
-    {"cuCtxPopCurrent", 4000, 0, 51},
-    {"cuCtxPushCurrent", 2000, 0, 52},
-    {"cuCtxPushCurrent", 4000, 0, 53},
-    {"cuCtxSetCurrent", 4000, 0, 57},
-    {"cuCtxSetLimit", 3010, 0, 59},
-    {"cuCtxSynchronize", 2000, 0, 61},
-    {"cuCtxSynchronize", 13000, 0, 62},
-    {"cuDeviceGraphMemTrim", 11040, 0, 94},
-    {"cuDevicePrimaryCtxRelease", 7000, 0, 96},
-    {"cuDevicePrimaryCtxRelease", 11000, 0, 97},
-    {"cuDevicePrimaryCtxReset", 7000, 0, 98},
-    {"cuDevicePrimaryCtxReset", 11000, 0, 99},
-    {"cuDevicePrimaryCtxRetain", 7000, 0, 100},
-    {"cuDeviceTotalMem", 2000, 0, 106},
-    {"cuDeviceTotalMem", 3020, 0, 107},
-    {"cuEventQuery", 2000, 0, 125},
-    {"cuEventSynchronize", 2000, 0, 130},
-    {"cuFuncLoad", 12040, 0, 142},
-    {"cuGLCtxCreate", 2000, 0, 148},
-    {"cuGLCtxCreate", 3020, 0, 149},
-    {"cuGetProcAddress", 11030, 0, 167},
-    {"cuGetProcAddress", 12000, 0, 168},
-    {"cuGraphAddMemAllocNode", 11040, 0, 181},
-    {"cuGraphAddNode", 12020, 0, 185},
-    {"cuGraphAddNode", 12030, 0, 186},
-    {"cuGraphAddNode", 13040, 0, 187},
-    {"cuGraphDestroy", 10000, 0, 195},
-    {"cuGraphExecDestroy", 10000, 0, 203},
-    {"cuGraphInstantiate", 10000, 0, 229},
-    {"cuGraphInstantiate", 11000, 0, 233},
-    {"cuGraphInstantiate", 12000, 0, 230},
-    {"cuGraphInstantiateWithFlags", 11040, 0, 230},
-    {"cuGraphInstantiateWithParams", 12000, 0, 231},
-    {"cuGraphInstantiateWithParams", 12000, 1, 232},
-    {"cuGraphLaunch", 10000, 0, 241},
-    {"cuGraphLaunch", 10000, 1, 242},
-    {"cuGraphUpload", 11010, 0, 267},
-    {"cuGraphUpload", 11010, 1, 268},
-    {"cuGreenCtxCreate", 12040, 0, 286},
-    {"cuGreenCtxDestroy", 12040, 0, 287},
-    {"cuInit", 2000, 0, 295},
-    {"cuKernelGetFunction", 12000, 0, 303},
-    {"cuLaunch", 2000, 0, 310},
-    {"cuLaunchCooperativeKernel", 9000, 0, 311},
-    {"cuLaunchCooperativeKernel", 9000, 1, 313},
-    {"cuLaunchCooperativeKernelMultiDevice", 9000, 0, 312},
-    {"cuLaunchGrid", 2000, 0, 314},
-    {"cuLaunchGridAsync", 2000, 0, 315},
-    {"cuLaunchKernel", 4000, 0, 320},
-    {"cuLaunchKernel", 7000, 1, 323},
-    {"cuLaunchKernelEx", 11060, 0, 321},
-    {"cuLaunchKernelEx", 11060, 1, 322},
-    {"cuLibraryEnumerateKernels", 12040, 0, 324},
-    {"cuLibraryGetGlobal", 12000, 0, 325},
-    {"cuLibraryGetKernel", 12000, 0, 326},
-    {"cuLibraryGetManaged", 12000, 0, 328},
-    {"cuLibraryGetModule", 12000, 0, 329},
-    {"cuLibraryLoadData", 12000, 0, 331},
-    {"cuLibraryLoadFromFile", 12000, 0, 332},
-    {"cuLibraryUnload", 12000, 0, 333},
-    {"cuMemAlloc", 2000, 0, 363},
-    {"cuMemAlloc", 3020, 0, 373},
-    {"cuMemAllocAsync", 11020, 0, 364},
-    {"cuMemAllocAsync", 11020, 1, 365},
-    {"cuMemAllocFromPoolAsync", 11020, 0, 366},
-    {"cuMemAllocFromPoolAsync", 11020, 1, 367},
-    {"cuMemAllocManaged", 6000, 0, 370},
-    {"cuMemAllocPitch", 2000, 0, 371},
-    {"cuMemAllocPitch", 3020, 0, 372},
-    {"cuMemBatchDecompressAsync", 12060, 0, 374},
-    {"cuMemBatchDecompressAsync", 12060, 1, 375},
-    {"cuMemCreate", 10020, 0, 376},
-    {"cuMemExportToShareableHandle", 10020, 0, 381},
-    {"cuMemFree", 2000, 0, 382},
-    {"cuMemFree", 3020, 0, 386},
-    {"cuMemFreeAsync", 11020, 0, 383},
-    {"cuMemFreeAsync", 11020, 1, 384},
-    {"cuMemGetInfo", 2000, 0, 394},
-    {"cuMemGetInfo", 3020, 0, 395},
-    {"cuMemImportFromShareableHandle", 10020, 0, 405},
-    {"cuMemMap", 10020, 0, 406},
-    {"cuMemPoolCreate", 11020, 0, 409},
-    {"cuMemPoolDestroy", 11020, 0, 410},
-    {"cuMemPoolTrimTo", 11020, 0, 419},
-    {"cuMemRelease", 10020, 0, 428},
-    {"cuMemRetainAllocationHandle", 11000, 0, 429},
-    {"cuMemUnmap", 10020, 0, 432},
-    {"cuMemcpy", 4000, 0, 433},
-    {"cuMemcpy", 7000, 1, 510},
-    {"cuMemcpy2D", 2000, 0, 434},
-    {"cuMemcpy2D", 3020, 0, 441},
-    {"cuMemcpy2D", 7000, 1, 442},
-    {"cuMemcpy2DAsync", 2000, 0, 435},
-    {"cuMemcpy2DAsync", 3020, 0, 436},
-    {"cuMemcpy2DAsync", 7000, 1, 437},
-    {"cuMemcpy2DUnaligned", 2000, 0, 438},
-    {"cuMemcpy2DUnaligned", 3020, 0, 439},
-    {"cuMemcpy2DUnaligned", 7000, 1, 440},
-    {"cuMemcpy3D", 2000, 0, 443},
-    {"cuMemcpy3D", 3020, 0, 457},
-    {"cuMemcpy3D", 7000, 1, 458},
-    {"cuMemcpy3DAsync", 2000, 0, 444},
-    {"cuMemcpy3DAsync", 3020, 0, 445},
-    {"cuMemcpy3DAsync", 7000, 1, 446},
-    {"cuMemcpy3DBatchAsync", 12080, 0, 447},
-    {"cuMemcpy3DBatchAsync", 12080, 1, 448},
-    {"cuMemcpy3DBatchAsync", 13000, 0, 449},
-    {"cuMemcpy3DBatchAsync", 13000, 1, 450},
-    {"cuMemcpy3DPeer", 4000, 0, 451},
-    {"cuMemcpy3DPeer", 7000, 1, 454},
-    {"cuMemcpy3DPeerAsync", 4000, 0, 452},
-    {"cuMemcpy3DPeerAsync", 7000, 1, 453},
-    {"cuMemcpy3DWithAttributesAsync", 13020, 0, 455},
-    {"cuMemcpy3DWithAttributesAsync", 13020, 1, 456},
-    {"cuMemcpyAsync", 4000, 0, 459},
-    {"cuMemcpyAsync", 7000, 1, 460},
-    {"cuMemcpyAtoA", 2000, 0, 461},
-    {"cuMemcpyAtoA", 3020, 0, 462},
-    {"cuMemcpyAtoA", 7000, 1, 463},
-    {"cuMemcpyAtoD", 2000, 0, 464},
-    {"cuMemcpyAtoD", 3020, 0, 465},
-    {"cuMemcpyAtoD", 7000, 1, 466},
-    {"cuMemcpyBatchAsync", 12080, 0, 473},
-    {"cuMemcpyBatchAsync", 12080, 1, 474},
-    {"cuMemcpyBatchAsync", 13000, 0, 475},
-    {"cuMemcpyBatchAsync", 13000, 1, 476},
-    {"cuMemcpyDtoA", 2000, 0, 477},
-    {"cuMemcpyDtoA", 3020, 0, 478},
-    {"cuMemcpyDtoA", 7000, 1, 479},
-    {"cuMemcpyDtoD", 2000, 0, 480},
-    {"cuMemcpyDtoD", 3020, 0, 484},
-    {"cuMemcpyDtoD", 7000, 1, 485},
-    {"cuMemcpyDtoDAsync", 3000, 0, 481},
-    {"cuMemcpyDtoDAsync", 3020, 0, 482},
-    {"cuMemcpyDtoDAsync", 7000, 1, 483},
-    {"cuMemcpyDtoH", 2000, 0, 486},
-    {"cuMemcpyDtoH", 3020, 0, 490},
-    {"cuMemcpyDtoH", 7000, 1, 491},
-    {"cuMemcpyPeer", 4000, 0, 504},
-    {"cuMemcpyPeer", 7000, 1, 507},
-    {"cuMemcpyPeerAsync", 4000, 0, 505},
-    {"cuMemcpyPeerAsync", 7000, 1, 506},
-    {"cuMemcpyWithAttributesAsync", 13020, 0, 508},
-    {"cuMemcpyWithAttributesAsync", 13020, 1, 509},
-    {"cuMemsetD16", 2000, 0, 511},
-    {"cuMemsetD16", 3020, 0, 514},
-    {"cuMemsetD16", 7000, 1, 515},
-    {"cuMemsetD16Async", 3020, 0, 512},
-    {"cuMemsetD16Async", 7000, 1, 513},
-    {"cuMemsetD2D16", 2000, 0, 516},
-    {"cuMemsetD2D16", 3020, 0, 519},
-    {"cuMemsetD2D16", 7000, 1, 520},
-    {"cuMemsetD2D16Async", 3020, 0, 517},
-    {"cuMemsetD2D16Async", 7000, 1, 518},
-    {"cuMemsetD2D32", 2000, 0, 521},
-    {"cuMemsetD2D32", 3020, 0, 524},
-    {"cuMemsetD2D32", 7000, 1, 525},
-    {"cuMemsetD2D32Async", 3020, 0, 522},
-    {"cuMemsetD2D32Async", 7000, 1, 523},
-    {"cuMemsetD2D8", 2000, 0, 526},
-    {"cuMemsetD2D8", 3020, 0, 529},
-    {"cuMemsetD2D8", 7000, 1, 530},
-    {"cuMemsetD2D8Async", 3020, 0, 527},
-    {"cuMemsetD2D8Async", 7000, 1, 528},
-    {"cuMemsetD32", 2000, 0, 531},
-    {"cuMemsetD32", 3020, 0, 534},
-    {"cuMemsetD32", 7000, 1, 535},
-    {"cuMemsetD32Async", 3020, 0, 532},
-    {"cuMemsetD32Async", 7000, 1, 533},
-    {"cuMemsetD8", 2000, 0, 536},
-    {"cuMemsetD8", 3020, 0, 539},
-    {"cuMemsetD8", 7000, 1, 540},
-    {"cuMemsetD8Async", 3020, 0, 537},
-    {"cuMemsetD8Async", 7000, 1, 538},
-    {"cuMipmappedArrayCreate", 5000, 0, 541},
-    {"cuMipmappedArrayDestroy", 5000, 0, 542},
-    {"cuModuleEnumerateFunctions", 12040, 0, 546},
-    {"cuModuleGetFunction", 2000, 0, 547},
-    {"cuModuleGetGlobal", 2000, 0, 549},
-    {"cuModuleGetGlobal", 3020, 0, 550},
-    {"cuModuleLoad", 2000, 0, 554},
-    {"cuModuleLoadData", 2000, 0, 555},
-    {"cuModuleLoadDataEx", 2010, 0, 556},
-    {"cuModuleLoadFatBinary", 2000, 0, 557},
-    {"cuModuleUnload", 2000, 0, 558},
-    {"cuMulticastCreate", 12010, 0, 564},
-    {"cuStreamBeginCapture", 10000, 0, 595},
-    {"cuStreamBeginCapture", 10000, 1, 600},
-    {"cuStreamBeginCapture", 10010, 0, 601},
-    {"cuStreamBeginCapture", 10010, 1, 602},
-    {"cuStreamBeginCaptureToCig", 13010, 0, 596},
-    {"cuStreamBeginCaptureToCig", 13010, 1, 597},
-    {"cuStreamBeginCaptureToGraph", 12030, 0, 598},
-    {"cuStreamBeginCaptureToGraph", 12030, 1, 599},
-    {"cuStreamBeginRecaptureToGraph", 13030, 0, 603},
-    {"cuStreamBeginRecaptureToGraph", 13030, 1, 604},
-    {"cuStreamDestroy", 2000, 0, 609},
-    {"cuStreamDestroy", 4000, 0, 610},
-    {"cuStreamEndCapture", 10000, 0, 611},
-    {"cuStreamEndCapture", 10000, 1, 614},
-    {"cuStreamEndCaptureToCig", 13010, 0, 612},
-    {"cuStreamEndCaptureToCig", 13010, 1, 613},
-    {"cuStreamQuery", 2000, 0, 640},
-    {"cuStreamQuery", 7000, 1, 641},
-    {"cuStreamSynchronize", 2000, 0, 644},
-    {"cuStreamSynchronize", 7000, 1, 645},
-    {"cuStreamWaitEvent", 3020, 0, 650},
-    {"cuStreamWaitEvent", 7000, 1, 651},
-    {0, 0, 0, 0},
+    {"cuArray3DCreate", 2000, 0, 0, 0},
+    {"cuArray3DCreate", 3020, 0, 0, 1},
+    {"cuArray3DGetDescriptor", 2000, 0, 1, 2},
+    {"cuArray3DGetDescriptor", 3020, 0, 1, 3},
+    {"cuArrayCreate", 2000, 0, 0, 4},
+    {"cuArrayCreate", 3020, 0, 0, 5},
+    {"cuArrayDestroy", 2000, 0, 0, 6},
+    {"cuArrayGetDescriptor", 2000, 0, 1, 7},
+    {"cuArrayGetDescriptor", 3020, 0, 1, 8},
+    {"cuArrayGetMemoryRequirements", 11060, 0, 1, 9},
+    {"cuArrayGetPlane", 11020, 0, 1, 10},
+    {"cuArrayGetSparseProperties", 11010, 0, 1, 11},
+    {"cuCoredumpDeregisterCompleteCallback", 13020, 0, 1, 19},
+    {"cuCoredumpDeregisterStartCallback", 13020, 0, 1, 20},
+    {"cuCoredumpGetAttribute", 12010, 0, 1, 21},
+    {"cuCoredumpGetAttributeGlobal", 12010, 0, 1, 22},
+    {"cuCoredumpRegisterCompleteCallback", 13020, 0, 1, 23},
+    {"cuCoredumpRegisterStartCallback", 13020, 0, 1, 24},
+    {"cuCoredumpSetAttribute", 12010, 0, 1, 25},
+    {"cuCoredumpSetAttributeGlobal", 12010, 0, 1, 26},
+    {"cuCtxAttach", 2000, 0, 0, 27},
+    {"cuCtxCreate", 2000, 0, 0, 28},
+    {"cuCtxCreate", 3020, 0, 0, 29},
+    {"cuCtxCreate", 11040, 0, 0, 30},
+    {"cuCtxCreate", 12050, 0, 0, 31},
+    {"cuCtxDestroy", 2000, 0, 0, 32},
+    {"cuCtxDestroy", 4000, 0, 0, 33},
+    {"cuCtxDetach", 2000, 0, 0, 34},
+    {"cuCtxDisablePeerAccess", 4000, 0, 1, 35},
+    {"cuCtxEnablePeerAccess", 4000, 0, 0, 36},
+    {"cuCtxFromGreenCtx", 12040, 0, 1, 37},
+    {"cuCtxGetApiVersion", 3020, 0, 1, 38},
+    {"cuCtxGetCacheConfig", 3020, 0, 1, 39},
+    {"cuCtxGetCurrent", 4000, 0, 1, 40},
+    {"cuCtxGetDevResource", 12040, 0, 1, 41},
+    {"cuCtxGetDevice", 2000, 0, 1, 42},
+    {"cuCtxGetDevice", 13000, 0, 1, 43},
+    {"cuCtxGetExecAffinity", 11040, 0, 1, 44},
+    {"cuCtxGetFlags", 7000, 0, 1, 45},
+    {"cuCtxGetId", 12000, 0, 1, 46},
+    {"cuCtxGetLimit", 3010, 0, 1, 47},
+    {"cuCtxGetSharedMemConfig", 4020, 0, 1, 48},
+    {"cuCtxGetStreamPriorityRange", 5050, 0, 1, 49},
+    {"cuCtxPopCurrent", 2000, 0, 0, 50},
+    {"cuCtxPopCurrent", 4000, 0, 0, 51},
+    {"cuCtxPushCurrent", 2000, 0, 0, 52},
+    {"cuCtxPushCurrent", 4000, 0, 0, 53},
+    {"cuCtxRecordEvent", 12050, 0, 1, 54},
+    {"cuCtxResetPersistingL2Cache", 11000, 0, 1, 55},
+    {"cuCtxSetCacheConfig", 3020, 0, 1, 56},
+    {"cuCtxSetCurrent", 4000, 0, 0, 57},
+    {"cuCtxSetFlags", 12010, 0, 1, 58},
+    {"cuCtxSetLimit", 3010, 0, 0, 59},
+    {"cuCtxSetSharedMemConfig", 4020, 0, 1, 60},
+    {"cuCtxSynchronize", 2000, 0, 0, 61},
+    {"cuCtxSynchronize", 13000, 0, 0, 62},
+    {"cuCtxWaitEvent", 12050, 0, 1, 63},
+    {"cuDestroyExternalMemory", 10000, 0, 1, 64},
+    {"cuDestroyExternalSemaphore", 10000, 0, 1, 65},
+    {"cuDevResourceGenerateDesc", 12040, 0, 1, 66},
+    {"cuDevSmResourceSplit", 13010, 0, 1, 67},
+    {"cuDevSmResourceSplitByCount", 12040, 0, 1, 68},
+    {"cuDeviceCanAccessPeer", 4000, 0, 1, 69},
+    {"cuDeviceComputeCapability", 2000, 0, 1, 70},
+    {"cuDeviceGet", 2000, 0, 1, 71},
+    {"cuDeviceGetAttribute", 2000, 0, 1, 72},
+    {"cuDeviceGetByPCIBusId", 4010, 0, 1, 73},
+    {"cuDeviceGetCliqueCount", 13040, 0, 1, 74},
+    {"cuDeviceGetCliqueInfo", 13040, 0, 1, 75},
+    {"cuDeviceGetCount", 2000, 0, 1, 76},
+    {"cuDeviceGetDefaultMemPool", 11020, 0, 1, 77},
+    {"cuDeviceGetDevResource", 12040, 0, 1, 78},
+    {"cuDeviceGetExecAffinitySupport", 11040, 0, 1, 79},
+    {"cuDeviceGetFabricClusterUuid", 13040, 0, 1, 80},
+    {"cuDeviceGetGraphMemAttribute", 11040, 0, 1, 81},
+    {"cuDeviceGetHostAtomicCapabilities", 13000, 0, 1, 82},
+    {"cuDeviceGetLuid", 10000, 0, 1, 83},
+    {"cuDeviceGetMemPool", 11020, 0, 1, 84},
+    {"cuDeviceGetName", 2000, 0, 1, 85},
+    {"cuDeviceGetNvSciSyncAttributes", 10020, 0, 1, 86},
+    {"cuDeviceGetP2PAtomicCapabilities", 13000, 0, 1, 87},
+    {"cuDeviceGetP2PAttribute", 8000, 0, 1, 88},
+    {"cuDeviceGetPCIBusId", 4010, 0, 1, 89},
+    {"cuDeviceGetProperties", 2000, 0, 1, 90},
+    {"cuDeviceGetTexture1DLinearMaxWidth", 11010, 0, 1, 91},
+    {"cuDeviceGetUuid", 9020, 0, 1, 92},
+    {"cuDeviceGetUuid", 11040, 0, 1, 93},
+    {"cuDeviceGraphMemTrim", 11040, 0, 0, 94},
+    {"cuDevicePrimaryCtxGetState", 7000, 0, 1, 95},
+    {"cuDevicePrimaryCtxRelease", 7000, 0, 0, 96},
+    {"cuDevicePrimaryCtxRelease", 11000, 0, 0, 97},
+    {"cuDevicePrimaryCtxReset", 7000, 0, 0, 98},
+    {"cuDevicePrimaryCtxReset", 11000, 0, 0, 99},
+    {"cuDevicePrimaryCtxRetain", 7000, 0, 0, 100},
+    {"cuDevicePrimaryCtxSetFlags", 7000, 0, 1, 101},
+    {"cuDevicePrimaryCtxSetFlags", 11000, 0, 1, 102},
+    {"cuDeviceRegisterAsyncNotification", 12040, 0, 1, 103},
+    {"cuDeviceSetGraphMemAttribute", 11040, 0, 1, 104},
+    {"cuDeviceSetMemPool", 11020, 0, 1, 105},
+    {"cuDeviceTotalMem", 2000, 0, 0, 106},
+    {"cuDeviceTotalMem", 3020, 0, 0, 107},
+    {"cuDeviceUnregisterAsyncNotification", 12040, 0, 1, 108},
+    {"cuEGLStreamConsumerAcquireFrame", 7000, 0, 1, 110},
+    {"cuEGLStreamConsumerConnect", 7000, 0, 1, 111},
+    {"cuEGLStreamConsumerConnectWithFlags", 8000, 0, 1, 112},
+    {"cuEGLStreamConsumerDisconnect", 7000, 0, 1, 113},
+    {"cuEGLStreamConsumerReleaseFrame", 7000, 0, 1, 114},
+    {"cuEGLStreamProducerConnect", 7000, 0, 1, 115},
+    {"cuEGLStreamProducerDisconnect", 7000, 0, 1, 116},
+    {"cuEGLStreamProducerPresentFrame", 7000, 0, 1, 117},
+    {"cuEGLStreamProducerReturnFrame", 7000, 0, 1, 118},
+    {"cuEventCreate", 2000, 0, 1, 119},
+    {"cuEventCreateFromEGLSync", 9000, 0, 1, 120},
+    {"cuEventDestroy", 2000, 0, 1, 121},
+    {"cuEventDestroy", 4000, 0, 1, 122},
+    {"cuEventElapsedTime", 2000, 0, 1, 123},
+    {"cuEventElapsedTime", 12080, 0, 1, 124},
+    {"cuEventQuery", 2000, 0, 0, 125},
+    {"cuEventRecord", 2000, 0, 1, 126},
+    {"cuEventRecord", 7000, 1, 1, 129},
+    {"cuEventRecordWithFlags", 11010, 0, 1, 127},
+    {"cuEventRecordWithFlags", 11010, 1, 1, 128},
+    {"cuEventSynchronize", 2000, 0, 0, 130},
+    {"cuExternalMemoryGetMappedBuffer", 10000, 0, 1, 131},
+    {"cuExternalMemoryGetMappedMipmappedArray", 10000, 0, 1, 132},
+    {"cuFabricCpyBatchAsync", 13050, 0, 1, 133},
+    {"cuFabricCpyBatchAsync", 13050, 1, 1, 134},
+    {"cuFlushGPUDirectRDMAWrites", 11030, 0, 1, 135},
+    {"cuFuncGetAttribute", 2020, 0, 1, 136},
+    {"cuFuncGetModule", 11000, 0, 1, 137},
+    {"cuFuncGetName", 12030, 0, 1, 138},
+    {"cuFuncGetParamCount", 13020, 0, 1, 139},
+    {"cuFuncGetParamInfo", 12040, 0, 1, 140},
+    {"cuFuncIsLoaded", 12040, 0, 1, 141},
+    {"cuFuncLoad", 12040, 0, 0, 142},
+    {"cuFuncSetAttribute", 9000, 0, 1, 143},
+    {"cuFuncSetBlockShape", 2000, 0, 1, 144},
+    {"cuFuncSetCacheConfig", 3000, 0, 1, 145},
+    {"cuFuncSetSharedMemConfig", 4020, 0, 1, 146},
+    {"cuFuncSetSharedSize", 2000, 0, 1, 147},
+    {"cuGLCtxCreate", 2000, 0, 0, 148},
+    {"cuGLCtxCreate", 3020, 0, 0, 149},
+    {"cuGLGetDevices", 4010, 0, 1, 150},
+    {"cuGLGetDevices", 6050, 0, 1, 151},
+    {"cuGLInit", 2000, 0, 1, 152},
+    {"cuGLMapBufferObject", 2000, 0, 1, 153},
+    {"cuGLMapBufferObject", 3020, 0, 1, 157},
+    {"cuGLMapBufferObject", 7000, 1, 1, 158},
+    {"cuGLMapBufferObjectAsync", 2030, 0, 1, 154},
+    {"cuGLMapBufferObjectAsync", 3020, 0, 1, 155},
+    {"cuGLMapBufferObjectAsync", 7000, 1, 1, 156},
+    {"cuGLRegisterBufferObject", 2000, 0, 1, 159},
+    {"cuGLSetBufferObjectMapFlags", 2030, 0, 1, 160},
+    {"cuGLUnmapBufferObject", 2000, 0, 1, 161},
+    {"cuGLUnmapBufferObjectAsync", 2030, 0, 1, 162},
+    {"cuGLUnregisterBufferObject", 2000, 0, 1, 163},
+    {"cuGetExportTable", 3000, 0, 1, 166},
+    {"cuGetProcAddress", 11030, 0, 0, 167},
+    {"cuGetProcAddress", 12000, 0, 0, 168},
+    {"cuGraphAddBatchMemOpNode", 11070, 0, 1, 169},
+    {"cuGraphAddChildGraphNode", 10000, 0, 1, 170},
+    {"cuGraphAddDependencies", 10000, 0, 1, 171},
+    {"cuGraphAddDependencies", 12030, 0, 1, 172},
+    {"cuGraphAddEmptyNode", 10000, 0, 1, 173},
+    {"cuGraphAddEventRecordNode", 11010, 0, 1, 174},
+    {"cuGraphAddEventWaitNode", 11010, 0, 1, 175},
+    {"cuGraphAddExternalSemaphoresSignalNode", 11020, 0, 1, 176},
+    {"cuGraphAddExternalSemaphoresWaitNode", 11020, 0, 1, 177},
+    {"cuGraphAddHostNode", 10000, 0, 1, 178},
+    {"cuGraphAddKernelNode", 10000, 0, 1, 179},
+    {"cuGraphAddKernelNode", 12000, 0, 1, 180},
+    {"cuGraphAddMemAllocNode", 11040, 0, 0, 181},
+    {"cuGraphAddMemFreeNode", 11040, 0, 1, 182},
+    {"cuGraphAddMemcpyNode", 10000, 0, 1, 183},
+    {"cuGraphAddMemsetNode", 10000, 0, 1, 184},
+    {"cuGraphAddNode", 12020, 0, 0, 185},
+    {"cuGraphAddNode", 12030, 0, 0, 186},
+    {"cuGraphAddNode", 13040, 0, 0, 187},
+    {"cuGraphBatchMemOpNodeGetParams", 11070, 0, 1, 188},
+    {"cuGraphBatchMemOpNodeSetParams", 11070, 0, 1, 189},
+    {"cuGraphChildGraphNodeGetGraph", 10000, 0, 1, 190},
+    {"cuGraphClone", 10000, 0, 1, 191},
+    {"cuGraphConditionalHandleCreate", 12030, 0, 1, 192},
+    {"cuGraphCreate", 10000, 0, 1, 193},
+    {"cuGraphDebugDotPrint", 11030, 0, 1, 194},
+    {"cuGraphDestroy", 10000, 0, 0, 195},
+    {"cuGraphDestroyNode", 10000, 0, 1, 196},
+    {"cuGraphEventRecordNodeGetEvent", 11010, 0, 1, 197},
+    {"cuGraphEventRecordNodeSetEvent", 11010, 0, 1, 198},
+    {"cuGraphEventWaitNodeGetEvent", 11010, 0, 1, 199},
+    {"cuGraphEventWaitNodeSetEvent", 11010, 0, 1, 200},
+    {"cuGraphExecBatchMemOpNodeSetParams", 11070, 0, 1, 201},
+    {"cuGraphExecChildGraphNodeSetParams", 11010, 0, 1, 202},
+    {"cuGraphExecDestroy", 10000, 0, 0, 203},
+    {"cuGraphExecEventRecordNodeSetEvent", 11010, 0, 1, 204},
+    {"cuGraphExecEventWaitNodeSetEvent", 11010, 0, 1, 205},
+    {"cuGraphExecExternalSemaphoresSignalNodeSetParams", 11020, 0, 1, 206},
+    {"cuGraphExecExternalSemaphoresWaitNodeSetParams", 11020, 0, 1, 207},
+    {"cuGraphExecGetFlags", 12000, 0, 1, 208},
+    {"cuGraphExecGetId", 13010, 0, 1, 209},
+    {"cuGraphExecHostNodeSetParams", 10020, 0, 1, 210},
+    {"cuGraphExecKernelNodeSetParams", 10010, 0, 1, 211},
+    {"cuGraphExecKernelNodeSetParams", 12000, 0, 1, 212},
+    {"cuGraphExecMemcpyNodeSetParams", 10020, 0, 1, 213},
+    {"cuGraphExecMemsetNodeSetParams", 10020, 0, 1, 214},
+    {"cuGraphExecNodeSetParams", 12020, 0, 1, 215},
+    {"cuGraphExecUpdate", 10020, 0, 1, 216},
+    {"cuGraphExecUpdate", 12000, 0, 1, 217},
+    {"cuGraphExternalSemaphoresSignalNodeGetParams", 11020, 0, 1, 218},
+    {"cuGraphExternalSemaphoresSignalNodeSetParams", 11020, 0, 1, 219},
+    {"cuGraphExternalSemaphoresWaitNodeGetParams", 11020, 0, 1, 220},
+    {"cuGraphExternalSemaphoresWaitNodeSetParams", 11020, 0, 1, 221},
+    {"cuGraphGetEdges", 10000, 0, 1, 222},
+    {"cuGraphGetEdges", 12030, 0, 1, 223},
+    {"cuGraphGetId", 13010, 0, 1, 224},
+    {"cuGraphGetNodes", 10000, 0, 1, 225},
+    {"cuGraphGetRootNodes", 10000, 0, 1, 226},
+    {"cuGraphHostNodeGetParams", 10000, 0, 1, 227},
+    {"cuGraphHostNodeSetParams", 10000, 0, 1, 228},
+    {"cuGraphInstantiate", 10000, 0, 0, 229},
+    {"cuGraphInstantiate", 11000, 0, 0, 233},
+    {"cuGraphInstantiate", 12000, 0, 0, 230},
+    {"cuGraphInstantiateWithFlags", 11040, 0, 0, 230},
+    {"cuGraphInstantiateWithParams", 12000, 0, 0, 231},
+    {"cuGraphInstantiateWithParams", 12000, 1, 0, 232},
+    {"cuGraphKernelNodeCopyAttributes", 11000, 0, 1, 234},
+    {"cuGraphKernelNodeGetAttribute", 11000, 0, 1, 235},
+    {"cuGraphKernelNodeGetParams", 10000, 0, 1, 236},
+    {"cuGraphKernelNodeGetParams", 12000, 0, 1, 237},
+    {"cuGraphKernelNodeSetAttribute", 11000, 0, 1, 238},
+    {"cuGraphKernelNodeSetParams", 10000, 0, 1, 239},
+    {"cuGraphKernelNodeSetParams", 12000, 0, 1, 240},
+    {"cuGraphLaunch", 10000, 0, 0, 241},
+    {"cuGraphLaunch", 10000, 1, 0, 242},
+    {"cuGraphMemAllocNodeGetParams", 11040, 0, 1, 243},
+    {"cuGraphMemFreeNodeGetParams", 11040, 0, 1, 244},
+    {"cuGraphMemcpyNodeGetParams", 10000, 0, 1, 245},
+    {"cuGraphMemcpyNodeSetParams", 10000, 0, 1, 246},
+    {"cuGraphMemsetNodeGetParams", 10000, 0, 1, 247},
+    {"cuGraphMemsetNodeSetParams", 10000, 0, 1, 248},
+    {"cuGraphNodeFindInClone", 10000, 0, 1, 249},
+    {"cuGraphNodeGetContainingGraph", 13010, 0, 1, 250},
+    {"cuGraphNodeGetDependencies", 10000, 0, 1, 251},
+    {"cuGraphNodeGetDependencies", 12030, 0, 1, 252},
+    {"cuGraphNodeGetDependentNodes", 10000, 0, 1, 253},
+    {"cuGraphNodeGetDependentNodes", 12030, 0, 1, 254},
+    {"cuGraphNodeGetEnabled", 11060, 0, 1, 255},
+    {"cuGraphNodeGetLocalId", 13010, 0, 1, 256},
+    {"cuGraphNodeGetParams", 13020, 0, 1, 257},
+    {"cuGraphNodeGetToolsId", 13010, 0, 1, 258},
+    {"cuGraphNodeGetType", 10000, 0, 1, 259},
+    {"cuGraphNodeSetEnabled", 11060, 0, 1, 260},
+    {"cuGraphNodeSetParams", 12020, 0, 1, 261},
+    {"cuGraphNodeSetParams", 13040, 0, 1, 262},
+    {"cuGraphReleaseUserObject", 11030, 0, 1, 263},
+    {"cuGraphRemoveDependencies", 10000, 0, 1, 264},
+    {"cuGraphRemoveDependencies", 12030, 0, 1, 265},
+    {"cuGraphRetainUserObject", 11030, 0, 1, 266},
+    {"cuGraphUpload", 11010, 0, 0, 267},
+    {"cuGraphUpload", 11010, 1, 0, 268},
+    {"cuGraphicsEGLRegisterImage", 7000, 0, 1, 269},
+    {"cuGraphicsGLRegisterBuffer", 3000, 0, 1, 270},
+    {"cuGraphicsGLRegisterImage", 3000, 0, 1, 271},
+    {"cuGraphicsMapResources", 3000, 0, 1, 272},
+    {"cuGraphicsMapResources", 7000, 1, 1, 273},
+    {"cuGraphicsResourceGetMappedEglFrame", 7000, 0, 1, 274},
+    {"cuGraphicsResourceGetMappedMipmappedArray", 5000, 0, 1, 275},
+    {"cuGraphicsResourceGetMappedPointer", 3000, 0, 1, 276},
+    {"cuGraphicsResourceGetMappedPointer", 3020, 0, 1, 277},
+    {"cuGraphicsResourceSetMapFlags", 3000, 0, 1, 278},
+    {"cuGraphicsResourceSetMapFlags", 6050, 0, 1, 279},
+    {"cuGraphicsSubResourceGetMappedArray", 3000, 0, 1, 280},
+    {"cuGraphicsUnmapResources", 3000, 0, 1, 281},
+    {"cuGraphicsUnmapResources", 7000, 1, 1, 282},
+    {"cuGraphicsUnregisterResource", 3000, 0, 1, 283},
+    {"cuGraphicsVDPAURegisterOutputSurface", 3010, 0, 1, 284},
+    {"cuGraphicsVDPAURegisterVideoSurface", 3010, 0, 1, 285},
+    {"cuGreenCtxCreate", 12040, 0, 0, 286},
+    {"cuGreenCtxDestroy", 12040, 0, 0, 287},
+    {"cuGreenCtxGetDevResource", 12040, 0, 1, 288},
+    {"cuGreenCtxGetId", 12090, 0, 1, 289},
+    {"cuGreenCtxRecordEvent", 12040, 0, 1, 290},
+    {"cuGreenCtxStreamCreate", 12050, 0, 1, 291},
+    {"cuGreenCtxWaitEvent", 12040, 0, 1, 292},
+    {"cuImportExternalMemory", 10000, 0, 1, 293},
+    {"cuImportExternalSemaphore", 10000, 0, 1, 294},
+    {"cuInit", 2000, 0, 0, 295},
+    {"cuIpcCloseMemHandle", 4010, 0, 1, 296},
+    {"cuIpcGetEventHandle", 4010, 0, 0, 297},
+    {"cuIpcGetMemHandle", 4010, 0, 0, 298},
+    {"cuIpcOpenEventHandle", 4010, 0, 0, 299},
+    {"cuIpcOpenMemHandle", 4010, 0, 0, 300},
+    {"cuIpcOpenMemHandle", 11000, 0, 0, 301},
+    {"cuKernelGetAttribute", 12000, 0, 1, 302},
+    {"cuKernelGetFunction", 12000, 0, 0, 303},
+    {"cuKernelGetLibrary", 12050, 0, 1, 304},
+    {"cuKernelGetName", 12030, 0, 1, 305},
+    {"cuKernelGetParamCount", 13020, 0, 1, 306},
+    {"cuKernelGetParamInfo", 12040, 0, 1, 307},
+    {"cuKernelSetAttribute", 12000, 0, 1, 308},
+    {"cuKernelSetCacheConfig", 12000, 0, 1, 309},
+    {"cuLaunch", 2000, 0, 0, 310},
+    {"cuLaunchCooperativeKernel", 9000, 0, 0, 311},
+    {"cuLaunchCooperativeKernel", 9000, 1, 0, 313},
+    {"cuLaunchCooperativeKernelMultiDevice", 9000, 0, 0, 312},
+    {"cuLaunchGrid", 2000, 0, 0, 314},
+    {"cuLaunchGridAsync", 2000, 0, 0, 315},
+    {"cuLaunchHostFunc", 10000, 0, 1, 316},
+    {"cuLaunchHostFunc", 10000, 1, 1, 317},
+    {"cuLaunchHostFunc", 13010, 0, 1, 318},
+    {"cuLaunchHostFunc", 13010, 1, 1, 319},
+    {"cuLaunchKernel", 4000, 0, 0, 320},
+    {"cuLaunchKernel", 7000, 1, 0, 323},
+    {"cuLaunchKernelEx", 11060, 0, 0, 321},
+    {"cuLaunchKernelEx", 11060, 1, 0, 322},
+    {"cuLibraryEnumerateKernels", 12040, 0, 0, 324},
+    {"cuLibraryGetGlobal", 12000, 0, 0, 325},
+    {"cuLibraryGetKernel", 12000, 0, 0, 326},
+    {"cuLibraryGetKernelCount", 12040, 0, 1, 327},
+    {"cuLibraryGetManaged", 12000, 0, 0, 328},
+    {"cuLibraryGetModule", 12000, 0, 0, 329},
+    {"cuLibraryGetUnifiedFunction", 12000, 0, 1, 330},
+    {"cuLibraryLoadData", 12000, 0, 0, 331},
+    {"cuLibraryLoadFromFile", 12000, 0, 0, 332},
+    {"cuLibraryUnload", 12000, 0, 0, 333},
+    {"cuLinkAddData", 5050, 0, 1, 334},
+    {"cuLinkAddData", 6050, 0, 1, 335},
+    {"cuLinkAddFile", 5050, 0, 1, 336},
+    {"cuLinkAddFile", 6050, 0, 1, 337},
+    {"cuLinkComplete", 5050, 0, 1, 338},
+    {"cuLinkCreate", 5050, 0, 1, 339},
+    {"cuLinkCreate", 6050, 0, 1, 340},
+    {"cuLinkDestroy", 5050, 0, 1, 341},
+    {"cuLogicalEndpointAddDevice", 13030, 0, 1, 342},
+    {"cuLogicalEndpointBindAddr", 13030, 0, 1, 343},
+    {"cuLogicalEndpointBindMem", 13030, 0, 1, 344},
+    {"cuLogicalEndpointCreate", 13030, 0, 1, 345},
+    {"cuLogicalEndpointDestroy", 13030, 0, 1, 346},
+    {"cuLogicalEndpointExport", 13030, 0, 1, 347},
+    {"cuLogicalEndpointGetLimits", 13030, 0, 1, 348},
+    {"cuLogicalEndpointIdRelease", 13030, 0, 1, 349},
+    {"cuLogicalEndpointIdReserve", 13030, 0, 1, 350},
+    {"cuLogicalEndpointImport", 13030, 0, 1, 351},
+    {"cuLogicalEndpointQuery", 13030, 0, 1, 352},
+    {"cuLogicalEndpointUnbind", 13030, 0, 1, 353},
+    {"cuLogsCurrent", 12090, 0, 1, 354},
+    {"cuLogsDumpToFile", 12090, 0, 1, 355},
+    {"cuLogsDumpToMemory", 12090, 0, 1, 356},
+    {"cuLogsRegisterCallback", 12090, 0, 1, 357},
+    {"cuLogsUnregisterCallback", 12090, 0, 1, 358},
+    {"cuMemAddressFree", 10020, 0, 1, 359},
+    {"cuMemAddressReserve", 10020, 0, 1, 360},
+    {"cuMemAdvise", 8000, 0, 1, 361},
+    {"cuMemAdvise", 12020, 0, 1, 362},
+    {"cuMemAlloc", 2000, 0, 0, 363},
+    {"cuMemAlloc", 3020, 0, 0, 373},
+    {"cuMemAllocAsync", 11020, 0, 0, 364},
+    {"cuMemAllocAsync", 11020, 1, 0, 365},
+    {"cuMemAllocFromPoolAsync", 11020, 0, 0, 366},
+    {"cuMemAllocFromPoolAsync", 11020, 1, 0, 367},
+    {"cuMemAllocHost", 2000, 0, 1, 368},
+    {"cuMemAllocHost", 3020, 0, 1, 369},
+    {"cuMemAllocManaged", 6000, 0, 0, 370},
+    {"cuMemAllocPitch", 2000, 0, 0, 371},
+    {"cuMemAllocPitch", 3020, 0, 0, 372},
+    {"cuMemBatchDecompressAsync", 12060, 0, 0, 374},
+    {"cuMemBatchDecompressAsync", 12060, 1, 0, 375},
+    {"cuMemCreate", 10020, 0, 0, 376},
+    {"cuMemDiscardAndPrefetchBatchAsync", 13000, 0, 1, 377},
+    {"cuMemDiscardAndPrefetchBatchAsync", 13000, 1, 1, 378},
+    {"cuMemDiscardBatchAsync", 13000, 0, 1, 379},
+    {"cuMemDiscardBatchAsync", 13000, 1, 1, 380},
+    {"cuMemExportToShareableHandle", 10020, 0, 0, 381},
+    {"cuMemFree", 2000, 0, 0, 382},
+    {"cuMemFree", 3020, 0, 0, 386},
+    {"cuMemFreeAsync", 11020, 0, 0, 383},
+    {"cuMemFreeAsync", 11020, 1, 0, 384},
+    {"cuMemFreeHost", 2000, 0, 1, 385},
+    {"cuMemGetAccess", 10020, 0, 1, 387},
+    {"cuMemGetAddressRange", 2000, 0, 1, 388},
+    {"cuMemGetAddressRange", 3020, 0, 1, 389},
+    {"cuMemGetAllocationGranularity", 10020, 0, 1, 390},
+    {"cuMemGetAllocationPropertiesFromHandle", 10020, 0, 1, 391},
+    {"cuMemGetDefaultMemPool", 13000, 0, 1, 392},
+    {"cuMemGetHandleForAddressRange", 11070, 0, 1, 393},
+    {"cuMemGetInfo", 2000, 0, 0, 394},
+    {"cuMemGetInfo", 3020, 0, 0, 395},
+    {"cuMemGetLocationInfo", 13040, 0, 1, 396},
+    {"cuMemGetMemPool", 13000, 0, 1, 397},
+    {"cuMemHostAlloc", 2020, 0, 1, 398},
+    {"cuMemHostGetDevicePointer", 2020, 0, 1, 399},
+    {"cuMemHostGetDevicePointer", 3020, 0, 1, 400},
+    {"cuMemHostGetFlags", 2030, 0, 1, 401},
+    {"cuMemHostRegister", 4000, 0, 1, 402},
+    {"cuMemHostRegister", 6050, 0, 1, 403},
+    {"cuMemHostUnregister", 4000, 0, 1, 404},
+    {"cuMemImportFromShareableHandle", 10020, 0, 0, 405},
+    {"cuMemMap", 10020, 0, 0, 406},
+    {"cuMemMapArrayAsync", 11010, 0, 1, 407},
+    {"cuMemMapArrayAsync", 11010, 1, 1, 408},
+    {"cuMemPoolCreate", 11020, 0, 0, 409},
+    {"cuMemPoolDestroy", 11020, 0, 0, 410},
+    {"cuMemPoolExportPointer", 11020, 0, 1, 411},
+    {"cuMemPoolExportToShareableHandle", 11020, 0, 0, 412},
+    {"cuMemPoolGetAccess", 11020, 0, 1, 413},
+    {"cuMemPoolGetAttribute", 11020, 0, 1, 414},
+    {"cuMemPoolImportFromShareableHandle", 11020, 0, 0, 415},
+    {"cuMemPoolImportPointer", 11020, 0, 1, 416},
+    {"cuMemPoolSetAccess", 11020, 0, 1, 417},
+    {"cuMemPoolSetAttribute", 11020, 0, 1, 418},
+    {"cuMemPoolTrimTo", 11020, 0, 0, 419},
+    {"cuMemPrefetchAsync", 8000, 0, 1, 420},
+    {"cuMemPrefetchAsync", 8000, 1, 1, 421},
+    {"cuMemPrefetchAsync", 12020, 0, 1, 422},
+    {"cuMemPrefetchAsync", 12020, 1, 1, 423},
+    {"cuMemPrefetchBatchAsync", 13000, 0, 1, 424},
+    {"cuMemPrefetchBatchAsync", 13000, 1, 1, 425},
+    {"cuMemRangeGetAttribute", 8000, 0, 1, 426},
+    {"cuMemRangeGetAttributes", 8000, 0, 1, 427},
+    {"cuMemRelease", 10020, 0, 0, 428},
+    {"cuMemRetainAllocationHandle", 11000, 0, 0, 429},
+    {"cuMemSetAccess", 10020, 0, 1, 430},
+    {"cuMemSetMemPool", 13000, 0, 1, 431},
+    {"cuMemUnmap", 10020, 0, 0, 432},
+    {"cuMemcpy", 4000, 0, 0, 433},
+    {"cuMemcpy", 7000, 1, 0, 510},
+    {"cuMemcpy2D", 2000, 0, 0, 434},
+    {"cuMemcpy2D", 3020, 0, 0, 441},
+    {"cuMemcpy2D", 7000, 1, 0, 442},
+    {"cuMemcpy2DAsync", 2000, 0, 0, 435},
+    {"cuMemcpy2DAsync", 3020, 0, 0, 436},
+    {"cuMemcpy2DAsync", 7000, 1, 0, 437},
+    {"cuMemcpy2DUnaligned", 2000, 0, 0, 438},
+    {"cuMemcpy2DUnaligned", 3020, 0, 0, 439},
+    {"cuMemcpy2DUnaligned", 7000, 1, 0, 440},
+    {"cuMemcpy3D", 2000, 0, 0, 443},
+    {"cuMemcpy3D", 3020, 0, 0, 457},
+    {"cuMemcpy3D", 7000, 1, 0, 458},
+    {"cuMemcpy3DAsync", 2000, 0, 0, 444},
+    {"cuMemcpy3DAsync", 3020, 0, 0, 445},
+    {"cuMemcpy3DAsync", 7000, 1, 0, 446},
+    {"cuMemcpy3DBatchAsync", 12080, 0, 0, 447},
+    {"cuMemcpy3DBatchAsync", 12080, 1, 0, 448},
+    {"cuMemcpy3DBatchAsync", 13000, 0, 0, 449},
+    {"cuMemcpy3DBatchAsync", 13000, 1, 0, 450},
+    {"cuMemcpy3DPeer", 4000, 0, 0, 451},
+    {"cuMemcpy3DPeer", 7000, 1, 0, 454},
+    {"cuMemcpy3DPeerAsync", 4000, 0, 0, 452},
+    {"cuMemcpy3DPeerAsync", 7000, 1, 0, 453},
+    {"cuMemcpy3DWithAttributesAsync", 13020, 0, 0, 455},
+    {"cuMemcpy3DWithAttributesAsync", 13020, 1, 0, 456},
+    {"cuMemcpyAsync", 4000, 0, 0, 459},
+    {"cuMemcpyAsync", 7000, 1, 0, 460},
+    {"cuMemcpyAtoA", 2000, 0, 0, 461},
+    {"cuMemcpyAtoA", 3020, 0, 0, 462},
+    {"cuMemcpyAtoA", 7000, 1, 0, 463},
+    {"cuMemcpyAtoD", 2000, 0, 0, 464},
+    {"cuMemcpyAtoD", 3020, 0, 0, 465},
+    {"cuMemcpyAtoD", 7000, 1, 0, 466},
+    {"cuMemcpyAtoH", 2000, 0, 1, 467},
+    {"cuMemcpyAtoH", 3020, 0, 1, 471},
+    {"cuMemcpyAtoH", 7000, 1, 1, 472},
+    {"cuMemcpyAtoHAsync", 2000, 0, 1, 468},
+    {"cuMemcpyAtoHAsync", 3020, 0, 1, 469},
+    {"cuMemcpyAtoHAsync", 7000, 1, 1, 470},
+    {"cuMemcpyBatchAsync", 12080, 0, 0, 473},
+    {"cuMemcpyBatchAsync", 12080, 1, 0, 474},
+    {"cuMemcpyBatchAsync", 13000, 0, 0, 475},
+    {"cuMemcpyBatchAsync", 13000, 1, 0, 476},
+    {"cuMemcpyDtoA", 2000, 0, 0, 477},
+    {"cuMemcpyDtoA", 3020, 0, 0, 478},
+    {"cuMemcpyDtoA", 7000, 1, 0, 479},
+    {"cuMemcpyDtoD", 2000, 0, 0, 480},
+    {"cuMemcpyDtoD", 3020, 0, 0, 484},
+    {"cuMemcpyDtoD", 7000, 1, 0, 485},
+    {"cuMemcpyDtoDAsync", 3000, 0, 0, 481},
+    {"cuMemcpyDtoDAsync", 3020, 0, 0, 482},
+    {"cuMemcpyDtoDAsync", 7000, 1, 0, 483},
+    {"cuMemcpyDtoH", 2000, 0, 0, 486},
+    {"cuMemcpyDtoH", 3020, 0, 0, 490},
+    {"cuMemcpyDtoH", 7000, 1, 0, 491},
+    {"cuMemcpyDtoHAsync", 2000, 0, 1, 487},
+    {"cuMemcpyDtoHAsync", 3020, 0, 1, 488},
+    {"cuMemcpyDtoHAsync", 7000, 1, 1, 489},
+    {"cuMemcpyHtoA", 2000, 0, 1, 492},
+    {"cuMemcpyHtoA", 3020, 0, 1, 496},
+    {"cuMemcpyHtoA", 7000, 1, 1, 497},
+    {"cuMemcpyHtoAAsync", 2000, 0, 1, 493},
+    {"cuMemcpyHtoAAsync", 3020, 0, 1, 494},
+    {"cuMemcpyHtoAAsync", 7000, 1, 1, 495},
+    {"cuMemcpyHtoD", 2000, 0, 1, 498},
+    {"cuMemcpyHtoD", 3020, 0, 1, 502},
+    {"cuMemcpyHtoD", 7000, 1, 1, 503},
+    {"cuMemcpyHtoDAsync", 2000, 0, 1, 499},
+    {"cuMemcpyHtoDAsync", 3020, 0, 1, 500},
+    {"cuMemcpyHtoDAsync", 7000, 1, 1, 501},
+    {"cuMemcpyPeer", 4000, 0, 0, 504},
+    {"cuMemcpyPeer", 7000, 1, 0, 507},
+    {"cuMemcpyPeerAsync", 4000, 0, 0, 505},
+    {"cuMemcpyPeerAsync", 7000, 1, 0, 506},
+    {"cuMemcpyWithAttributesAsync", 13020, 0, 0, 508},
+    {"cuMemcpyWithAttributesAsync", 13020, 1, 0, 509},
+    {"cuMemsetD16", 2000, 0, 0, 511},
+    {"cuMemsetD16", 3020, 0, 0, 514},
+    {"cuMemsetD16", 7000, 1, 0, 515},
+    {"cuMemsetD16Async", 3020, 0, 0, 512},
+    {"cuMemsetD16Async", 7000, 1, 0, 513},
+    {"cuMemsetD2D16", 2000, 0, 0, 516},
+    {"cuMemsetD2D16", 3020, 0, 0, 519},
+    {"cuMemsetD2D16", 7000, 1, 0, 520},
+    {"cuMemsetD2D16Async", 3020, 0, 0, 517},
+    {"cuMemsetD2D16Async", 7000, 1, 0, 518},
+    {"cuMemsetD2D32", 2000, 0, 0, 521},
+    {"cuMemsetD2D32", 3020, 0, 0, 524},
+    {"cuMemsetD2D32", 7000, 1, 0, 525},
+    {"cuMemsetD2D32Async", 3020, 0, 0, 522},
+    {"cuMemsetD2D32Async", 7000, 1, 0, 523},
+    {"cuMemsetD2D8", 2000, 0, 0, 526},
+    {"cuMemsetD2D8", 3020, 0, 0, 529},
+    {"cuMemsetD2D8", 7000, 1, 0, 530},
+    {"cuMemsetD2D8Async", 3020, 0, 0, 527},
+    {"cuMemsetD2D8Async", 7000, 1, 0, 528},
+    {"cuMemsetD32", 2000, 0, 0, 531},
+    {"cuMemsetD32", 3020, 0, 0, 534},
+    {"cuMemsetD32", 7000, 1, 0, 535},
+    {"cuMemsetD32Async", 3020, 0, 0, 532},
+    {"cuMemsetD32Async", 7000, 1, 0, 533},
+    {"cuMemsetD8", 2000, 0, 0, 536},
+    {"cuMemsetD8", 3020, 0, 0, 539},
+    {"cuMemsetD8", 7000, 1, 0, 540},
+    {"cuMemsetD8Async", 3020, 0, 0, 537},
+    {"cuMemsetD8Async", 7000, 1, 0, 538},
+    {"cuMipmappedArrayCreate", 5000, 0, 0, 541},
+    {"cuMipmappedArrayDestroy", 5000, 0, 0, 542},
+    {"cuMipmappedArrayGetLevel", 5000, 0, 1, 543},
+    {"cuMipmappedArrayGetMemoryRequirements", 11060, 0, 1, 544},
+    {"cuMipmappedArrayGetSparseProperties", 11010, 0, 1, 545},
+    {"cuModuleEnumerateFunctions", 12040, 0, 0, 546},
+    {"cuModuleGetFunction", 2000, 0, 0, 547},
+    {"cuModuleGetFunctionCount", 12040, 0, 1, 548},
+    {"cuModuleGetGlobal", 2000, 0, 0, 549},
+    {"cuModuleGetGlobal", 3020, 0, 0, 550},
+    {"cuModuleGetLoadingMode", 11070, 0, 1, 551},
+    {"cuModuleGetSurfRef", 3000, 0, 1, 552},
+    {"cuModuleGetTexRef", 2000, 0, 1, 553},
+    {"cuModuleLoad", 2000, 0, 0, 554},
+    {"cuModuleLoadData", 2000, 0, 0, 555},
+    {"cuModuleLoadDataEx", 2010, 0, 0, 556},
+    {"cuModuleLoadFatBinary", 2000, 0, 0, 557},
+    {"cuModuleUnload", 2000, 0, 0, 558},
+    {"cuMulticastAddDevice", 12010, 0, 1, 559},
+    {"cuMulticastBindAddr", 12010, 0, 1, 560},
+    {"cuMulticastBindAddr", 13010, 0, 1, 561},
+    {"cuMulticastBindMem", 12010, 0, 1, 562},
+    {"cuMulticastBindMem", 13010, 0, 1, 563},
+    {"cuMulticastCreate", 12010, 0, 0, 564},
+    {"cuMulticastGetGranularity", 12010, 0, 1, 565},
+    {"cuMulticastUnbind", 12010, 0, 1, 566},
+    {"cuOccupancyAvailableDynamicSMemPerBlock", 10020, 0, 1, 567},
+    {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050, 0, 1, 568},
+    {"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 7000, 0, 1, 569},
+    {"cuOccupancyMaxActiveClusters", 11070, 0, 1, 570},
+    {"cuOccupancyMaxPotentialBlockSize", 6050, 0, 1, 571},
+    {"cuOccupancyMaxPotentialBlockSizeWithFlags", 7000, 0, 1, 572},
+    {"cuOccupancyMaxPotentialClusterSize", 11070, 0, 1, 573},
+    {"cuParamSetSize", 2000, 0, 1, 574},
+    {"cuParamSetTexRef", 2000, 0, 1, 575},
+    {"cuParamSetf", 2000, 0, 1, 576},
+    {"cuParamSeti", 2000, 0, 1, 577},
+    {"cuParamSetv", 2000, 0, 1, 578},
+    {"cuPointerGetAttribute", 4000, 0, 1, 579},
+    {"cuPointerGetAttributes", 7000, 0, 1, 580},
+    {"cuPointerSetAttribute", 6000, 0, 1, 581},
+    {"cuProfilerInitialize", 4000, 0, 1, 582},
+    {"cuProfilerStart", 4000, 0, 1, 583},
+    {"cuProfilerStop", 4000, 0, 1, 584},
+    {"cuSignalExternalSemaphoresAsync", 10000, 0, 1, 585},
+    {"cuSignalExternalSemaphoresAsync", 10000, 1, 1, 586},
+    {"cuStreamAddCallback", 5000, 0, 1, 587},
+    {"cuStreamAddCallback", 7000, 1, 1, 588},
+    {"cuStreamAttachMemAsync", 6000, 0, 1, 589},
+    {"cuStreamAttachMemAsync", 7000, 1, 1, 590},
+    {"cuStreamBatchMemOp", 8000, 0, 1, 591},
+    {"cuStreamBatchMemOp", 8000, 1, 1, 592},
+    {"cuStreamBatchMemOp", 11070, 0, 1, 593},
+    {"cuStreamBatchMemOp", 11070, 1, 1, 594},
+    {"cuStreamBeginCapture", 10000, 0, 0, 595},
+    {"cuStreamBeginCapture", 10000, 1, 0, 600},
+    {"cuStreamBeginCapture", 10010, 0, 0, 601},
+    {"cuStreamBeginCapture", 10010, 1, 0, 602},
+    {"cuStreamBeginCaptureToCig", 13010, 0, 0, 596},
+    {"cuStreamBeginCaptureToCig", 13010, 1, 0, 597},
+    {"cuStreamBeginCaptureToGraph", 12030, 0, 0, 598},
+    {"cuStreamBeginCaptureToGraph", 12030, 1, 0, 599},
+    {"cuStreamBeginRecaptureToGraph", 13030, 0, 0, 603},
+    {"cuStreamBeginRecaptureToGraph", 13030, 1, 0, 604},
+    {"cuStreamCopyAttributes", 11000, 0, 1, 605},
+    {"cuStreamCopyAttributes", 11000, 1, 1, 606},
+    {"cuStreamCreate", 2000, 0, 1, 607},
+    {"cuStreamCreateWithPriority", 5050, 0, 1, 608},
+    {"cuStreamDestroy", 2000, 0, 0, 609},
+    {"cuStreamDestroy", 4000, 0, 0, 610},
+    {"cuStreamEndCapture", 10000, 0, 0, 611},
+    {"cuStreamEndCapture", 10000, 1, 0, 614},
+    {"cuStreamEndCaptureToCig", 13010, 0, 0, 612},
+    {"cuStreamEndCaptureToCig", 13010, 1, 0, 613},
+    {"cuStreamGetAttribute", 11000, 0, 1, 615},
+    {"cuStreamGetAttribute", 11000, 1, 1, 616},
+    {"cuStreamGetCaptureInfo", 10010, 0, 1, 617},
+    {"cuStreamGetCaptureInfo", 10010, 1, 1, 618},
+    {"cuStreamGetCaptureInfo", 11030, 0, 1, 619},
+    {"cuStreamGetCaptureInfo", 11030, 1, 1, 620},
+    {"cuStreamGetCaptureInfo", 12030, 0, 1, 621},
+    {"cuStreamGetCaptureInfo", 12030, 1, 1, 622},
+    {"cuStreamGetCtx", 9020, 0, 1, 623},
+    {"cuStreamGetCtx", 9020, 1, 1, 624},
+    {"cuStreamGetCtx", 12050, 0, 1, 625},
+    {"cuStreamGetCtx", 12050, 1, 1, 626},
+    {"cuStreamGetDevResource", 13010, 0, 1, 627},
+    {"cuStreamGetDevResource", 13010, 1, 1, 628},
+    {"cuStreamGetDevice", 12080, 0, 1, 629},
+    {"cuStreamGetDevice", 12080, 1, 1, 630},
+    {"cuStreamGetFlags", 5050, 0, 1, 631},
+    {"cuStreamGetFlags", 7000, 1, 1, 632},
+    {"cuStreamGetGreenCtx", 12040, 0, 1, 633},
+    {"cuStreamGetId", 12000, 0, 1, 634},
+    {"cuStreamGetId", 12000, 1, 1, 635},
+    {"cuStreamGetPriority", 5050, 0, 1, 636},
+    {"cuStreamGetPriority", 7000, 1, 1, 637},
+    {"cuStreamIsCapturing", 10000, 0, 1, 638},
+    {"cuStreamIsCapturing", 10000, 1, 1, 639},
+    {"cuStreamQuery", 2000, 0, 0, 640},
+    {"cuStreamQuery", 7000, 1, 0, 641},
+    {"cuStreamSetAttribute", 11000, 0, 1, 642},
+    {"cuStreamSetAttribute", 11000, 1, 1, 643},
+    {"cuStreamSynchronize", 2000, 0, 0, 644},
+    {"cuStreamSynchronize", 7000, 1, 0, 645},
+    {"cuStreamUpdateCaptureDependencies", 11030, 0, 1, 646},
+    {"cuStreamUpdateCaptureDependencies", 11030, 1, 1, 647},
+    {"cuStreamUpdateCaptureDependencies", 12030, 0, 1, 648},
+    {"cuStreamUpdateCaptureDependencies", 12030, 1, 1, 649},
+    {"cuStreamWaitEvent", 3020, 0, 0, 650},
+    {"cuStreamWaitEvent", 7000, 1, 0, 651},
+    {"cuStreamWaitValue32", 8000, 0, 1, 652},
+    {"cuStreamWaitValue32", 8000, 1, 1, 653},
+    {"cuStreamWaitValue32", 11070, 0, 1, 654},
+    {"cuStreamWaitValue32", 11070, 1, 1, 655},
+    {"cuStreamWaitValue64", 9000, 0, 1, 656},
+    {"cuStreamWaitValue64", 9000, 1, 1, 657},
+    {"cuStreamWaitValue64", 11070, 0, 1, 658},
+    {"cuStreamWaitValue64", 11070, 1, 1, 659},
+    {"cuStreamWriteValue32", 8000, 0, 1, 660},
+    {"cuStreamWriteValue32", 8000, 1, 1, 661},
+    {"cuStreamWriteValue32", 11070, 0, 1, 662},
+    {"cuStreamWriteValue32", 11070, 1, 1, 663},
+    {"cuStreamWriteValue64", 9000, 0, 1, 664},
+    {"cuStreamWriteValue64", 9000, 1, 1, 665},
+    {"cuStreamWriteValue64", 11070, 0, 1, 666},
+    {"cuStreamWriteValue64", 11070, 1, 1, 667},
+    {"cuSurfObjectCreate", 5000, 0, 1, 668},
+    {"cuSurfObjectDestroy", 5000, 0, 1, 669},
+    {"cuSurfObjectGetResourceDesc", 5000, 0, 1, 670},
+    {"cuSurfRefGetArray", 3000, 0, 1, 671},
+    {"cuSurfRefSetArray", 3000, 0, 1, 672},
+    {"cuTensorMapEncodeIm2col", 12000, 0, 1, 673},
+    {"cuTensorMapEncodeIm2colWide", 12080, 0, 1, 674},
+    {"cuTensorMapEncodeTiled", 12000, 0, 1, 675},
+    {"cuTensorMapReplaceAddress", 12000, 0, 1, 676},
+    {"cuTensorMapSetAllocationClass", 13050, 0, 1, 677},
+    {"cuTexObjectCreate", 5000, 0, 1, 678},
+    {"cuTexObjectDestroy", 5000, 0, 1, 679},
+    {"cuTexObjectGetResourceDesc", 5000, 0, 1, 680},
+    {"cuTexObjectGetResourceViewDesc", 5000, 0, 1, 681},
+    {"cuTexObjectGetTextureDesc", 5000, 0, 1, 682},
+    {"cuTexRefCreate", 2000, 0, 1, 683},
+    {"cuTexRefDestroy", 2000, 0, 1, 684},
+    {"cuTexRefGetAddress", 2000, 0, 1, 685},
+    {"cuTexRefGetAddress", 3020, 0, 1, 687},
+    {"cuTexRefGetAddressMode", 2000, 0, 1, 686},
+    {"cuTexRefGetArray", 2000, 0, 1, 688},
+    {"cuTexRefGetBorderColor", 8000, 0, 1, 689},
+    {"cuTexRefGetFilterMode", 2000, 0, 1, 690},
+    {"cuTexRefGetFlags", 2000, 0, 1, 691},
+    {"cuTexRefGetFormat", 2000, 0, 1, 692},
+    {"cuTexRefGetMaxAnisotropy", 5000, 0, 1, 693},
+    {"cuTexRefGetMipmapFilterMode", 5000, 0, 1, 694},
+    {"cuTexRefGetMipmapLevelBias", 5000, 0, 1, 695},
+    {"cuTexRefGetMipmapLevelClamp", 5000, 0, 1, 696},
+    {"cuTexRefGetMipmappedArray", 5000, 0, 1, 697},
+    {"cuTexRefSetAddress", 2000, 0, 1, 698},
+    {"cuTexRefSetAddress", 3020, 0, 1, 703},
+    {"cuTexRefSetAddress2D", 2020, 0, 1, 699},
+    {"cuTexRefSetAddress2D", 3020, 0, 1, 700},
+    {"cuTexRefSetAddress2D", 4010, 0, 1, 701},
+    {"cuTexRefSetAddressMode", 2000, 0, 1, 702},
+    {"cuTexRefSetArray", 2000, 0, 1, 704},
+    {"cuTexRefSetBorderColor", 8000, 0, 1, 705},
+    {"cuTexRefSetFilterMode", 2000, 0, 1, 706},
+    {"cuTexRefSetFlags", 2000, 0, 1, 707},
+    {"cuTexRefSetFormat", 2000, 0, 1, 708},
+    {"cuTexRefSetMaxAnisotropy", 5000, 0, 1, 709},
+    {"cuTexRefSetMipmapFilterMode", 5000, 0, 1, 710},
+    {"cuTexRefSetMipmapLevelBias", 5000, 0, 1, 711},
+    {"cuTexRefSetMipmapLevelClamp", 5000, 0, 1, 712},
+    {"cuTexRefSetMipmappedArray", 5000, 0, 1, 713},
+    {"cuThreadExchangeStreamCaptureMode", 10010, 0, 1, 714},
+    {"cuUserObjectCreate", 11030, 0, 1, 715},
+    {"cuUserObjectRelease", 11030, 0, 1, 716},
+    {"cuUserObjectRetain", 11030, 0, 1, 717},
+    {"cuVDPAUCtxCreate", 3010, 0, 1, 718},
+    {"cuVDPAUCtxCreate", 3020, 0, 1, 719},
+    {"cuVDPAUGetDevice", 3010, 0, 1, 720},
+    {"cuWGLGetDevice", 2020, 0, 1, 721},
+    {"cuWaitExternalSemaphoresAsync", 10000, 0, 1, 722},
+    {"cuWaitExternalSemaphoresAsync", 10000, 1, 1, 723},
+    {0, 0, 0, 0, 0},
 };

@@ -214,11 +214,13 @@ void link_report(void)
 {
     uint64_t unrouted = atomic_load_explicit(&aliquot_counters.disagreed, memory_order_relaxed);
     uint64_t ungated_ns = atomic_load_explicit(&aliquot_counters.ungated_ns, memory_order_relaxed);
-    if (unrouted + ungated_ns == atomic_load_explicit(&reported, memory_order_relaxed))
+    uint64_t stays = atomic_load_explicit(&aliquot_counters.stays, memory_order_relaxed);
+    uint64_t all = unrouted + ungated_ns + (stays << 56);
+    if (all == atomic_load_explicit(&reported, memory_order_relaxed))
         return;
-    aliquot_message report = {.type = ALIQUOT_MSG_REPORT, .a = unrouted, .b = ungated_ns};
+    aliquot_message report = {.type = ALIQUOT_MSG_REPORT, .flags = (uint16_t)stays, .a = unrouted, .b = ungated_ns};
     if (link_send(&report))
-        atomic_store(&reported, unrouted + ungated_ns);
+        atomic_store(&reported, all);
 }
 
 bool link_report_longest(const struct slot *slot, uint64_t longest_ns)

@@ -69,6 +69,7 @@ CUresult on_mem_alloc_managed(enum aliquot_symbol symbol, CUdeviceptr *ptr, size
                            REAL(cuMemFree_v2, CUdeviceptr)(*ptr));
     if (!charge_begin(slot, linear_cost(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    park_never(ALIQUOT_REPORT_UNIFIED);
     CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, unsigned)(ptr, bytes, flags);
     return linear_end(result, slot, result == CUDA_SUCCESS ? *ptr : 0, bytes);
 }

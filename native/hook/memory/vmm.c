@@ -67,6 +67,7 @@ CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t b
  * charged. The memory bound to it was charged when it was created. */
 CUresult on_multicast_create(enum aliquot_symbol symbol, CUdeviceptr *handle, const struct multicast_prop *prop)
 {
+    park_never(ALIQUOT_REPORT_PEERS);
     struct slot *slot = slot_current();
     uint64_t before = 0;
     bool own = true, still = true;
@@ -203,6 +204,7 @@ static void exported(uint64_t object, int fd)
 
 CUresult on_mem_export(enum aliquot_symbol symbol, void *shared, CUdeviceptr handle, int type, unsigned long long flags)
 {
+    park_never(ALIQUOT_REPORT_SHARED);
     uint64_t object = object_of(handle);
     CUresult result = REAL_AT(symbol, void *, CUdeviceptr, int, unsigned long long)(shared, handle, type, flags);
     if (object && result == CUDA_SUCCESS)
@@ -256,6 +258,7 @@ static struct slot *imported_memory(uint64_t handle, uint64_t *bytes)
 
 CUresult on_mem_import(enum aliquot_symbol symbol, CUdeviceptr *handle, void *shared, int type)
 {
+    park_never(ALIQUOT_REPORT_SHARED);
     uint64_t object = conf_load() == MODE_HELD ? shared_object(shared, type) : 0, bytes;
     CUresult result = REAL_AT(symbol, CUdeviceptr *, void *, int)(handle, shared, type);
     if (result != CUDA_SUCCESS || conf_load() != MODE_HELD) {

@@ -9,6 +9,7 @@ void token_begins(struct slot *slot, uint32_t word)
     atomic_store(&slot->token.answered, (word & 3) == ALIQUOT_WORD_VALID ? ~0u : word);
     atomic_store(&slot->token.given_back, ~0u);
     atomic_store(&slot->token.asked, ~0u);
+    atomic_store(&slot->token.wake_told, 0);
 }
 
 void send_return(struct slot *slot, uint32_t word, uint64_t now)
@@ -56,6 +57,10 @@ static void want_token(struct slot *slot, uint32_t state)
 bool wait_for_token(struct slot *slot, bool (*has_ended)(struct slot *, uint32_t word), uint64_t *until_ns)
 {
     aliquot_page *page = atomic_load(&slot->link.page);
+    if (park_update()) {
+        park_wake();
+        return true;
+    }
     bool silent = arbiter_silent(page); /* a connection to it may be made, but nothing comes back */
     if (!page || silent || !link_alive()) {
         if (!silent && link_revive() && atomic_load(&slot->link.page))

@@ -36,6 +36,7 @@ struct token {
     _Atomic uint64_t pace_until_ns, pace_sleep_ns;
     struct burst burst;
     struct stay stay;
+    _Atomic uint32_t park_told, wake_told; /* the parks that PARKED and WAKE were sent for; 0: none */
 };
 
 /* token.c */
@@ -61,6 +62,34 @@ void stay_returned_in_vain(struct slot *slot);
 /* burst.c */
 void burst_tick(struct slot *slot, bool active, uint64_t now);
 uint64_t burst_estimate(struct slot *slot, uint64_t now);
+
+/* park.c: the tenant's memory may be off the GPU, where calls of the driver would wait and not come back. */
+extern HIDDEN _Atomic int park_inside; /* threads between the begin and the end of a hooked call */
+bool park_update(void);                /* is the tenant parked on any GPU? */
+HIDDEN __attribute__((cold)) void park_wake(void);
+bool park_is_on(struct slot *slot, const aliquot_page *page, bool quiet);
+static inline void park_look(void)
+{
+    if (__builtin_expect(atomic_load_explicit(&aliquot_parked, memory_order_relaxed), 0))
+        park_wake();
+}
+static inline void park_never(unsigned bit)
+{
+    park_look();
+    atomic_fetch_or(&aliquot_counters.stays, bit);
+}
+/* A hooked call may wait for the arbiter before it calls the driver: from here to the end of the block it is counted. */
+#define PARK_WAITS() __attribute__((cleanup(park_leave), unused)) const int park_entered = park_enter()
+static inline int park_enter(void)
+{
+    for (;; park_wake()) {
+        atomic_fetch_add(&park_inside, 1);
+        if (__builtin_expect(!atomic_load(&aliquot_parked), 1))
+            return 0;
+        atomic_fetch_sub(&park_inside, 1);
+    }
+}
+static inline void park_leave(const int *entered) { atomic_fetch_sub(&park_inside, 1); }
 
 /* While its work has ended and it is not certain yet that it is to be given back: the next launch takes it up again. */
 static inline uint32_t parked(uint32_t word) { return word | 2; }

@@ -104,6 +104,7 @@ static void sample(struct gate_entry *entry)
 struct gate_entry *gate_slow(void *stream, bool own)
 {
     UNCANCELLED();
+    park_look();
     uint64_t revision = atomic_load(&gate_shared.revision);
     if (conf_load() != MODE_HELD || (capture_running() && stream_captures(stream, own)))
         return NULL;

@@ -257,6 +257,8 @@ static void look_once(struct slot *slot)
         link_revive();
         return;
     }
+    if (page->parked)
+        return;
     aliquot_above.helper_looks(slot, page);
     link_report();
     longest_tell(slot);
@@ -303,6 +305,18 @@ void helper_hint(void)
     }
 }
 
+/* Does the page say that the tenant is parked? Its threads see that before this one says that none is in the driver. */
+static bool parked_now(struct slot *slot, const aliquot_page *page)
+{
+    bool inside;
+    if (!page->parked && !atomic_load(&aliquot_parked))
+        return false;
+    park_update();
+    see_all_threads();
+    slot_launches(slot, &inside);
+    return park_is_on(slot, page, !inside);
+}
+
 static void *help(void *argument)
 {
     struct slot *slot = argument;
@@ -320,6 +334,8 @@ static void *help(void *argument)
             nanosleep(&(struct timespec){0, ALONE_NAP_NS}, NULL);
             continue;
         }
+        if (parked_now(slot, page))
+            continue;
         aliquot_above.helper_looks(slot, page);
         link_report();
         longest_tell(slot);

@@ -57,6 +57,7 @@ GRANT_PAGE: Final[tuple[Field, ...]] = (
     Field("process_count", 152, "I"),
     Field("memory_demand", 156, "I"),  # raised when a process was refused what another may have leased and not used
     Field("beat_ns", 160, "Q"),  # the arbiter's last sign of life; 0: it gives none
+    Field("parked", 168, "I"),  # the number of the park that is on: calls of the driver wait for WAKE; 0: none
     Field("processes", 2048, "256I"),  # pids of the tenant's attached processes, for its own view of NVML
 )
 
@@ -98,7 +99,8 @@ class FailPolicy(IntEnum):
 class MessageType(IntEnum):
     """Requests of a tenant are below 64, answers of the arbiter above.
 
-    REPORT may name a gpu, and in c the longest launch that the process lately saw of its own there (ns).
+    REPORT may name a gpu, and in c the longest launch that the process lately saw of its own there (ns); its flags say
+    what keeps the process's memory on the GPU.
     """
 
     HELLO = 1  # a = ABI version, b = features, c = pid as the tenant sees it        -> WELCOME | REFUSED
@@ -115,6 +117,8 @@ class MessageType(IntEnum):
     DENIED = 10  # gpu; an allocation was refused for the limit, after every try to make room     (no answer)
     SHARE = 11  # gpu, flags, a = bytes, b = descriptor, c = number or 0 for new memory  -> SHARED | REFUSED
     UNSHARE = 12  # gpu, a = number: the process holds that memory no more            (no answer)
+    PARKED = 13  # gpu, a = parked of the page: from now on no call of the driver begins here (no answer)
+    WAKE = 14  # gpu: a call of the driver waits for the tenant's memory to be back   (no answer: the page)
     WELCOME = 65  # a = boot id, b = WelcomeFeature bits, c = number of GPUs of the tenant
     REFUSED = 66  # a = Refusal, b = with TOO_MANY how many there may be
     PAGE = 67  # gpu = the slot to use from now on, uuid; the page's fd in SCM_RIGHTS
@@ -139,6 +143,14 @@ class ShareFlag(IntEnum):
     """Bits of `flags` in SHARE."""
 
     EXPORT = 1  # the memory is of this process's lease, which pays no more for it; else it asks for what it imports
+
+
+class ReportFlag(IntEnum):
+    """Bits of `flags` in REPORT: what the process has used that a driver does not take off a GPU."""
+
+    UNIFIED = 1  # memory that moves as it is touched
+    SHARED = 2  # memory or events that processes share
+    PEERS = 4  # another GPU's memory, or memory of several
 
 
 class WelcomeFeature(IntEnum):

@@ -112,12 +112,21 @@ class Channel:
                     server.resize_tenant(before)
                     raise
                 self._say(Answer())
+            elif request.op == "park_tenant":
+                parking = server.park_tenant(request.name)
+                if parking.is_new:
+                    self._owner.changed()
+                self._say(Answer(parking=parking))
+            elif request.op == "unpark_tenant":
+                server.unpark_tenant(request.name)
+                self._owner.changed()
+                self._say(Answer())
             elif request.op == "remove_tenant":
                 server.remove_tenant(request.name, end=request.end)
                 self._owner.changed()
                 self._say(Answer())
             else:
-                known = "status, turns, events, add_tenant, resize_tenant, remove_tenant"
+                known = "status, turns, events, add_tenant, resize_tenant, park_tenant, unpark_tenant, remove_tenant"
                 raise ValueError(f"unknown request {request.op!r}; known: {known}")
         except ValueError as error:
             self._say(Answer(error=str(error)))

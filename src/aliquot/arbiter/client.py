@@ -12,7 +12,7 @@ import msgspec
 
 from aliquot.lib.package import of_another_version
 
-from .records import WIRE, Answer, GpuTurns, Request, Status, TenantGpu, TenantRecord
+from .records import WIRE, Answer, GpuTurns, ParkState, Request, Status, TenantGpu, TenantRecord
 
 _CREDENTIALS: Final = struct.Struct("3i")
 __all__ = ["ArbiterClient", "ArbiterError", "NoArbiter", "Status", "TenantGpu", "TenantRecord", "Unanswered"]
@@ -68,6 +68,25 @@ class ArbiterClient:
             ArbiterError: no arbiter, no such tenant, or a record that it cannot keep.
         """
         self._ask("admin.sock", Request("resize_tenant", tenant=record))
+
+    def park_tenant(self, name: str) -> ParkState:
+        """Have a tenant's calls of the driver wait, and say how far that is; to be asked again until `ready`.
+
+        Raises:
+            ArbiterError: no arbiter, no such tenant, it is busy, or its memory cannot leave the GPU.
+        """
+        parking = self._ask("admin.sock", Request("park_tenant", name=name)).parking
+        if parking is None:
+            raise ArbiterError("the arbiter answered without saying how far it is")
+        return parking
+
+    def unpark_tenant(self, name: str) -> None:
+        """Let a tenant's calls of the driver go on: its memory is on the GPU.
+
+        Raises:
+            ArbiterError: no arbiter, or no such tenant.
+        """
+        self._ask("admin.sock", Request("unpark_tenant", name=name))
 
     def remove_tenant(self, name: str, *, end: bool = False) -> None:
         """Close a tenant with all its connections; `end` kills the processes that are still attached to a GPU.

@@ -11,6 +11,8 @@ import mmap
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from aliquot.tokens import Grant, Renew, Revoke, Share, TokenPolicy
 
 from .events import TurnLog
@@ -50,9 +52,11 @@ class Dispatcher:
         """
         self.policy.add_tenant(tenant.name, shares_of(tenant.record), now_ns)
         self.tenants[tenant.name] = tenant
+        tenant.active_ns = now_ns
         for grant in tenant.grants:
             if grant.ungated:
                 grant.page.open_for_good(grant.epoch + 1)
+        self.park(tenant, tenant.record.parked)
 
     def resize(self, tenant: Tenant, record: TenantRecord, now_ns: int) -> None:
         """Give a tenant the shares and the memory of another record of it, on the same GPUs.
@@ -61,9 +65,31 @@ class Dispatcher:
             ValueError: a share cannot be kept, or these are other GPUs.
         """
         self.policy.resize(tenant.name, shares_of(record), now_ns)
-        tenant.record = record
+        tenant.record = msgspec.structs.replace(record, parked=tenant.record.parked)
         for grant, gpu in zip(tenant.grants, record.gates(), strict=True):
             grant.resize(gpu)
+
+    def park(self, tenant: Tenant, number: int) -> None:
+        """Have a tenant's calls of the driver wait from now on; `number` 0 lets them go on."""
+        tenant.record = msgspec.structs.replace(tenant.record, parked=number)
+        tenant.woken = False
+        for grant in tenant.grants:
+            grant.parked.clear()
+            grant.page.park(number)
+
+    def unpark(self, tenant: Tenant, now_ns: int) -> None:
+        """Let a tenant's calls of the driver go on; those that wanted the GPU meanwhile wait for it from now on."""
+        self.park(tenant, 0)
+        tenant.active_ns = now_ns
+        if any(grant.wanting for grant in tenant.grants):
+            tenant.wanted_at_ns = now_ns
+            self.policy.want(tenant.name, now_ns, 0)
+
+    def wake(self, tenant: Tenant, now_ns: int) -> None:
+        """A tenant that is parked needs the GPU."""
+        if tenant.record.parked and not tenant.woken:
+            tenant.woken = True
+            self._emit("woken", now_ns, tenant=tenant.name)
 
     def remove(self, tenant: Tenant, now_ns: int) -> None:
         """Remove a tenant; its gates close."""
@@ -80,6 +106,11 @@ class Dispatcher:
         if grant.ungated:
             return
         grant.launching.add(process)
+        tenant.active_ns = now_ns
+        if tenant.record.parked:
+            grant.wanting.add(process)
+            self.wake(tenant, now_ns)
+            return
         if grant.valid and not tenant.stopping:
             if process in grant.returned:
                 # It gave its part back while others of the tenant go on: a new epoch lets it in again.
@@ -100,6 +131,7 @@ class Dispatcher:
         """A process is idle and gives the token back."""
         if not grant.valid or epoch not in grant.may_return(process):
             return
+        process.tenant.active_ns = now_ns
         grant.returned.add(process)
         grant.users.discard(process)
         self._maybe_idle(process.tenant, burst_ns, now_ns)
@@ -107,6 +139,7 @@ class Dispatcher:
     def drained(self, process: Process, grant: GrantState, epoch: int, burst_ns: int, now_ns: int) -> None:
         """After a revocation: nothing of this process runs any more. A late answer counts for its old work."""
         self._catch_up(process, grant, now_ns)
+        process.tenant.active_ns = now_ns
         if grant.draining and epoch == grant.epoch:
             grant.pending.discard(process)
             self._maybe_drained(process.tenant, grant, burst_ns, now_ns)

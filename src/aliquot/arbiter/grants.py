@@ -14,6 +14,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from .abi import ReportFlag
 from .leases import LeaseRecord
 from .linux import compare_open_files
 from .pages import GrantPage
@@ -237,6 +238,7 @@ class Process:
     leases: dict[int, MemoryLease] = field(default_factory=dict)  # by slot, of the slots it is attached to
     unrouted: int = 0  # what it has reported of itself, as sums
     ungated_ns: int = 0
+    stays: int = 0  # ReportFlag bits
 
 
 @dataclass(slots=True, eq=False)
@@ -261,6 +263,7 @@ class GrantState:
     returned: set[Process] = field(default_factory=set)  # whose work under it has ended
     readmitted: dict[Process, int] = field(default_factory=dict)  # and who came back, by this epoch
     pending: set[Process] = field(default_factory=set)  # that have yet to answer its revocation
+    parked: set[Process] = field(default_factory=set)  # in which no call of the driver is under way or begins
     behind: set[Process] = field(default_factory=set)  # whose work of an earlier grant runs on into this one
     absent: dict[int, MemoryLease] = field(default_factory=dict)  # by pid: see `Tenant.absent`
     leased_bytes: int = 0  # by all leases, those of absent processes too, and what is shared
@@ -430,7 +433,7 @@ class GrantState:
         self.hold(process.pid, held_bytes, record)
         self.add(lease, -lease.leased_bytes, -lease.context_bytes)
         self._add_shared(-self.shared.leave_all(process))
-        turns = (self.launching, self.wanting, self.users, self.returned, self.pending, self.behind)
+        turns = (self.launching, self.wanting, self.users, self.returned, self.pending, self.behind, self.parked)
         for group in (self.attached, *turns):
             group.discard(process)
         self.readmitted.pop(process, None)
@@ -482,6 +485,8 @@ class Tenant:
     wanted_at_ns: int = 0
     missing: bool = False  # its socket's name was not there at the last round
     stopping: bool = False  # idle as a whole, to be revoked at this turn's end
+    active_ns: int = 0  # when it last asked for a GPU or gave one back
+    woken: bool = False  # a process of it waits for the memory of the tenant, which is parked
     unrouted: int = 0  # driver functions that its processes got unhooked, since it came
     ungated_ns: int = 0  # time its processes launched freely because no arbiter could be reached
     gated: list[GrantState] = field(init=False)  # what the policy knows: the GPUs with turns; all, if none does
@@ -494,9 +499,35 @@ class Tenant:
         """The name in its record."""
         return self.record.name
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has a GPU, work on one, or waits for one."""
+        return self.wanted_at_ns > 0 or any(grant.may_have_work for grant in self.gated)
+
     def grant_of(self, uuid: bytes) -> GrantState | None:
         """The grant state of the GPU with these 16 bytes, if it is one of the tenant's."""
         for grant in self.grants:
             if grant.gpu.uuid_bytes() == uuid:
                 return grant
         return None
+
+
+_STAYS: Final = {
+    ReportFlag.UNIFIED: "has used unified memory",
+    ReportFlag.SHARED: "has shared memory with another process",
+    ReportFlag.PEERS: "has used another GPU's memory",
+}
+
+
+def why_not_parked(tenant: Tenant) -> str:
+    """What keeps a tenant's memory on its GPU, as the end of a sentence; empty if nothing does."""
+    if any(grant.ungated for grant in tenant.grants):
+        return "has a whole GPU; what takes turns is parked"
+    stays = 0
+    for process in tenant.processes:
+        stays |= process.stays
+    if why := [text for flag, text in _STAYS.items() if stays & flag]:
+        return f"{why[0]}, which the driver does not take off a GPU"
+    if tenant.absent:
+        return "has processes that are not connected"
+    return "is busy on its GPU; what is idle is parked" if tenant.is_busy else ""

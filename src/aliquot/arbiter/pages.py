@@ -35,6 +35,7 @@ _CONTEXT: Final = _OFFSET["memory_context_bytes"] // 8
 _PROCESS_COUNT: Final = _OFFSET["process_count"] // 4
 _DEMAND: Final = _OFFSET["memory_demand"] // 4
 _BEAT: Final = _OFFSET["beat_ns"] // 8
+_PARKED: Final = _OFFSET["parked"] // 4
 _PROCESSES: Final = _OFFSET["processes"] // 4
 _PROCESS_ROOM: Final = 256
 HEADER_SIZE_BYTES: Final = 192
@@ -153,6 +154,12 @@ class GrantPage:
         """Ask every process to return leased memory that it does not use; wakes all threads that sleep on the page."""
         self._u32[_DEMAND] = demand & 0xFFFFFFFF
         futex_wake(self._word_address)
+
+    def park(self, number: int) -> None:
+        """Have calls of the driver wait, and processes say so, by the number of this park; 0 lets them go on."""
+        self._u32[_PARKED] = number
+        for name in ("parked", "word"):
+            futex_wake(self.address + _OFFSET[name])
 
     def set_processes(self, pids: list[int]) -> None:
         """The tenant's processes on this GPU; more than the page has room for are left out."""

@@ -32,6 +32,7 @@ _DRAINED, _RESERVE, _RELEASE, _BYE = map(
 _REPORT, _DENIED, _SHARE, _UNSHARE = map(
     int, (MessageType.REPORT, MessageType.DENIED, MessageType.SHARE, MessageType.UNSHARE)
 )
+_PARKED, _WAKE = int(MessageType.PARKED), int(MessageType.WAKE)
 _EXPORT: Final = int(ShareFlag.EXPORT)
 _VIEW: Final = int(AttachFlag.VIEW)
 _CONTEXT, _RESTORE = int(ReserveFlag.CONTEXT), int(ReserveFlag.RESTORE)
@@ -102,7 +103,13 @@ class Protocol:
             self._attach(process, seq, uuid, flags)
         elif kind == _DENIED:
             self._grant(process, gpu).memory_refusals += 1
+        elif kind == _PARKED:
+            if a == process.tenant.record.parked:
+                self._grant(process, gpu).parked.add(process)
+        elif kind == _WAKE:
+            self._engine.wake(process.tenant, now_ns)
         elif kind == _REPORT:
+            process.stays |= flags
             self._engine.report(process, a, b, now_ns)
             if c and gpu in process.leases:
                 self._engine.note_kernel(process, process.tenant.grants[gpu], c)

@@ -52,6 +52,8 @@ class TenantRecord(msgspec.Struct, frozen=True):
     socket: str
     gpus: list[TenantGpu]
     uid: int | None = None
+    parked: int = 0
+    """The number of the park that keeps its memory off its GPUs; 0: none."""
 
     def gates(self) -> list[TenantGpu]:
         """The GPUs with what is enforced on each: one that the tenant has whole, beside a shared one, takes no turns.
@@ -135,6 +137,19 @@ class Request(msgspec.Struct):
     end: bool = False
 
 
+class ParkState(msgspec.Struct, frozen=True):
+    """How far a tenant is on its way to being parked.
+
+    `ready`: no call of the driver is under way in `pids`, its processes on the GPU, and none begins. `woken`: one
+    waits. `is_new`: this call has begun it.
+    """
+
+    ready: bool
+    woken: bool
+    pids: list[int]
+    is_new: bool
+
+
 class Answer(msgspec.Struct, omit_defaults=True):
     """One line back: `error` is a sentence for a person, empty when all went well."""
 
@@ -143,6 +158,7 @@ class Answer(msgspec.Struct, omit_defaults=True):
     error: str = ""
     status: Status | None = None
     turns: GpuTurns | None = None
+    parking: ParkState | None = None
     event: dict[str, Any] | None = None
     end: bool = False
 

@@ -12,7 +12,7 @@ from aliquot.model.wake import longest_kernel_us
 from aliquot.status.tenants import PromiseStatus, TenantStatus, Unregistered, WakeStatus
 
 from .engine import Dispatcher
-from .grants import GrantState, Tenant
+from .grants import GrantState, Tenant, why_not_parked
 from .records import GpuStatus, Status
 from .server import Server
 
@@ -65,8 +65,10 @@ def _compare(engine: Dispatcher, gpus: dict[str, GpuStatus], now_ns: int) -> boo
     """
     seen, attached = engine.seen, set()
     computing = []
-    for grant in (grant for tenant in engine.tenants.values() for grant in tenant.grants):
+    for tenant, grant in [(owner, grant) for owner in engine.tenants.values() for grant in owner.grants]:
         attached |= {(grant.gpu.uuid, process.pid) for process in grant.attached}
+        if tenant.record.parked:
+            continue
         computing += [
             (grant.gpu.uuid, process.pid) for process in grant.attached if process.leases[grant.slot].contexts
         ]
@@ -110,6 +112,10 @@ def _tenant_status(engine: Dispatcher, tenant: Tenant, grant: GrantState, now_ns
         kernel_ms=grant.kernel_us / 1000,
         wake=wake_status(grant, engine.tenants.values()),
         first_grant_ns=grant.first_grant_ns,
+        parked=tenant.record.parked > 0,
+        woken=tenant.woken,
+        idle_s=0.0 if tenant.is_busy else round((now_ns - tenant.active_ns) / 1e9, 3),
+        stays=why_not_parked(tenant),
     )
     if grant.ungated:
         status.usage = round(grant.measured_usage(now_ns, engine.policy.config.window_ns), 4)

@@ -32,13 +32,13 @@ from aliquot.tokens import TokenConfig, Turns, token_policy
 from .abi import MESSAGE_SIZE_BYTES, FailPolicy, MessageType, Refusal
 from .engine import Dispatcher, shares_of
 from .events import EventRing
-from .grants import GrantState, Process, Tenant
+from .grants import GrantState, Process, Tenant, why_not_parked
 from .handover import NativeLoop, prepared
 from .leases import Earlier, Leases, digest
 from .linux import Timer, has_ended, start_ticks
 from .pages import GrantPage
 from .protocol import TURN_TAKING, Misbehaved, Protocol, answer
-from .records import TenantRecord
+from .records import ParkState, TenantRecord
 
 _CREDENTIALS: Final = struct.Struct("3i")
 SILENT_NS: Final = 3_000_000_000
@@ -97,6 +97,7 @@ class Server:
         self._paused: dict[Process, int] = {}
         self._unheard: list[Tenant] = []  # their connections are not accepted until a descriptor may be free again
         self._stopping = False
+        self._parks = self.boot_id & 0x3FFFFFFF  # other numbers than those of the arbiter before
         self._next_defect_ns = 0
         self._next_round_ns = self._latest_round_ns = 0
         self._ran_ns = time.monotonic_ns()
@@ -212,7 +213,7 @@ class Server:
         """
         known = self.engine.tenants.get(record.name)
         if known is not None:
-            if known.record == record:
+            if known.record == msgspec.structs.replace(record, parked=known.record.parked):
                 return
             raise ValueError(f"tenant {record.name!r} exists with another share; remove it first")
         if not record.gpus:
@@ -251,9 +252,7 @@ class Server:
         Raises:
             ValueError: there is no such tenant, the record cannot be kept, or it changes something else.
         """
-        tenant = self.engine.tenants.get(record.name)
-        if tenant is None:
-            raise ValueError(f"there is no tenant {record.name!r}")
+        tenant = self._tenant(record.name)
         before = tenant.record
         if _unsized(record) != _unsized(before):
             raise ValueError(
@@ -265,15 +264,48 @@ class Server:
         self.events.emit("tenant-resized", now, tenant=record.name)
         return before
 
+    def park_tenant(self, name: str) -> ParkState:
+        """Bring a tenant to where no call of the driver is under way or begins; to be asked again until `ready`.
+
+        Raises:
+            ValueError: there is no such tenant, it is busy, or its memory cannot leave the GPU.
+        """
+        tenant = self._tenant(name)
+        is_new = not tenant.record.parked
+        if is_new:
+            if why := why_not_parked(tenant):
+                raise ValueError(f"tenant {name!r} {why}")
+            self._parks += 1
+            self.engine.park(tenant, self._parks)
+            self.events.emit("tenant-parks", time.monotonic_ns(), tenant=name)
+        pids = sorted({process.pid for grant in tenant.grants for process in grant.launching})
+        ready = all(grant.launching <= grant.parked for grant in tenant.grants)
+        return ParkState(ready, tenant.woken, pids, is_new)
+
+    def unpark_tenant(self, name: str) -> None:
+        """Let a tenant's calls of the driver go on: its memory is on the GPU.
+
+        Raises:
+            ValueError: there is no such tenant.
+        """
+        tenant, now = self._tenant(name), time.monotonic_ns()
+        if tenant.record.parked:
+            self.engine.unpark(tenant, now)
+            self.events.emit("tenant-unparked", now, tenant=name)
+
+    def _tenant(self, name: str) -> Tenant:
+        tenant = self.engine.tenants.get(name)
+        if tenant is None:
+            raise ValueError(f"there is no tenant {name!r}")
+        return tenant
+
     def remove_tenant(self, name: str, *, end: bool = False) -> None:
         """Close everything of the tenant; `end` kills its processes, which would otherwise go on as without an arbiter.
 
         Raises:
             ValueError: there is no such tenant.
         """
-        tenant = self.engine.tenants.get(name)
-        if tenant is None:
-            raise ValueError(f"there is no tenant {name!r}")
+        tenant = self._tenant(name)
         pidfds = [process.pidfd for process in tenant.processes if process.pidfd >= 0]
         for pidfd in (*pidfds, *tenant.absent.values()) if end else ():
             with contextlib.suppress(OSError):
@@ -499,7 +531,9 @@ class Server:
 def _unsized(record: TenantRecord) -> TenantRecord:
     """What of a record no resize changes."""
     sizes = {"request_milli": 0, "limit_milli": 0, "memory_mib": 0, "context_mib": 0}
-    return msgspec.structs.replace(record, gpus=[msgspec.structs.replace(gpu, **sizes) for gpu in record.gates()])
+    return msgspec.structs.replace(
+        record, parked=0, gpus=[msgspec.structs.replace(gpu, **sizes) for gpu in record.gates()]
+    )
 
 
 def listen(path: Path, kind: int, mode: int, uid: int | None = None) -> socket.socket:

@@ -118,7 +118,8 @@ def tenant_table(tenants: Sequence[TenantFacts], *, wide: bool = False) -> Table
         shares = [
             format_milli(sum(piece.request_milli for piece in pieces)),
             format_milli(sum(piece.limit_milli for piece in pieces)),
-            _with_pending(sum(piece.memory_mib for piece in pieces), tenant.pending_mib),
+            _with_pending(sum(piece.memory_mib for piece in pieces), tenant.pending_mib)
+            + (" (parked)" if tenant.parked else ""),
         ]
         row = [
             tenant.name,

@@ -192,6 +192,7 @@ def _tenant_lines(tenants: Sequence[TenantStatus], window: str, width: int) -> l
         for each in tenants
         if each.memory_pending_mib
     ]
+    notes += [f"  {each.parked_text}" for each in tenants if each.parked]
     return [*lines, *(line for text in notes for line in _wrapped(text, width))]
 
 

@@ -46,7 +46,8 @@ class GpuRequest:
     `limit_milli` None means up to the whole device; `memory` None means the same part of the device's memory as of its
     compute. `gpu` fixes the device by UUID or index, `gpu_id` by the name of a vGPU: equal names share a device.
     `enforce` None leaves to `enforced` what is held. Several GPUs are of one model unless `mixed`. `wake_us` is how
-    soon its first kernel is to start when it wakes within its request, 0 where that is not promised.
+    soon its first kernel is to start when it wakes within its request, 0 where that is not promised. After
+    `park_after_s` without use of the GPU its memory may be taken off it, and sooner where another needs it; 0: never.
     """
 
     request_milli: int
@@ -59,6 +60,7 @@ class GpuRequest:
     enforce: Enforce | None = None
     mixed: bool = False
     wake_us: int = 0
+    park_after_s: float = 0.0
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -168,6 +170,8 @@ def checked(
             f"{memory_name} {request.memory} limits the memory of one GPU, {request_name} is {asked}: several "
             "whole GPUs have all of theirs; leave it out"
         )
+    if request.park_after_s and request.request_milli >= MILLI:
+        raise BadRequest(f"park-after is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
     if request.wake_us and request.request_milli >= MILLI:
         raise BadRequest(
             f"{wake_name} {format_wake(request.wake_us)} is for a part of one GPU, {request_name} is {asked}: "

@@ -9,6 +9,7 @@ the template is whatever the API server takes for a pod, so there `SharePodSpec`
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -17,9 +18,11 @@ from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
 from aliquot.model.requests import BadRequest, Enforce, GpuRequest, Labels, checked
 from aliquot.model.validation import sentence, shown
-from aliquot.model.wake import parse_wake
+from aliquot.model.wake import parse_span, parse_wake
 
 API_VERSION: Final = "aliquot.dev/v1alpha1"
+PARK_AFTER: Final = "aliquot.dev/park-after"
+"""Annotation: without use of the GPU for this time, its memory goes to the host's until it is needed."""
 _NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _LABEL: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _YEAR_S: Final = 365 * 24 * 3600
@@ -247,7 +250,8 @@ class SharePodManifest(Strict):
     @property
     def request(self) -> GpuRequest:
         """The request in integers; `parse_sharepod` has seen that it makes sense."""
-        return gpu_request(self.spec.gpu)
+        text = self.metadata.annotations.get(PARK_AFTER)
+        return replace(gpu_request(self.spec.gpu), park_after_s=parse_span(text) if text else 0.0)
 
     @property
     def ignored(self) -> list[str]:
@@ -333,8 +337,12 @@ def parse_sharepod(document: object) -> SharePodManifest:
         raise BadSharePod(f"{who}: metadata.name is missing")
     try:
         check_gpu(pod.spec.gpu, new=True)
+        if pod.request.park_after_s and pod.request.whole:
+            raise BadSharePod(f"{PARK_AFTER} is for a part of one GPU, below 1; leave it out")
     except BadSharePod as error:
         raise BadSharePod(f"{who}: {error}") from None
+    except BadQuantity as error:
+        raise BadSharePod(f'{who}: metadata.annotations["{PARK_AFTER}"]: {error}') from None
     _check_containers(who, pod.spec.template.spec)
     return pod
 

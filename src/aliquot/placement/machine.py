@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import MILLI, format_mib, format_milli
-from aliquot.model.requests import Device, GpuRequest, Plan
+from aliquot.model.requests import Device, GpuRequest, Plan, Slice
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster, LedgerError, NodeSpec, Placement, Resident
 from aliquot.placement.codes import Code
@@ -57,6 +57,8 @@ class MachineLedger:
         self.cluster = Cluster([self.spec])
         self.decider = Decider(self.cluster, policy(by) if isinstance(by, str) else by())
         self._by = by
+        self.parked: dict[TenantName, Plan] = {}
+        """What tenants whose memory is off their GPUs have when it is back; until then they hold their time alone."""
 
     @property
     def devices(self) -> list[Device]:
@@ -120,7 +122,31 @@ class MachineLedger:
             if any(reason.code == Code.GPU_TURNS for reason in verdict.devices if reason is not None):
                 raise NeverFits(f"{why}. End this engine (aliquot down) and start one with: aliquot up --turns fluid")
             raise NoRoom(f"{why}. See who holds the rest: aliquot get tenants")
-        return Plan(found.slices)
+        plan = Plan(found.slices)
+        for piece in plan.slices:
+            self._check_return(piece, request)
+        return plan
+
+    def _check_return(self, new: Slice, request: GpuRequest) -> None:
+        """Refuse memory beside which the largest of those that may be parked would never come back.
+
+        Raises:
+            NoRoom: as it says.
+        """
+        stays_mib, largest_mib, who = 0, 0, ""
+        for name, plan in [*(self.plans | self.parked).items(), (TenantName(""), Plan((new,)))]:
+            asked = self.request_of(name) if name else request
+            mib = sum(piece.memory_mib for piece in plan.slices if piece.gpu == new.gpu)
+            if not asked.park_after_s:
+                stays_mib += mib if name not in self.parked else 0
+            elif mib > largest_mib:
+                largest_mib, who = mib, name
+        memory_mib = next(device.memory_mib for device in self.devices if device.uuid == new.gpu)
+        if largest_mib and stays_mib + largest_mib > memory_mib:
+            raise NoRoom(
+                f"beside {format_mib(stays_mib)} that stay on a GPU of {format_mib(memory_mib)}, "
+                f'"{who or "this request"}", which may be parked, would not find its {format_mib(largest_mib)} again'
+            )
 
     def explain(self, request: GpuRequest) -> PlacementExplanation:
         """Why a request fits where it would go, or what stands against it and what would help.
@@ -137,13 +163,16 @@ class MachineLedger:
         now = self._indices(found.placement) if found.placement is not None else ()
         return replace(found, held=self._indices(holding.placement), now=now, node=self.node)
 
-    def reserve(self, tenant: TenantName, plan: Plan, request: GpuRequest) -> None:
-        """Write a plan into the ledger, all of it or nothing.
+    def reserve(self, tenant: TenantName, plan: Plan, request: GpuRequest, *, parked: bool = False) -> None:
+        """Write a plan into the ledger, all of it or nothing; without its memory, where that is `parked`.
 
         Raises:
             LedgerError: the tenant holds something already, or a slice does not fit.
         """
-        self.decider.commit(tenant, Placement(self.node, plan.slices), self.ask(request))
+        placement = Placement(self.node, (_away(plan) if parked else plan).slices)
+        self.decider.commit(tenant, placement, self.ask(request))
+        if parked:
+            self.parked[tenant] = plan
 
     def plan_on(self, gpus: Sequence[GpuUuid], request: GpuRequest) -> Plan:
         """A plan on these GPUs, as `plan`, for a tenant of theirs that is not in this ledger and asks for another size.
@@ -171,6 +200,21 @@ class MachineLedger:
             self.cluster.reserve(tenant, held.placement, held.ask)
             raise
 
+    def park(self, tenant: TenantName) -> None:
+        """Free a tenant's memory for others; its request of time stays its own."""
+        plan = self.plans[tenant]
+        self.resize(tenant, _away(plan), self.request_of(tenant))
+        self.parked[tenant] = plan
+
+    def unpark(self, tenant: TenantName) -> None:
+        """Reserve the memory of a parked tenant again.
+
+        Raises:
+            LedgerError: others hold too much of it now.
+        """
+        self.resize(tenant, self.parked[tenant], self.request_of(tenant))
+        del self.parked[tenant]
+
     def request_of(self, tenant: TenantName) -> GpuRequest:
         """The request by which a tenant was placed."""
         return self.cluster.tenants[tenant].ask.request
@@ -178,12 +222,14 @@ class MachineLedger:
     def release(self, tenant: TenantName) -> None:
         """Remove a tenant from the ledger; a missing one is no error."""
         self.decider.release(tenant)
+        self.parked.pop(tenant, None)
 
     def copy(self) -> MachineLedger:
         """A copy of the ledger, to try things in; its policy starts fresh."""
         copy = self.empty()
         copy.cluster = self.cluster.copy()
         copy.decider = Decider(copy.cluster, copy.decider.policy)
+        copy.parked = {**self.parked}
         return copy
 
     def without(self, tenant: TenantName) -> MachineLedger:
@@ -218,3 +264,8 @@ class MachineLedger:
                 raise NeverFits(f'no GPU of model "{request.model}" here; there is {there}')
             devices = fitting
         return devices
+
+
+def _away(plan: Plan) -> Plan:
+    """A plan without its memory."""
+    return Plan(tuple(Slice(piece.gpu, piece.request_milli, piece.limit_milli, 0) for piece in plan.slices))

@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 from msgspec import structs
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Status
+from aliquot.driver.checkpoints import Checkpoints
 from aliquot.driver.gpu import Gpu, cuda_variables, nearest_cores, read_core_list
 from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, make_cache
@@ -34,12 +35,13 @@ from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import MILLI, Memory
 from aliquot.model.requests import Enforce, GpuRequest, Plan
-from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits
+from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits, NoRoom
 from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
 from aliquot.standalone.learned import LearnedFile
 from aliquot.standalone.machine import Machine, find_machine
 from aliquot.standalone.orphans import IN_CONTAINER, end_orphans
+from aliquot.standalone.parking import Parking
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.program import TenantProgram, start_program, with_tools
 from aliquot.standalone.tenants import EngineTenant, RunRecord, living_runs, log, write_runs
@@ -99,6 +101,7 @@ class Engine:
             self._take_over(run)
         self.inherited = {run.name for run in runs} & self.tenants.keys()
         """The runs of the engine before this one, until they connect again."""
+        self.parking = Parking(self, runtime.root, Checkpoints(machine.libcuda), emulated=machine.emulated)
         if runs:
             self._tenancy.sweep(runtime.tenants)
             self._write_runs()
@@ -188,6 +191,11 @@ class Engine:
         """The tenants now."""
         return {TenantName(name): tenant for name, tenant in self._tenancy.tenants.items()}
 
+    @property
+    def parked(self) -> set[TenantName]:
+        """The tenants whose memory is off their GPUs."""
+        return self.look(lambda ledger: {*ledger.parked})
+
     def look(self, read: Callable[[MachineLedger], T]) -> T:
         """Call `read` with the ledger, which does not change meanwhile; `read` must not keep references to it."""
         with self._lock:
@@ -203,7 +211,7 @@ class Engine:
         owner: Account | None = None,
         container: bool = False,
     ) -> EngineTenant:
-        """Provision a tenant of `owner`, or of this process's account.
+        """Provision a tenant of `owner`, or of this process's account; where it takes that, others are parked first.
 
         `cpu_bind` binds its programs to that number of cores nearest to its first GPU. `again` is for one that was
         refused before, so that placement learns from it once. With `container` its programs are in containers, and end
@@ -215,6 +223,16 @@ class Engine:
             LedgerError: the name is taken.
             EngineError: its folder cannot be made, or the arbiter does not take it.
         """
+        try:
+            return self._admit(name, request, cpu_bind, again, owner, container)
+        except NoRoom:
+            if not self.parking.make_room(lambda ledger: _fits(ledger, request)):
+                raise
+            return self._admit(name, request, cpu_bind, True, owner, container)
+
+    def _admit(
+        self, name: TenantName, request: GpuRequest, cpu_bind: int, again: bool, owner: Account | None, container: bool
+    ) -> EngineTenant:
         with self._lock:
             enforce = request.enforced(library=cpu_bind > 0)
             self._settle_memory()
@@ -264,6 +282,8 @@ class Engine:
             tenant = self.tenants.get(name)
             if tenant is None:
                 raise EngineError(f'tenant "{name}" has ended')
+            if name in self.ledger.parked:
+                raise NeverFits(f'"{name}" is parked; bring it back first: aliquot unpark {name}')
             if request.wake_us:
                 self.measure()
             self._settle_memory()
@@ -432,6 +452,7 @@ class Engine:
 
         With `leaves_runs` the runs go on without it, and the next engine takes them over.
         """
+        self.parking.stop()
         for coming in self._tenancy.coming:
             self._tenancy.remove(coming.name)
         for program in self._started:
@@ -481,7 +502,12 @@ class Engine:
             status = self.measure()
             held = plan if status is None else _with_memory_of(plan, _at_arbiter(name, plan, status))
             self._freeing.add(name)
-            self._tenancy.provision(tenant, lambda: self.ledger.reserve(name, held, run.request), running=True)
+            parked = status is not None and any(
+                each.parked for gpu in status.gpus for each in gpu.tenants if each.name == name
+            )
+            self._tenancy.provision(
+                tenant, lambda: self.ledger.reserve(name, held, run.request, parked=parked), running=True
+            )
         except (AliquotError, OSError, ArbiterError) as error:
             log.warning("the run %s of the engine before is ended: %s", name, error)
             end_orphans([directory], grace_s=ORPHAN_GRACE_S)
@@ -524,6 +550,14 @@ class Engine:
     def _reconcile(self, status: Status) -> None:
         with contextlib.suppress(ArbiterError):
             self._tenancy.reconcile(status)
+
+
+def _fits(ledger: MachineLedger, request: GpuRequest) -> bool:
+    try:
+        ledger.plan(request, again=True)
+    except NoRoom:
+        return False
+    return True
 
 
 def _at_arbiter(name: TenantName, held: Plan, status: Status) -> Plan:

@@ -74,6 +74,7 @@ def explanations(engine: Engine, pods: Pods, call: ExplainCall) -> Explanations:
         # How soon the tenant wakes and what endangers its promise, worded as in `aliquot top`.
         gpus = status.gpus if status is not None else []
         mine = [tenant for gpu in gpus for tenant in gpu.tenants if tenant.name == explanation.name]
+        explanation.lines += [f"  {tenant.parked_text}" for tenant in mine if tenant.parked]
         if waking := [tenant for tenant in mine if tenant.wake is not None]:
             explanation.lines += [f"  {tenant.wake_text}" for tenant in waking]
             explanation.facts["wake"] = [msgspec.to_builtins(tenant.wake) for tenant in waking]

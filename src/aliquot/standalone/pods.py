@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from aliquot.arbiter.client import ArbiterError
 from aliquot.arbiter.records import Status
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.manifest import read_sharepods
@@ -29,9 +30,20 @@ from aliquot.standalone.accounts import DEFAULT_NAMESPACE, Account, NotYours, ow
 from aliquot.standalone.container import ContainerRun
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.logs import ALL, ContainerLog
+from aliquot.standalone.parking import NotParked
 from aliquot.standalone.roster import Roster, told
 from aliquot.standalone.tenants import EngineTenant
-from aliquot.standalone.wire import ContainerFacts, LogCut, PodFacts, ResizeCall, Resized, RunLease, TenantSlice
+from aliquot.standalone.wire import (
+    ContainerFacts,
+    LogCut,
+    Moved,
+    ParkCall,
+    PodFacts,
+    ResizeCall,
+    Resized,
+    RunLease,
+    TenantSlice,
+)
 
 EVENTS_KEPT = 50
 MAX_CONTAINERS = 32
@@ -208,16 +220,7 @@ class Pods:
             AliquotError: it has no GPU now; or as `Engine.resize`.
         """
         with self._lock:
-            pod, tenants = self._pods.get(call.name), self._engine.tenants
-            known = [call.name] if pod is not None else [caller.own_run(call.run), call.run]
-            tenant = next((tenants[name] for each in known if (name := TenantName(each)) in tenants), None)
-            if owner := pod.owner if pod is not None else tenant and tenant.owner:
-                caller.require(owner, f'"{call.run}"')
-            if tenant is None and pod is None:
-                near = hint(call.name, sorted({*self._pods, *tenants}), prefix="default/")
-                raise UnknownPod(f'there is no sharepod or run "{call.run}"; {near}')
-            if tenant is None:
-                raise NotRunning(f'sharepod "{call.run}" has no GPU now; change its manifest and apply it')
+            pod, tenant = self._pods.get(call.name), self._tenant_of(call, caller)
             name, piece = tenant.name, tenant.plan.slices[0]
             before = self._engine.look(lambda ledger: ledger.request_of(name))
             memory = call.memory or before.memory or Memory(mib=piece.memory_mib)
@@ -242,6 +245,49 @@ class Pods:
             )
             pending_mib = self._engine.pending_mib().get(name, 0)
             return Resized(name, "run" if pod is None else "sharepod", old, new, pending_mib, call.dry_run)
+
+    def move(self, call: ParkCall, caller: Account) -> Moved:
+        """Park a SharePod or a run, or bring it back; see `Parking`.
+
+        Raises:
+            NotYours: it belongs to another account.
+            UserError: it does not exist.
+            AliquotError: it has no GPU now; or as `Parking.park` and `Parking.unpark`.
+        """
+        with self._lock:
+            pod, tenant = self._pods.get(call.name), self._tenant_of(call, caller)
+        verb = self._engine.parking.unpark if call.back else self._engine.parking.park
+        try:
+            moved_mib = verb(tenant.name)
+        except ArbiterError as error:
+            raise AliquotError(f'"{tenant.name}" is where it was: {error}') from None
+        except NotParked as error:
+            if pod is not None:
+                pod.note(str(error))
+            raise
+        if pod is not None:
+            pod.note("unparked" if call.back else f"parked: {format_mib(moved_mib)} of GPU memory are free for others")
+        if not call.back:
+            self.place_waiting()
+        return Moved(tenant.name, "run" if pod is None else "sharepod", not call.back, moved_mib)
+
+    def _tenant_of(self, call: ResizeCall | ParkCall, caller: Account) -> EngineTenant:
+        """The SharePod or run that a call is about; called with the lock held.
+
+        Raises:
+            NotYours, UnknownPod, NotRunning: as `resize`.
+        """
+        pod, tenants = self._pods.get(call.name), self._engine.tenants
+        known = [call.name] if pod is not None else [caller.own_run(call.run), call.run]
+        tenant = next((tenants[name] for each in known if (name := TenantName(each)) in tenants), None)
+        if owner := pod.owner if pod is not None else tenant and tenant.owner:
+            caller.require(owner, f'"{call.run}"')
+        if tenant is None and pod is None:
+            near = hint(call.name, sorted({*self._pods, *tenants}), prefix="default/")
+            raise UnknownPod(f'there is no sharepod or run "{call.run}"; {near}')
+        if tenant is None:
+            raise NotRunning(f'sharepod "{call.run}" has no GPU now; change its manifest and apply it')
+        return tenant
 
     def delete(self, name: str, caller: Account | None = None) -> str:
         """End a SharePod and forget it.
@@ -271,6 +317,7 @@ class Pods:
         with self._lock:
             pods = [self._find(name)] if name else list(self._pods.values())
             pending = self._engine.pending_mib()
+            parked = self._engine.parked
             if name:
                 pods[0].note_refusals(self._engine.measure(), self._engine.gpus)
             facts = []
@@ -302,6 +349,7 @@ class Pods:
                     containers=containers,
                     events=pod.events,
                     pending_mib=pending.get(TenantName(pod.spec.full_name), 0),
+                    parked=TenantName(pod.spec.full_name) in parked,
                     labels=pod.spec.metadata.labels,
                     manifest=pod.spec,
                 )

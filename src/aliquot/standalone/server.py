@@ -169,6 +169,7 @@ class EngineServer:
         self._engine = engine
         self._pods = pods
         self._shares = shares or Shares(engine)
+        engine.parking.on_room = pods.place_waiting
         self._on_idle = on_idle
         self.facts: StatusSource | None = None
         """What has the recorded past; None where nothing is recorded."""
@@ -358,6 +359,8 @@ class EngineServer:
                     yield wire.Lines([f"run/{call.name} ended"])
             case wire.ResizeCall():
                 yield self._pods.resize(msgspec.structs.replace(call, name=caller.own_pod(call.name)), caller)
+            case wire.ParkCall():
+                yield self._pods.move(msgspec.structs.replace(call, name=caller.own_pod(call.name)), caller)
             case wire.DeleteCall():
                 yield wire.Lines([self._pods.delete(caller.own_pod(call.name), caller)])
             case wire.LogsCall():
@@ -374,7 +377,7 @@ class EngineServer:
         index, shown = {gpu.uuid: gpu.index for gpu in self._engine.gpus}, list(tenants)
         in_containers = [tenant for tenant in shown if tenant.edits is not None and caller.may_use(tenant.owner)]
         processes = named_processes({tenant.name: tenant.folder.directory for tenant in in_containers})
-        pending = self._engine.pending_mib()
+        pending, parked = self._engine.pending_mib(), self._engine.parked
         return [
             wire.TenantFacts(
                 tenant.name, tenant.folder.injection() if tenant.edits is None else "container", tenant.enforce,
@@ -383,7 +386,7 @@ class EngineServer:
                     wire.TenantSlice(piece.gpu, piece.request_milli, piece.limit_milli, piece.memory_mib)
                     for piece in tenant.plan.slices
                 ],
-                pending.get(tenant.name, 0),
+                pending.get(tenant.name, 0), tenant.name in parked,
                 sorted({process.container for process in processes.get(tenant.name, ())} - {""}),
             )
             for tenant in shown

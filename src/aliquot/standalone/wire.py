@@ -91,6 +91,7 @@ class TenantFacts(msgspec.Struct, frozen=True):
     gpus: list[int]
     slices: list[TenantSlice]
     pending_mib: int = 0
+    parked: bool = False
     containers: list[str] = []
     """Where its processes are, as `podman 0123456789ab`."""
 
@@ -237,11 +238,14 @@ class PodFacts(msgspec.Struct):
     wake_us: int = 0
     labels: dict[str, str] = {}
     pending_mib: int = 0
+    parked: bool = False
     manifest: SharePodManifest | None = None
 
     @property
     def state(self) -> str:
-        """What `get` and the pages call it: Pending, Running, Completed, Error or kubelet's word for trouble."""
+        """What `get` and the pages call it: Pending, Running, Parked, Completed, Error or a word of kubelet's."""
+        if self.parked:
+            return "Parked"
         containers = [ContainerState(_STAGES[c.state], c.reason, c.exit_status or 0) for c in self.containers]
         return self.phase if self.phase == PENDING else pod_state(self.phase, containers)
 
@@ -315,6 +319,15 @@ class Resized(EngineAnswer, tag="resized"):
     dry_run: bool = False
 
 
+class Moved(EngineAnswer, tag="moved"):
+    """A SharePod or run whose memory was taken off its GPU, or came back; and how much that is."""
+
+    name: str
+    resource: Literal["sharepod", "run"]
+    parked: bool
+    memory_mib: int
+
+
 class LeftBehind(EngineAnswer, tag="left-behind"):
     """How many processes a run's command left on its GPU, which were ended."""
 
@@ -324,6 +337,7 @@ class LeftBehind(EngineAnswer, tag="left-behind"):
 AnyAnswer = (
     EngineRefusal | Ready | EngineFacts | TenantList | GpuList | PromisedGpus | Explanations | RunningFacts | PodList
     | HourSums | Recommended | Lines | RunLease | LeaseWait | LeftBehind | ArbiterMeasures | Resized | ShareList
+    | Moved
 )  # fmt: skip
 
 
@@ -407,6 +421,14 @@ class ResizeCall(Call[Resized], tag="resize", frozen=True):
     dry_run: bool = False
 
 
+class ParkCall(Call[Moved], tag="park", frozen=True):
+    """Take the memory of a SharePod by its full name, or of the run of that name, off its GPU, or bring it `back`."""
+
+    name: str
+    run: str
+    back: bool = False
+
+
 class DeleteCall(Call[Lines], tag="delete", frozen=True):
     """Delete a SharePod by its full name."""
 
@@ -478,6 +500,7 @@ AnyCall = (
     InfoCall | ApplyCall | PodsCall | GpusCall | PromisedCall | ExplainCall | TenantsCall | RunningCall | HoursCall
     | EndCall | DeleteCall | LogsCall | LeaseCall | ExecCall | StatusCall | ResumeCall | ResizeCall | RecommendCall
     | ShareCall | SharesCall | EndShareCall
+    | ParkCall
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aliquot.model.quantities import MILLI
+from aliquot.model.quantities import MILLI, format_mib
 from aliquot.model.requests import Enforce
 
 
@@ -69,6 +69,8 @@ class TenantStatus(msgspec.Struct):
 
     `first_grant_ns` is when it was granted the GPU for the first time (CLOCK_MONOTONIC), 0 before that.
     `memory_pending_mib` is what it holds beyond its memory, as after that was reduced, and has yet to free.
+    A tenant that is `parked` has its memory in the host's; `woken`: and waits for it. `idle_s` is for how long it has
+    had no use of its GPUs and wanted none, and `stays` what keeps its memory on them, as the end of a sentence.
     `kernel_ms` is how long its longest recent kernel or graph ran at least, also one in flight; 0 before that.
     `charged_ns`, `waited_ns` and `memory_refusals` (allocations that would have gone over the limit) are totals since
     the tenant came, and so are, for the tenant on all of its GPUs, `unrouted` (driver functions that programs were
@@ -101,11 +103,21 @@ class TenantStatus(msgspec.Struct):
     wake: WakeStatus | None = None
     first_grant_ns: int = 0
     memory_pending_mib: int = 0
+    parked: bool = False
+    woken: bool = False
+    idle_s: float = 0.0
+    stays: str = ""
 
     @property
     def wake_text(self) -> str:
         """How soon it wakes and what endangers its promise, in words; empty without a promise."""
         return f"{self.name} wakes: {self.wake.text}" if self.wake is not None else ""
+
+    @property
+    def parked_text(self) -> str:
+        """Where its memory is while it is parked, in words; else empty."""
+        held = f"{self.name} is parked: its {format_mib(self.memory_used_mib)} are in the host's memory"
+        return f"{held}{', and it waits for room to come back' if self.woken else ''}" if self.parked else ""
 
     @property
     def usage_milli(self) -> int:

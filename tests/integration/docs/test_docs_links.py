@@ -72,6 +72,7 @@ QUESTIONS = {
     "Can I try it without a GPU?": ("docs/emulator.md", "without a GPU"),
     "How much do I request?": ("docs/how-to/sizing.md", "request"),
     "What happens beyond my memory?": ("docs/quickstart-one-machine.md#what-is-promised", "out-of-memory"),
+    "Can idle notebooks give their GPU memory to others?": ("docs/how-to/park.md", "aliquot park"),
     "Can I change a share that runs?": ("docs/how-to/change-a-running-share.md", "aliquot resize"),
     "What goes on when a command ends?": ("docs/quickstart-one-machine.md#what-a-command-leaves-behind", "setsid"),
     "Why does my program get less?": ("docs/how-to/troubleshooting.md", "gets less than its request"),

@@ -28,6 +28,8 @@ def sharepod(name: str) -> str:
 class Failing:
     """An engine in which a defect shows whenever a tenant is admitted; its ledger takes every request."""
 
+    parked = frozenset[str]()
+
     def __init__(self, error: Exception) -> None:
         self._error = error
         self.asked: list[str] = []
@@ -62,6 +64,7 @@ class Admitting:
 
     gpus = ()
     injection = "auto"
+    parked = frozenset[str]()
 
     def __init__(self, folder: Path) -> None:
         self.runtime = SimpleNamespace(logs=folder)

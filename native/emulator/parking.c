@@ -1,0 +1,252 @@
+/* parking.c: cuCheckpointProcess...: another process's device memory leaves the GPU and comes back.
+ *
+ * All of it is in engine.shm, so the target runs no thread for it: its calls count themselves there, and wait where they
+ * find that it is locked. Device memory is host memory here already, so nothing is copied: what is moved is the charge,
+ * and the caller spends the time that the link takes. A process whose caller was killed meanwhile is in the state that
+ * the call leads to.
+ *
+ * As the driver does it: a restore that finds no memory leaves the process lost (NVIDIA/cuda-checkpoint#44), unified memory
+ * and memory that processes share are refused at the checkpoint, and the process is not in a good state then.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "emu.h"
+#include "shm.h"
+
+#define LANE_BYTES_S 246250000ull /* of the first generation, 8b/10b; each doubles it, from the third on nearly */
+#define POLL_NS 200000
+enum { RUNNING, LOCKED, CHECKPOINTED, FAILED, CHECKPOINTING, RESTORING };
+enum { CU_OS_ERROR = 304, CU_ILLEGAL_STATE = 401 };
+typedef struct {
+    unsigned timeout_ms, reserved0;
+    uint64_t reserved1[7];
+} lock_args;
+typedef struct {
+    void *pairs;
+    unsigned count;
+} restore_args;
+static emu_parking *mine;
+static __thread bool counted; /* this thread's call: not that of cuInit */
+
+void emu_parking_begin(void)
+{
+    mine = &shm_open_engine()->slot[shm_my_slot()].parking;
+    mine->driver = true;
+}
+
+void emu_parking_forget(void) { mine = NULL; }
+
+void emu_parking_enter(bool again)
+{
+    while (mine) {
+        atomic_fetch_add(&mine->calls, 1);
+        uint32_t seen = atomic_load(&mine->gate);
+        if (again || !(seen & 1)) {
+            counted = true;
+            return;
+        }
+        atomic_fetch_sub(&mine->calls, 1);
+        shm_sleep(&mine->gate, seen, emu_now() + 1000000000ull);
+    }
+}
+
+void emu_parking_leave(void)
+{
+    if (mine && counted)
+        atomic_fetch_sub(&mine->calls, 1);
+    counted = false;
+}
+
+void emu_parking_busy(int change)
+{
+    if (mine)
+        atomic_fetch_add(&mine->busy, change);
+}
+
+void emu_parking_shared(int change)
+{
+    if (mine)
+        atomic_fetch_add(&mine->shared, change);
+}
+
+static void nap(uint64_t ns)
+{
+    struct timespec t = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
+    nanosleep(&t, NULL);
+}
+
+/* The process's slot, or what the call answers. */
+static CUresult target(int pid, int *slot)
+{
+    if (!emu_ready())
+        return emu_torn_down ? CU_DEINITIALIZED : CU_NOT_INITIALIZED;
+    if (pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH))
+        return CU_INVALID;
+    if (kill(pid, 0) != 0)
+        return CU_OS_ERROR; /* another user's */
+    emu_shm *s = shm_open_engine();
+    for (int i = 0; i < s->slots; i++)
+        if (s->slot[i].parking.driver && s->slot[i].pid && shm_pid(i) == pid) {
+            *slot = i;
+            return CU_OK;
+        }
+    return CU_NOT_INITIALIZED;
+}
+
+static emu_parking *parking_of(int slot) { return &shm_open_engine()->slot[slot].parking; }
+
+/* From one state into another, unless another caller was first. */
+static bool turn(emu_parking *p, uint32_t from, uint32_t to)
+{
+    return atomic_compare_exchange_strong(&p->state, &from, to);
+}
+
+static void spend(emu_parking *p, uint64_t bytes)
+{
+    int gen = emu_conf()->pcie_gen;
+    uint64_t rate = ((LANE_BYTES_S * (gen > 2 ? 4 : 1)) << (gen > 2 ? gen - 3 : gen - 1)) *
+                    (unsigned)emu_conf()->pcie_width;
+    uint64_t until = emu_now() + bytes * 1000 / (rate / 1000000ull);
+    atomic_store(&p->until_ns, until);
+    for (uint64_t now; (now = emu_now()) < until;)
+        nap(until - now);
+}
+
+API CUresult cuCheckpointProcessGetState(int pid, int *state)
+{
+    int slot;
+    CUresult r = target(pid, &slot);
+    if (r || !state)
+        return r ? r : CU_INVALID;
+    emu_parking *p = parking_of(slot);
+    uint32_t now = atomic_load(&p->state);
+    bool moving = emu_now() < atomic_load(&p->until_ns);
+    *state = moving && now == CHECKPOINTED ? CHECKPOINTING : moving && now == LOCKED ? RESTORING : (int)now;
+    return CU_OK;
+}
+
+API CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
+{
+    int slot;
+    CUresult r = target(pid, &slot);
+    if (r || !tid)
+        return r ? r : CU_INVALID;
+    *tid = pid;
+    return CU_OK;
+}
+
+static void unlock(emu_parking *p)
+{
+    atomic_fetch_and(&p->gate, ~1u);
+    shm_wake_all(&p->gate);
+}
+
+API CUresult cuCheckpointProcessLock(int pid, const lock_args *args)
+{
+    int slot;
+    CUresult r = target(pid, &slot);
+    if (r)
+        return r;
+    emu_parking *p = parking_of(slot);
+    if (!turn(p, RUNNING, LOCKED))
+        return CU_ILLEGAL_STATE;
+    uint64_t until = args && args->timeout_ms ? emu_now() + args->timeout_ms * 1000000ull : UINT64_MAX;
+    atomic_fetch_or(&p->gate, 1u);
+    while (atomic_load(&p->calls) || atomic_load(&p->busy)) {
+        bool gone = shm_pid(slot) != pid;
+        if (gone || emu_now() >= until) {
+            turn(p, LOCKED, RUNNING);
+            unlock(p);
+            return gone ? CU_INVALID : CU_NOT_READY;
+        }
+        nap(POLL_NS);
+    }
+    return CU_OK;
+}
+
+API CUresult cuCheckpointProcessCheckpoint(int pid, const void *args)
+{
+    int slot;
+    uint64_t bytes = 0;
+    CUresult r = target(pid, &slot);
+    if (r)
+        return r;
+    emu_parking *p = parking_of(slot);
+    if (atomic_load(&p->shared) > 0)
+        return turn(p, LOCKED, FAILED) ? CU_NOT_SUPPORTED : CU_ILLEGAL_STATE;
+    if (!turn(p, LOCKED, CHECKPOINTED))
+        return CU_ILLEGAL_STATE;
+    for (int g = 0; g < EMU_GPUS; g++) {
+        emu_share *share = &shm_open_engine()->slot[slot].gpu[g];
+        shm_lock(g);
+        p->saved[g] = share->used;
+        p->contexts[g] = share->contexts;
+        shm_open_engine()->gpu[g].used -= share->used;
+        share->used = 0;
+        share->contexts = 0;
+        shm_unlock(g);
+        bytes += p->saved[g];
+    }
+    spend(p, bytes);
+    return CU_OK;
+}
+
+/* All of it, or none: is there room on a GPU? */
+static bool charge_again(emu_parking *p, int slot, int g)
+{
+    emu_share *share = &shm_open_engine()->slot[slot].gpu[g];
+    emu_gpu *gpu = &shm_open_engine()->gpu[g];
+    shm_lock(g);
+    bool fits = gpu->used + p->saved[g] <= emu_conf()->memory;
+    if (fits) {
+        gpu->used += p->saved[g];
+        share->used += p->saved[g];
+        share->contexts += p->contexts[g];
+    }
+    shm_unlock(g);
+    return fits;
+}
+
+API CUresult cuCheckpointProcessRestore(int pid, const restore_args *args)
+{
+    int slot;
+    uint64_t bytes = 0;
+    CUresult r = target(pid, &slot);
+    if (r)
+        return r;
+    emu_parking *p = parking_of(slot);
+    if (args && args->count)
+        return CU_NOT_SUPPORTED; /* onto other GPUs */
+    if (atomic_load(&p->state) == CHECKPOINTED && p->lost)
+        return CU_OS_ERROR;
+    if (!turn(p, CHECKPOINTED, LOCKED))
+        return CU_ILLEGAL_STATE;
+    shm_sweep();
+    for (int g = 0; g < EMU_GPUS; g++) {
+        if (p->saved[g] && !charge_again(p, slot, g)) {
+            p->lost = true;
+            turn(p, LOCKED, CHECKPOINTED);
+            return CU_OOM;
+        }
+        bytes += p->saved[g];
+        p->saved[g] = 0;
+    }
+    spend(p, bytes);
+    return CU_OK;
+}
+
+API CUresult cuCheckpointProcessUnlock(int pid, const void *args)
+{
+    int slot;
+    CUresult r = target(pid, &slot);
+    if (r)
+        return r;
+    emu_parking *p = parking_of(slot);
+    if (!turn(p, LOCKED, RUNNING))
+        return CU_ILLEGAL_STATE;
+    unlock(p);
+    return CU_OK;
+}

@@ -1,0 +1,49 @@
+"""`aliquot park` and `aliquot unpark`: GPU memory of what is idle, for others in the meantime."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from aliquot.cli.calling import ask_engine, full_name, short_name
+from aliquot.cli.completion import sharepod_names
+from aliquot.cli.forms import show
+from aliquot.cli.options import output_option
+from aliquot.model.quantities import format_mib
+
+_NAMESPACE = click.option("-n", "--namespace", default="", metavar="NAME", help="Its namespace. [default: default]")
+
+
+@click.command()
+@click.argument("name", shell_complete=sharepod_names)
+@_NAMESPACE
+@output_option
+def park(name: str, namespace: str, output: str) -> None:
+    """Take the GPU memory of an idle SharePod, or of a run by its name, into the host's memory.
+
+    Its programs go on, and their next call that needs the GPU brings the memory back, once there is room. The time
+    that it asked for stays its own.
+    """
+    _move(name, namespace, output, back=False)
+
+
+@click.command()
+@click.argument("name", shell_complete=sharepod_names)
+@_NAMESPACE
+@output_option
+def unpark(name: str, namespace: str, output: str) -> None:
+    """Bring the GPU memory of a parked SharePod or run back, as its next call of the GPU would."""
+    _move(name, namespace, output, back=True)
+
+
+def _move(name: str, namespace: str, output: str, *, back: bool) -> None:
+    from aliquot.standalone.wire import ParkCall
+
+    moved = ask_engine(ParkCall(full_name(name, namespace), name, back))
+    shown = short_name(moved.name) if moved.resource == "sharepod" else moved.name
+    done = "is back" if back else "parked"
+    show(
+        output,
+        msgspec.to_builtins(moved),
+        lambda: iter([f"{moved.resource}/{shown} {done}: {format_mib(moved.memory_mib)}"]),
+    )

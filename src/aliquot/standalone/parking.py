@@ -1,0 +1,308 @@
+"""Parked tenants: their memory is in the host's, for others to have, and comes back when it is needed.
+
+To park: the arbiter stops a tenant's calls of the driver, the driver locks its processes and takes their memory off the
+GPU, and then the ledger frees it. Back: the memory is reserved in the ledger *first*, then restored and unlocked, for a
+process whose restore finds no memory is lost (NVIDIA/cuda-checkpoint#44). A call that needs the GPU asks for the way
+back; where there is no room, the tenants that have been idle longest and may be parked go, or the call waits.
+
+What a crash leaves is read from the driver: a process has the state of the last step that was taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter
+from aliquot.arbiter.records import Status
+from aliquot.driver.checkpoints import Checkpoints, ProcessState, StepFailed
+from aliquot.lib.log import Logger
+from aliquot.model.errors import AliquotError
+from aliquot.model.ids import TenantName
+from aliquot.model.quantities import format_mib
+from aliquot.placement.cluster import LedgerError
+from aliquot.placement.machine import MachineLedger, NoRoom
+
+if TYPE_CHECKING:
+    from aliquot.status.tenants import TenantStatus
+
+T = TypeVar("T")
+
+READY_S: Final = 5.0
+"""For so long the programs of a tenant may take to say that they make no calls of the driver."""
+LOCK_MS: Final = 10_000
+POLL_S: Final = 0.01
+LOOK_S: Final = 0.05
+REST_S: Final = 1.0
+IDLE_S: Final = 1.0
+"""Since when a tenant that may be parked is idle, before it makes room for another."""
+AGAIN_S: Final = 10.0
+
+log = Logger("standalone")
+
+
+class NotParked(AliquotError):
+    """A tenant cannot be parked, or is not."""
+
+
+class LedgerOwner(Protocol):
+    """What the engine is to this: the ledger's owner."""
+
+    def look(self, read: Callable[[MachineLedger], T]) -> T:
+        """Call `read` with the ledger, which does not change meanwhile."""
+        ...
+
+
+class Parking:
+    """The parked tenants of an engine, and the thread that brings back those that are needed."""
+
+    def __init__(self, engine: LedgerOwner, runtime: Path, driver: Checkpoints, *, emulated: bool) -> None:
+        """`runtime` is the arbiter's folder. Of an `emulated` GPU the memory is the host's already."""
+        self._engine = engine
+        self._runtime = runtime
+        self._emulated = emulated
+        self._driver = driver
+        self._moves = threading.Lock()  # one tenant at a time
+        self._woken: dict[TenantName, float] = {}  # since when
+        self._refused: dict[TenantName, float] = {}  # until when it is not tried again
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when memory has become free for those that wait."""
+        self._pids: dict[TenantName, list[int]] = {}
+        self._awaiting: set[TenantName] = set()  # that an arbiter lets their calls go on
+        self._stopping = threading.Event()
+        self._changed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="parking", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Bring no tenant back any more."""
+        self._stopping.set()
+        self._changed.set()
+        self._thread.join()
+        self._driver.close()
+
+    def park(self, name: TenantName) -> int:
+        """Take a tenant's memory off its GPU; returns how much that is, in MiB.
+
+        Raises:
+            NotParked: it is not here, is parked, is busy, or has memory that stays; nothing was changed then.
+        """
+        engine = self._engine
+        with self._moves, ArbiterClient(self._runtime) as arbiter:
+            if engine.look(lambda ledger: name in ledger.parked or name not in ledger.plans):
+                raise NotParked(f'"{name}" is parked, or has ended')
+            try:
+                pids = self._stopped(arbiter, name)
+                held_mib = sum(each.memory_used_mib for each in _of(name, arbiter.status()))
+                if not self._emulated and held_mib > (room_mib := host_room_mib(pids)):
+                    raise NotParked(
+                        f"its {format_mib(held_mib)} do not fit in the host's memory, of which {format_mib(room_mib)} "
+                        "are left to it"
+                    )
+                self._take_off(pids)
+            except (ArbiterError, AliquotError) as error:
+                self._let_go_on(arbiter, name)
+                raise NotParked(f'"{name}" stays on its GPU: {error}') from None
+            self._pids[name] = pids
+            with contextlib.suppress(KeyError):  # it may have ended meanwhile
+                engine.look(lambda ledger: ledger.park(name))
+            self._changed.set()
+            return held_mib
+
+    def unpark(self, name: TenantName) -> int:
+        """Bring a tenant's memory back; returns how much is reserved for it, in MiB.
+
+        Raises:
+            NoRoom: others hold too much of its GPU.
+            NotParked: it is not parked.
+            ArbiterError: the arbiter is away.
+        """
+        with self._moves, ArbiterClient(self._runtime) as arbiter:
+            plan = self._engine.look(lambda ledger: ledger.parked.get(name))
+            if plan is None:
+                raise NotParked(f'"{name}" is not parked')
+            pids = {*self._pids.get(name, []), *arbiter.park_tenant(name).pids}
+            try:
+                self._engine.look(lambda ledger: ledger.unpark(name))
+            except LedgerError as error:
+                raise NoRoom(f'"{name}" has no room to come back: {error}') from None
+            except KeyError:
+                raise NotParked(f'"{name}" has ended') from None
+            for pid in pids:
+                self._bring_back(name, pid)
+            self._pids.pop(name, None)
+            self._let_go_on(arbiter, name)
+            return sum(piece.memory_mib for piece in plan.slices)
+
+    def make_room(self, fits: Callable[[MachineLedger], bool], but: str = "") -> bool:
+        """Park those that may be and have been idle longest, as few as it takes until `fits`; else none of them.
+
+        `but` is a tenant that stays.
+        """
+        with contextlib.suppress(ArbiterError, OSError), ArbiterClient(self._runtime) as arbiter:
+            idle = sorted(_parkable(self._engine, arbiter.status()), reverse=True)
+            ledger = self._engine.look(MachineLedger.copy)
+            victims: list[TenantName] = []
+            for idle_s, name in idle:
+                if idle_s >= IDLE_S and name != but and not fits(ledger):
+                    ledger.park(name)
+                    victims.append(name)
+            if not victims or not fits(ledger):
+                return False
+            for name in [*victims]:  # one that was idle longer may be on another GPU
+                trial = ledger.copy()
+                trial.unpark(name)
+                if fits(trial):
+                    ledger = trial
+                    victims.remove(name)
+            with contextlib.suppress(NotParked):  # it is idle no longer
+                for name in victims:
+                    self.park(name)
+                return True
+        return False
+
+    def _let_go_on(self, arbiter: ArbiterClient, name: TenantName) -> None:
+        """Have the arbiter let a tenant's calls of the driver go on, as soon as it answers."""
+        self._awaiting.add(name)
+        with contextlib.suppress(NoArbiter):
+            try:
+                arbiter.unpark_tenant(name)
+            except NoArbiter:
+                raise
+            except ArbiterError:  # it has ended
+                pass
+            self._awaiting.discard(name)
+
+    def _stopped(self, arbiter: ArbiterClient, name: TenantName) -> list[int]:
+        """The processes of a tenant once no call of the driver is under way in them."""
+        until_s = time.monotonic() + READY_S
+        while time.monotonic() < until_s:
+            parking = arbiter.park_tenant(name)
+            if parking.woken:
+                raise NotParked("a program of it needs the GPU")
+            if parking.ready:
+                return parking.pids
+            time.sleep(POLL_S)
+        raise NotParked(f"its programs have not said within {READY_S:.0f} s that they make no calls of the driver")
+
+    def _take_off(self, pids: Iterable[int]) -> None:
+        """Lock and checkpoint processes, all of them or none.
+
+        Raises:
+            StepFailed: the driver refuses one.
+        """
+        try:
+            for pid in pids:
+                self._driver.do("Lock", pid, timeout_ms=LOCK_MS)
+            for pid in pids:
+                self._driver.do("Checkpoint", pid)
+        except StepFailed:
+            for pid in pids:
+                self._bring_back("", pid)
+            raise
+
+    def _bring_back(self, name: str, pid: int) -> None:
+        """From whatever state it is in; a process that has ended is no error."""
+        try:
+            state = self._driver.do("GetState", pid)
+            if state == ProcessState.CHECKPOINTED:
+                self._driver.do("Restore", pid)
+            if state != ProcessState.RUNNING:
+                self._driver.do("Unlock", pid)
+        except StepFailed as error:
+            log.warning("%s: %s", name, error)
+
+    def _recover(self) -> None:
+        """Bring back those that an engine before this one had begun to park, or to bring back."""
+        for name in self._engine.look(lambda ledger: [*ledger.parked]):
+            with contextlib.suppress(ArbiterError, AliquotError), ArbiterClient(self._runtime) as arbiter:
+                pids = arbiter.park_tenant(name).pids
+                if any(self._driver.do("GetState", pid) != ProcessState.CHECKPOINTED for pid in pids):
+                    self.unpark(name)
+
+    def _run(self) -> None:
+        self._stopping.wait(REST_S)  # programs of before are connecting again
+        self._recover()
+        while not self._stopping.is_set():
+            parked = self._engine.look(lambda ledger: [*ledger.parked])
+            self._changed.wait(LOOK_S if parked else REST_S)
+            self._changed.clear()
+            with contextlib.suppress(ArbiterError, OSError), ArbiterClient(self._runtime) as arbiter:
+                status = arbiter.status()
+                for name in [*self._awaiting]:
+                    self._let_go_on(arbiter, name)
+                self._return(parked, status)
+                self._put_away(status)
+                if any(idle_s >= IDLE_S for idle_s, _ in _parkable(self._engine, status)):
+                    self.on_room()  # they make room for those that wait
+
+    def _return(self, parked: Iterable[TenantName], status: Status) -> None:
+        """Bring back those that are needed, the longest waiting first."""
+        now_s = time.monotonic()
+        woken = {name for name in parked if any(each.woken for each in _of(name, status))}
+        self._woken = {name: self._woken.get(name, now_s) for name in woken}
+        for name in sorted(self._woken, key=self._woken.__getitem__):
+            with contextlib.suppress(AliquotError, ArbiterError):
+                if _has_room(name)(self._engine.look(MachineLedger.copy)) or self.make_room(_has_room(name), name):
+                    self.unpark(name)
+
+    def _put_away(self, status: Status) -> None:
+        """Park those that have been idle for as long as they said."""
+        now_s = time.monotonic()
+        requests = self._engine.look(lambda ledger: {name: ledger.request_of(name) for name in ledger.plans})
+        for idle_s, name in _parkable(self._engine, status):
+            if name in requests and idle_s >= requests[name].park_after_s and now_s >= self._refused.get(name, 0.0):
+                try:
+                    self.park(name)
+                except NotParked as error:
+                    log.info("%s", error)
+                    self._refused[name] = now_s + AGAIN_S
+                else:
+                    self.on_room()
+
+
+def host_room_mib(pids: Iterable[int], root: Path = Path("/")) -> int:
+    """MiB of the host's memory that is left to these processes: what is available, within their cgroups' limits."""
+    words = (root / "proc/meminfo").read_text().partition("MemAvailable:")[2].split()
+    rooms = [int(words[0]) >> 10]
+    for pid in pids:
+        lines = (root / f"proc/{pid}/cgroup").read_text().splitlines()
+        group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
+        own = root / "sys/fs/cgroup" / (group or "")
+        for folder in () if group is None else (own, *own.parents):
+            with contextlib.suppress(OSError, ValueError):  # no limit, which is "max"; or above the cgroups
+                limit, used = ((folder / name).read_text() for name in ("memory.max", "memory.current"))
+                rooms.append((int(limit) - int(used)) >> 20)
+    return max(0, min(rooms))
+
+
+def _has_room(name: TenantName) -> Callable[[MachineLedger], bool]:
+    """Whether a parked tenant could come back."""
+
+    def fits(ledger: MachineLedger) -> bool:
+        try:
+            ledger.copy().unpark(name)
+        except (LedgerError, KeyError):
+            return False
+        return True
+
+    return fits
+
+
+def _parkable(engine: LedgerOwner, status: Status) -> Iterator[tuple[float, TenantName]]:
+    """The tenants that may be parked, are awake and could leave their GPU, with the seconds they have been idle."""
+    awake = engine.look(
+        lambda ledger: {n for n in ledger.plans if ledger.request_of(n).park_after_s and n not in ledger.parked}
+    )
+    for name in awake:
+        on = _of(name, status)
+        if on and not any(each.stays for each in on):
+            yield min(each.idle_s for each in on), name
+
+
+def _of(name: str, status: Status) -> list[TenantStatus]:
+    return [each for gpu in status.gpus for each in gpu.tenants if each.name == name]

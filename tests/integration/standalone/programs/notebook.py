@@ -1,0 +1,56 @@
+"""Holds GPU memory of each kind, and compares it with what it wrote there whenever the number in a file changes."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from kit.driver_calls import MIB, OwnDriver
+
+cells, words = Path(sys.argv[1]), sys.argv[2:]
+said = cells.with_suffix(".said")
+gpu = OwnDriver()
+assert gpu.open() == 0
+SIZE = 32 * MIB
+mapped = gpu.new("cuMemAddressReserve", SIZE, 0, 0, 0)
+gpu.ok("cuMemMap", mapped, SIZE, 0, gpu.create(SIZE).value, 0)
+gpu.ok("cuMemSetAccess", mapped, SIZE, struct.pack("iii", 1, 0, 3), 1)
+held = {gpu.new("cuMemAlloc_v2", SIZE): b"", int(gpu.take(gpu.new_pool(), SIZE).value): b"", mapped: b""}
+room = gpu.host_bytes(SIZE)
+gpu.sync()
+for pointer in held:
+    held[pointer] = os.urandom(SIZE)
+    gpu.write(room, held[pointer])
+    gpu.ok("cuMemcpyHtoD_v2", pointer, room, SIZE)
+graph, step = gpu.graph(SIZE, frees=True), gpu.function("step_ms2")
+if words[:1] and words[0].isdigit():
+    gpu.new("cuMemAlloc_v2", int(words[0]) << 30)
+if "unified" in words:
+    gpu.new("cuMemAllocManaged", MIB, 1)
+
+
+def as_it_was(pointer: int) -> bool:
+    """Byte for byte."""
+    gpu.ok("cuMemcpyDtoH_v2", room, pointer, SIZE)
+    return gpu.read(room, SIZE) == held[pointer]
+
+
+def compute() -> bool:
+    """Launch a kernel and the graph; whether all memory is as it was."""
+    return gpu.launch(step) == graph.launch() == gpu.sync() == 0 and all(map(as_it_was, held))
+
+
+if "busy" in words:
+    threading.Thread(target=lambda: [compute() for _ in iter(int, 1)], daemon=True).start()
+said.write_text("held")
+last = cells.read_text()
+while True:
+    if (now := cells.read_text()) not in (last, ""):
+        last = now
+        said.write_text(f"{now} as it was" if compute() else f"{now} has changed")
+    time.sleep(0.01)

@@ -1,0 +1,143 @@
+"""`aliquot park` and `unpark`: GPU memory of what is idle goes to others, and comes back before a program notices."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from waiting import eventually
+
+from .stage import Aliquot, Cluster, engine_of, sharepod
+
+NOTEBOOK = Path(__file__).parent / "programs" / "notebook.py"
+
+
+@pytest.fixture
+def up(aliquot_cli: Aliquot, tmp_path: Path):
+    """An engine with one emulated GPU of 16 GiB."""
+    with engine_of(aliquot_cli, "v100", "--no-web"):
+        yield Cluster(aliquot_cli, tmp_path)
+
+
+def notebook(
+    up: Cluster, folder: Path, name: str = "a", memory: str = "10Gi", words: str = "", after: str = ""
+) -> Path:
+    """A SharePod of a program that computes whenever its file says so; the file."""
+    cells = folder / f"{name}.cells"
+    cells.write_text("0")
+    script = f"exec {sys.executable} {NOTEBOOK} {cells} {words}"
+    pod = json.loads(sharepod(name, script, request=0.1, memory=memory))
+    pod["metadata"]["annotations"] = {"aliquot.dev/park-after": after} if after else {}
+    up.apply(json.dumps(pod))
+    eventually(lambda: said(cells) == "held", f"{name} has its memory", 30)
+    return cells
+
+
+def said(cells: Path) -> str:
+    """The program's last word."""
+    answer = cells.with_suffix(".said")
+    return answer.read_text() if answer.exists() else ""
+
+
+def compute(cells: Path) -> None:
+    """Have a program use the GPU, and compare all of its memory with what it wrote there."""
+    number = int(cells.read_text()) + 1
+    cells.write_text(str(number))
+    eventually(lambda: said(cells) == f"{number} as it was", "it computes", 30)
+
+
+def test_a_parked_program_gives_its_memory_and_has_it_back_at_its_next_call(up: Cluster, tmp_path: Path):
+    """Another has the memory meanwhile; pools, mappings and a graph are as they were, byte for byte."""
+    cells = notebook(up, tmp_path)
+    compute(cells)
+    parked = up.command("park", "a", "-o", "json")
+    state = up.pod("a")
+    up.apply(sharepod("b", "sleep 60", memory="14Gi"))
+    other = up.wait_phase("b", "Running")
+    up.command("delete", "b")
+    compute(cells)
+
+    assert json.loads(parked.stdout)["memory_mib"] > 400
+    assert (True, "Running") == (state["parked"], other["phase"])
+    assert not up.pod("a").get("parked")
+
+
+def test_a_call_waits_for_room(up: Cluster, tmp_path: Path):
+    """A parked program that needs the GPU while others hold it waits, which is shown, and comes back when they end."""
+    cells = notebook(up, tmp_path)
+    up.command("park", "a")
+    up.apply(sharepod("b", "sleep 60", memory="14Gi"))
+    up.wait_phase("b", "Running")
+    cells.write_text("1")
+    eventually(lambda: "waits for room" in up.command("top", "--once").stdout, "top says so", 30)
+    refused = up.command("unpark", "a")
+    still = said(cells)
+    up.command("delete", "b")
+
+    assert (1, "held") == (refused.returncode, still)
+    assert "no room to come back" in refused.stderr
+    eventually(lambda: said(cells) == "1 as it was", "it is back", 30)
+
+
+@pytest.mark.parametrize(("words", "why"), [("unified", "unified memory"), ("busy", "needs the GPU")])
+def test_what_cannot_be_parked_is_said_before(up: Cluster, tmp_path: Path, words: str, why: str):
+    """A program with memory that the driver does not move, or one that computes, goes on as it was."""
+    cells = notebook(up, tmp_path, words=words)
+    if words == "unified":
+        eventually(lambda: why in up.command("top", "--once", "-o", "json").stdout, "it is known", 10)
+    refused = up.command("park", "a")
+
+    assert (1, "") == (refused.returncode, refused.stdout)
+    assert why in refused.stderr
+    compute(cells)
+
+
+def test_a_parked_program_ends_like_any_other(up: Cluster, tmp_path: Path):
+    """What is deleted or killed while it is parked leaves nothing, and its place is free."""
+    notebook(up, tmp_path)
+    up.command("park", "a")
+    again, back = up.command("park", "a"), up.command("unpark", "b")
+    up.command("delete", "a")
+    notebook(up, tmp_path, "c", "14Gi")
+
+    assert (1, 2) == (again.returncode, back.returncode)
+    assert "is parked" in again.stderr
+
+
+def test_eight_notebooks_of_12_gib_take_turns_on_40_gib(aliquot_cli: Aliquot, tmp_path: Path):
+    """Where each may be parked all are placed, each computes whenever it is used, and all memory is as it was."""
+    with engine_of(aliquot_cli, "a100", "--no-web"):
+        up = Cluster(aliquot_cli, tmp_path)
+        cells = [notebook(up, tmp_path, f"n{i}", "12Gi", "11", after="1h") for i in range(8)]
+        for each in [*cells, *reversed(cells)]:
+            compute(each)
+        awake = [pod for pod in json.loads(up.command("get", "pods", "-o", "json").stdout) if not pod.get("parked")]
+        refused = up.apply(sharepod("greedy", "sleep 60", memory="30Gi"))
+
+    assert len(awake) <= 3
+    assert "sharepod/greedy created, waits" in refused.stdout  # beside 30 GiB that stay none would come back
+
+
+def test_what_is_idle_for_its_time_is_parked(up: Cluster, tmp_path: Path):
+    """With park-after a program's memory is away after that time, and back at its next call."""
+    cells = notebook(up, tmp_path, after="1s")
+    eventually(lambda: up.pod("a").get("parked"), "it is parked", 20)
+    compute(cells)
+    wrong = json.loads(sharepod("b", "sleep 60", memory="1Gi"))
+    wrong["metadata"]["annotations"] = {"aliquot.dev/park-after": "soon"}
+    refused = up.apply(json.dumps(wrong))
+
+    assert (2, "") == (refused.returncode, refused.stdout)
+    assert '"soon" is not a duration' in refused.stderr
+
+
+def test_a_waiting_sharepod_is_placed_once_others_have_been_idle(up: Cluster, tmp_path: Path):
+    """It need not be applied again: what may be parked makes room within seconds."""
+    notebook(up, tmp_path, after="1h")
+    up.apply(sharepod("b", "sleep 60", memory="4Gi"))
+    up.wait_phase("b", "Running")
+    notebook(up, tmp_path, "c", "5Gi", after="1h")
+
+    assert up.pod("a")["parked"]

@@ -1,0 +1,112 @@
+"""The ledger of a machine over any history of tenants that come, are parked, come back and end."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from aliquot.model.ids import GpuUuid, TenantName
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import Device, GpuRequest, Plan
+from aliquot.placement.cluster import LedgerError
+from aliquot.placement.machine import MachineLedger, NoRoom
+
+GPUS, GPU_MIB = 2, 16_384
+SIZES = st.integers(1, 12).map(lambda gib: gib * 1024)
+
+
+class ParkedLedger(RuleBasedStateMachine):
+    """`held` is what each tenant was promised, whether its memory is on a GPU or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = MachineLedger([Device(n, GpuUuid(f"GPU-{n}"), "V100", GPU_MIB) for n in range(GPUS)])
+        self.held: dict[TenantName, Plan] = {}
+        self.number = 0
+
+    def _one(self, draw: int, names: list[TenantName]) -> TenantName:
+        return sorted(names)[draw % len(names)]
+
+    @rule(mib=SIZES, parkable=st.booleans())
+    def comes(self, mib, parkable):
+        """A tenant that has room is placed."""
+        request = GpuRequest(20, memory=Memory(mib=mib), park_after_s=60.0 if parkable else 0.0)
+        name = TenantName(f"t{self.number}")
+        try:
+            plan = self.ledger.plan(request)
+        except NoRoom:
+            return
+        self.number += 1
+        self.ledger.reserve(name, plan, request)
+        self.held[name] = plan
+
+    @precondition(lambda self: self.held.keys() - self.ledger.parked.keys())
+    @rule(draw=st.integers(0, 99))
+    def is_parked(self, draw):
+        """An awake one gives its memory to others."""
+        self.ledger.park(self._one(draw, [*(self.held.keys() - self.ledger.parked.keys())]))
+
+    @precondition(lambda self: self.ledger.parked)
+    @rule(draw=st.integers(0, 99))
+    def comes_back(self, draw):
+        """A parked one has its memory again exactly where that fits; if not, nothing changes."""
+        name = self._one(draw, [*self.ledger.parked])
+        (piece,) = self.held[name].slices
+        fits = self.used_mib(piece.gpu) + piece.memory_mib <= GPU_MIB
+        try:
+            self.ledger.unpark(name)
+        except LedgerError:
+            assert not fits
+            assert name in self.ledger.parked
+        else:
+            assert fits
+
+    @precondition(lambda self: self.held)
+    @rule(draw=st.integers(0, 99))
+    def ends(self, draw):
+        """Where its memory is makes no difference."""
+        name = self._one(draw, [*self.held])
+        self.ledger.release(name)
+        del self.held[name]
+
+    @rule()
+    def engine_starts_anew(self):
+        """A ledger that is filled from what each tenant holds is the same, in whatever order."""
+        fresh = self.ledger.empty()
+        for name in sorted(self.held):
+            parked = name in self.ledger.parked
+            fresh.reserve(name, self.held[name], self.ledger.request_of(name), parked=parked)
+        assert (fresh.plans, fresh.parked) == (self.ledger.plans, self.ledger.parked)
+        self.ledger = fresh
+
+    def used_mib(self, gpu: GpuUuid) -> int:
+        """Of a GPU, by the ledger."""
+        return sum(p.memory_mib for plan in self.ledger.plans.values() for p in plan.slices if p.gpu == gpu)
+
+    @invariant()
+    def no_gpu_is_promised_twice(self):
+        """The awake ones fit, each with all of its memory; nothing of a parked one is lost."""
+        assert all(self.used_mib(device.uuid) <= GPU_MIB for device in self.ledger.devices)
+        shown = {name: self.ledger.parked.get(name, plan) for name, plan in self.ledger.plans.items()}
+        assert shown == self.held
+
+    @invariant()
+    def each_that_may_be_parked_can_come_back(self):
+        """With all others of its kind away it fits beside those that stay; none of those was parked by hand here."""
+        for name in self.held:
+            if self.ledger.request_of(name).park_after_s and name in self.ledger.parked and not self._returned:
+                trial = self.ledger.copy()
+                for other in self.held.keys() - trial.parked.keys():
+                    if trial.request_of(other).park_after_s:
+                        trial.park(other)
+                trial.unpark(name)
+
+    @property
+    def _returned(self) -> bool:
+        """Whether one that was parked by hand, and is not to be parked otherwise, holds memory or could again."""
+        return any(not self.ledger.request_of(name).park_after_s for name in self.held)
+
+
+TestParkedLedger = ParkedLedger.TestCase
+TestParkedLedger.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
