@@ -21,7 +21,6 @@ from aliquot.arbiter.records import Status, TenantRecord
 from aliquot.driver.cdi import Edits
 from aliquot.driver.gpu import Gpu, core_list
 from aliquot.driver.injection import TenantConf, TenantFolder
-from aliquot.driver.native import HOOK, native_part
 from aliquot.driver.volume.volume import Generation
 from aliquot.kube.inventory import KernelLengths, write_kernels
 from aliquot.kube.plan import ContainerPlan, PodPlan, larger
@@ -71,7 +70,7 @@ class TenantProvisioner:
         self._tenants = tenants
         self._arbiter_dir = arbiter
         self._tenancy: Tenancy[ProvisionedTenant] = Tenancy(
-            lambda: ArbiterClient(arbiter), self.ledger.release, native_part(HOOK), recovering=True
+            lambda: ArbiterClient(arbiter), self.ledger.release, recovering=True
         )
         self.pending_mib: dict[str, int] = {}
         """What tenants hold beyond their memory since it was reduced, and have yet to free, by the tenant's name."""

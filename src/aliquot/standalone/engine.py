@@ -26,11 +26,9 @@ from typing import Any, Final, TypeVar
 from msgspec import structs
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Status
-from aliquot.driver.checkpoints import Checkpoints
 from aliquot.driver.gpu import Gpu, cuda_variables, nearest_cores, read_core_list
 from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, make_cache
-from aliquot.driver.native import HOOK, native_part
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import MILLI, Memory
@@ -76,8 +74,8 @@ class Engine:
         self._learned.recall()
         self.injection: Mode = injection
         self._tenancy: Tenancy[EngineTenant] = Tenancy(
-            lambda: ArbiterClient(runtime.root), self._release_share, native_part(HOOK),
-            patience_s=ARBITER_BACK_S, end_programs=True, recovering=bool(runs),
+            lambda: ArbiterClient(runtime.root), self._release_share, patience_s=ARBITER_BACK_S, end_programs=True,
+            recovering=bool(runs),
         )  # fmt: skip
         self._lock = self._tenancy.lock  # the ledger's too
         self._started: list[TenantProgram] = []
@@ -101,7 +99,7 @@ class Engine:
             self._take_over(run)
         self.inherited = {run.name for run in runs} & self.tenants.keys()
         """The runs of the engine before this one, until they connect again."""
-        self.parking = Parking(self, runtime.root, Checkpoints(machine.libcuda), emulated=machine.emulated)
+        self.parking = Parking(self, runtime.root, machine.libcuda, emulated=machine.emulated)
         if runs:
             self._tenancy.sweep(runtime.tenants)
             self._write_runs()

@@ -60,12 +60,12 @@ class LedgerOwner(Protocol):
 class Parking:
     """The parked tenants of an engine, and the thread that brings back those that are needed."""
 
-    def __init__(self, engine: LedgerOwner, runtime: Path, driver: Checkpoints, *, emulated: bool) -> None:
+    def __init__(self, engine: LedgerOwner, runtime: Path, libcuda: Path, *, emulated: bool) -> None:
         """`runtime` is the arbiter's folder. Of an `emulated` GPU the memory is the host's already."""
         self._engine = engine
         self._runtime = runtime
         self._emulated = emulated
-        self._driver = driver
+        self._driver = Checkpoints(libcuda)
         self._moves = threading.Lock()  # one tenant at a time
         self._woken: dict[TenantName, float] = {}  # since when
         self._refused: dict[TenantName, float] = {}  # until when it is not tried again

@@ -27,6 +27,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from aliquot.arbiter.client import ArbiterError, NoArbiter
 from aliquot.arbiter.records import Status, TenantRecord
 from aliquot.driver.injection import TenantFolder
+from aliquot.driver.native import HOOK, native_part
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.tenancy.folders import made_for, make_folder, remove_strangers
 from aliquot.tenancy.records import tenant_names
@@ -108,13 +109,13 @@ class Tenancy(Generic[T]):
         self,
         connect: Callable[[], AbstractContextManager[TenantRegistry]],
         release: Callable[[str], object],
-        hook: Path,
         *,
+        hook: Path | None = None,
         patience_s: float = 0.0,
         end_programs: bool = False,
         recovering: bool = False,
     ) -> None:
-        """`connect` reaches the arbiter, `release` gives a reservation back, `hook` is the library for the folders.
+        """`connect` reaches the arbiter, `release` gives a reservation back, `hook` is another library for the folders.
 
         `patience_s` is how long a newcomer waits for an arbiter that is away. `end_programs` makes the arbiter end the
         programs of a tenant that it removes. While `recovering`, until the first `sweep`, tenants at the arbiter that
@@ -124,7 +125,7 @@ class Tenancy(Generic[T]):
         self._changed = threading.Condition(self.lock)
         self._connect = connect
         self._release = release
-        self._hook = hook
+        self._hook = hook or native_part(HOOK)
         self._patience_s = patience_s
         self._end_programs = end_programs
         self.recovering = recovering

@@ -45,7 +45,7 @@ class Scene:
         self.arbiter.crashed = False
         self.reserved = set()
         hook = fake_hook(self.folder)
-        return Tenancy(self.arbiter.connect, self.reserved.discard, hook, **options)
+        return Tenancy(self.arbiter.connect, self.reserved.discard, hook=hook, **options)
 
     def lodger(self, key: str, *, name: str = "", milli: int = 500) -> Lodger:
         """A tenant with a part of the only GPU."""
