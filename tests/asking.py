@@ -1,7 +1,5 @@
 """A short way to write what is asked of a cluster."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from aliquot.model.quantities import MILLI, Memory

@@ -1,7 +1,5 @@
 """Unmodified GPU programs on an emulated machine: alone, or as tenants by `aliquot run` in one of three ways in."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

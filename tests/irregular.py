@@ -1,7 +1,5 @@
 """Tenants that work and rest at random, and what the fluid gives them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 

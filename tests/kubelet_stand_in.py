@@ -8,8 +8,6 @@ tests/e2e/test_kubelet_contract.py runs it and a real kubelet through the same t
 Source: kubelet 1.36, device plugin interface v1beta1 and PodResources v1.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Iterator

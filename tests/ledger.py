@@ -1,7 +1,5 @@
 """The invariants of placement's ledger, recounted from the tenants."""
 
-from __future__ import annotations
-
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
 from aliquot.placement.cluster import Cluster

@@ -1,7 +1,5 @@
 """A receiver of spans on loopback: OTLP over HTTP, answering as told."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """What tests may do on this machine: some lay out rooms of their own, which root in a plain container may not."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

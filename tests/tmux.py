@@ -1,7 +1,5 @@
 """A terminal as people have it: one window of a tmux server of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Waiting in tests: by what is waited for, with a deadline that only a failure reaches."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Work counted in calls, which a busy machine does not change as it changes time."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Service accounts with the rights that a test gives them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cluster.control_plane import ControlPlane

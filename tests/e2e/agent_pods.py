@@ -1,7 +1,5 @@
 """Pods at whose address somebody of the test answers, as a node's agent does or the scheduler."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

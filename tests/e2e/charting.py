@@ -1,7 +1,5 @@
 """helm, as a person runs it against the test cluster."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

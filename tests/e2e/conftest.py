@@ -3,8 +3,6 @@
 `ALIQUOT_E2E=require` turns a skip into a failure, `ALIQUOT_E2E=skip` leaves these tests out.
 """
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Generator, Iterable, Iterator

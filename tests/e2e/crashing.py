@@ -7,8 +7,6 @@ answered  the scheduler has seen it, kube-scheduler has not been told
 told      kube-scheduler has been told, the watch brings the bound pod, the ledger has not seen it
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any

@@ -1,7 +1,5 @@
 """A browser for pages."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """SharePods, vGPUs and quotas on the test cluster: making them and waiting for what becomes of them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

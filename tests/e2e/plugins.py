@@ -4,8 +4,6 @@ Kubelet's device plugin interface v1beta1: the plugin serves on a socket in kube
 there; kubelet removes the socket when it restarts, and the plugin serves and registers again.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures

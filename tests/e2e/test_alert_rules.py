@@ -1,7 +1,5 @@
 """Prometheus' own promtool reads the rules: each alert fires and clears, each recorded sum is right."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -3,8 +3,6 @@
 `ALIQUOT_KILLS` says how often it is killed; 200 take about a quarter of an hour.
 """
 
-from __future__ import annotations
-
 import datetime
 import os
 import random

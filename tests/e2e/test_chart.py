@@ -1,7 +1,5 @@
 """The Helm chart: what it renders, and what an installation, an upgrade and an uninstall do to a real cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The client layer against the real API server: watches that are cut, leases, applies, binds and our own kinds."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The test cluster itself: real parts, ready in seconds, and nothing left."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

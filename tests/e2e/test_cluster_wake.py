@@ -1,7 +1,5 @@
 """A pod that is to wake in time, from its annotation to the arbiter's measurement, on a real kubelet."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """The dashboard of a cluster: a real scheduler program and API server, two hundred nodes, pods that come and wait,
 viewers with rights of their own, and what a node's agent measures."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a real kubelet does with a device plugin; the node's agent is built on this."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

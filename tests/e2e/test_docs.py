@@ -1,7 +1,5 @@
 """What the documentation tells users of a cluster to type, typed against a real control plane with Aliquot on it."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The extender with the real scheduler and API server: who gets which GPU, and that no promise is made twice."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import time

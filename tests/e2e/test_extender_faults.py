@@ -1,7 +1,5 @@
 """The extender when parts fail: two schedulers, a lost API server, forgotten history, cut watches, https."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl

@@ -1,7 +1,5 @@
 """A real CUDA client in a container of the real node, on an emulated GPU that a device plugin handed out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

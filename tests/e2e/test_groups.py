@@ -1,7 +1,5 @@
 """Pod groups with the real kube-scheduler, which asks for all pods of a group before it binds any."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

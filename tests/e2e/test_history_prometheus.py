@@ -1,7 +1,5 @@
 """GPU-hours and timelines from a real Prometheus that holds what agents and recording rules would have written."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import time

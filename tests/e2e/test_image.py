@@ -1,7 +1,5 @@
 """The image that the Dockerfile makes, and the chart run from it: real containers of a real containerd."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import sys

@@ -1,7 +1,5 @@
 """`kubectl aliquot` against the real API server: who has what, why a pod waits, and whether the cluster is right."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

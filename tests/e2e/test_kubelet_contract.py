@@ -1,7 +1,5 @@
 """What a device plugin may count on, held against a real kubelet and against the stand-in that unit tests use."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The real node of the test cluster: kubelet, containerd and runc, with images from this machine."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A cluster leaves nothing behind, however it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The operator with the real control plane: SharePods, vGPUs in both ways to own a GPU, quotas."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """How the cluster's parts are kept: made once, whole or not at all, and a clear word when they cannot be had."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

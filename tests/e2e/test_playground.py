@@ -1,7 +1,5 @@
 """`make cluster` and `make demo-cluster`, as a person runs them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Very many pods at once, on nodes of mixed models: each ends bound, or waits for a reason that is true."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -1,7 +1,5 @@
 """GPUs of the stock plugin as vGPUs, with the real control plane: holder pods, demand, and that none is lost."""
 
-from __future__ import annotations
-
 from cluster.control_plane import ControlPlane
 from operating import ALIQUOT, Agent, create, install_crds, look, operating, remove, sharepod, vgpus, wait_for
 

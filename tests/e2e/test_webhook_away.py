@@ -1,7 +1,5 @@
 """While no webhook answers, the API server stops pods that Aliquot serves and no others."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A program's own date and time, which a test sets while the program runs; its other clocks are the machine's."""
 
-from __future__ import annotations
-
 import struct
 import subprocess
 from pathlib import Path

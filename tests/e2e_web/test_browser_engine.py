@@ -1,7 +1,5 @@
 """The dashboard of a real engine: `aliquot up` on emulated GPUs, with CUDA programs that share one."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

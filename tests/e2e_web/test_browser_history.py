@@ -1,7 +1,5 @@
 """The pages of the past in a real browser: live, by keyboard, without JavaScript, and readable for all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The first page and old facts in a real browser: banner and dimming, copied commands, a telephone's screen."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every page in a real browser: free of faults, readable, usable by keyboard, and with the numbers of the API."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

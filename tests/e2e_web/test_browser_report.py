@@ -1,7 +1,5 @@
 """The simulator's report in a real browser, from a file and without a network: as summary.json says, and readable."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Many open pages at once, and readers that do not read, against a real server."""
 
-from __future__ import annotations
-
 import resource
 import socket
 import threading

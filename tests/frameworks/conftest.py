@@ -3,8 +3,6 @@
 `make test-frameworks` runs this folder and nothing else does: it needs 15 GB from the package registry once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

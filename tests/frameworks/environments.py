@@ -3,8 +3,6 @@
 They take 15 GB together; what is there already is used again, and follows the lock file when that changes.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

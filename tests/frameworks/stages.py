@@ -1,7 +1,5 @@
 """Framework programs that count their steps (`clients/`), under one engine: each alone for a while, then together."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """The checks for a real GPU that need PyTorch (tests/gpu), tried on an emulated one."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

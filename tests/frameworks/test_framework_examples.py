@@ -1,7 +1,5 @@
 """The example programs for PyTorch and JAX, as a person runs them: under a share of an emulated GPU."""
 
-from __future__ import annotations
-
 import json
 import signal
 import urllib.request

@@ -1,7 +1,5 @@
 """Unmodified PyTorch, CuPy and JAX: each feature runs alone and as a tenant, and every launch passes the gate."""
 
-from __future__ import annotations
-
 import pytest
 from conftest import ALL_WAYS, SILENT_S, Client, Line, Seen, start
 from gpuruns import Room

@@ -1,7 +1,5 @@
 """JupyterLab under one share, as a person starts it: the server, a kernel through its API, and a notebook of numba."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -1,7 +1,5 @@
 """Ray starts the workers of two actors as examples/ray says, and the arbiter measures what each gets."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

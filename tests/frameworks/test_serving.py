@@ -1,7 +1,5 @@
 """A server that decodes with CUDA graphs out of one pool of memory, and training, both in PyTorch, on one GPU."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

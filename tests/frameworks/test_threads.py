@@ -1,7 +1,5 @@
 """Threads that have no context yet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

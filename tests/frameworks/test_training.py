@@ -1,7 +1,5 @@
 """Unmodified PyTorch trains with its part of a GPU: `aliquot run --emulate h100 ... -- python train.py`."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """A client that hangs is ended, with what it was doing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A client while it runs: its lines as they come, and an end with the stacks of its threads where none comes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 They send the messages and sleep on the grant page, as the hook does.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -1,7 +1,5 @@
 """An engine in this process, over an arbiter and a machine that are made up: what it decides, not what it starts."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One emulated GPU, a tenant's folder, a scripted arbiter, and programs that run under the hook."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

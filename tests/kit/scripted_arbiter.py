@@ -1,7 +1,5 @@
 """An arbiter that does what a test tells it: it speaks the real protocol and decides nothing by itself."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Whatever a user, a file or a peer gives is understood, or refused in one sentence within a second of computing."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

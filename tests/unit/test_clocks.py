@@ -1,7 +1,5 @@
 """A test whose assertion depends on a clock, a rate or a share is measured apart from others; checked on the tests."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What `tools/native_layers.py` says of the hook, and of hooks made up to breach each of its rules."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the code must look like, checked on the code itself."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A cluster to play with: `python -m cluster` (see `make cluster`). It lives until its shell or this program ends."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

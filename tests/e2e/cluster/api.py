@@ -1,7 +1,5 @@
 """A few calls to the API server, for making scenes and looking at them; the product's own client is not used here."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl

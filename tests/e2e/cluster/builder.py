@@ -4,8 +4,6 @@ What the build fetches comes from the package registries that this machine is se
 shown to the build and to nothing else.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Where built and fetched parts are kept between runs, and how two runs keep out of each other's way."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

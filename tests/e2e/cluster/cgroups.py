@@ -1,7 +1,5 @@
 """The one cgroup of a cluster, in every hierarchy of the machine (v1, v2 or both)."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

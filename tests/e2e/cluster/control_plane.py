@@ -1,7 +1,5 @@
 """etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok, as one object that tests hold."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import json

@@ -6,8 +6,6 @@ them, and the arbiter is the node's. The exit status is 0 when every share is wi
 there can be no cluster.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

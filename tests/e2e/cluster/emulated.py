@@ -1,7 +1,5 @@
 """Emulated GPUs for containers of the real node, and the Python packages that use them."""
 
-from __future__ import annotations
-
 import sys
 import sysconfig
 from typing import Any

@@ -3,8 +3,6 @@
 kwok keeps such a node Ready and plays its pods. It proves scheduling and never allocation.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import uuid

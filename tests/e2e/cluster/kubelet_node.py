@@ -1,7 +1,5 @@
 """A real node in the cluster's namespaces: containerd, runc, a CNI bridge and kubelet."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ nothing of the machine's network changes. Programs outside reach a port inside t
 and serves inside with sockets that are made there (`connect`, `listener`).
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Aliquot's scheduler on the cluster: its kinds of objects, the extender beside the stock scheduler, the webhook."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """A program of the cluster: started, known to be ready, ended, killed, restarted."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Mapping

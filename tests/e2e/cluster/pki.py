@@ -1,7 +1,5 @@
 """One certificate authority for one cluster, and whatever it signs: servers, users, service account keys."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import ipaddress

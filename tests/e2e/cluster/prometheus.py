@@ -1,7 +1,5 @@
 """Prometheus and promtool of Debian's package, and a Prometheus in the cluster's network that reads Aliquot's pages."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """All of Aliquot on one cluster: kinds, scheduler with operator and webhook, and a real node with GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A node whose arbiter compares NVML's processes with those that registered, and pods with further mounts."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

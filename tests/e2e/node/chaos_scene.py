@@ -3,8 +3,6 @@
 What must hold is read from the API server, the scheduler's ledger, the arbiter, kubelet and the node's files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time

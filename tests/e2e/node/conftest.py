@@ -1,7 +1,5 @@
 """One agent with two emulated V100 for a whole file of tests; each test has pods of its own names."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 

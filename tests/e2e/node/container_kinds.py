@@ -1,7 +1,5 @@
 """Pods whose containers are of several kinds: each another image and command."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

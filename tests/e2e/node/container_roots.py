@@ -4,8 +4,6 @@ Real C libraries of Debian packages. Red Hat's layout is had from Debian's 64-bi
 loader looks in /lib64 and /usr/lib64 by itself and not in Debian's folders, as Red Hat's and most others' do.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The native parts as a release has them: those of the wheel that `make wheel` builds."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A program that reaches a shared GPU past Aliquot is found, told on its pod, counted, and killed where asked."""
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Beside a stock plugin that has the node's GPUs: whole ones and parts at once, and GPUs that go back and forth."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`aliquot doctor --node` on the real node: a fault that breaks pods is named, and its way out mends them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The node's driver is replaced, or comes from a driver container, while containers run on the real node."""
 
-from __future__ import annotations
-
 import os
 import stat
 import uuid

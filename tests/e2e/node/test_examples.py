@@ -4,8 +4,6 @@ A container's request, limit and memory are compared in four places: what its au
 plan, the arbiter's record, and what the CUDA program in the container sees.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """gpushare's own sample: its program finds its variables, its tools what they read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

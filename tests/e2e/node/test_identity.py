@@ -3,8 +3,6 @@
 `ALIQUOT_IDENTITY_ROUNDS` says how many rounds each test has; 200 of one take about an hour.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -3,8 +3,6 @@
 The scheduler keeps nothing on a disk: what it has learned is in a ConfigMap. `ALIQUOT_SEED` repeats an order.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterator

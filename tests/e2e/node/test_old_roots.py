@@ -1,7 +1,5 @@
 """Images with an older C library, on a node with the native parts of a release."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A real Prometheus reads the pages of scheduler, agent and arbiter, and answers the queries of rules and board."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What differs between machines: device nodes in another order than the GPUs, and kubelet's Topology Manager."""
 
-from __future__ import annotations
-
 import os
 import stat
 import uuid

@@ -1,7 +1,5 @@
 """What cannot be honoured is refused in words, and nothing runs without its share."""
 
-from __future__ import annotations
-
 import msgspec
 from cluster.parts import until
 from node_scene import Scene

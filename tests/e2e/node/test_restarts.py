@@ -1,7 +1,5 @@
 """Parts die and come back in every order; what runs keeps running and keeps what it was given."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Containers of many kinds of roots on the real node: all start, and those that have CUDA programs compute."""
 
-from __future__ import annotations
-
 import pytest
 from cluster.kubelet_node import KubeletNode
 from container_kinds import DEBIAN, EMPTY, REDHAT, Kind, end_of, right, start, with_images

@@ -1,7 +1,5 @@
 """The thread through all parts: a pod with a plan gets exactly what was planned, seen from inside its container."""
 
-from __future__ import annotations
-
 import re
 import time
 

@@ -1,7 +1,5 @@
 """What a program in a container can do against its share: tried, and compared with the table in docs/security.md."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A real pod's way to its GPU as one trace, and histograms that lead to it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

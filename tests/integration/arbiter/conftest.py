@@ -1,7 +1,5 @@
 """A real arbiter process for each test, with builders for tenants and their processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Hand-overs by the native thread while arbiters are killed, stopped or run without it, and tenants are removed."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Prepared hand-overs that a native thread carries out: the same ledger, the same checks."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import random

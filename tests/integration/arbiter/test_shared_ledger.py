@@ -1,7 +1,5 @@
 """Memory that processes share, by the messages alone: what is exported, joined and left, and words that are false."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

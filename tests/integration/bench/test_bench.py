@@ -1,7 +1,5 @@
 """The measurements themselves, short, on the emulated driver: they run and say what they promise to say."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

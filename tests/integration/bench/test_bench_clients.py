@@ -1,7 +1,5 @@
 """The clients on the emulated driver, without Aliquot between."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Counts how the documentation's commands were looked at, and says so at the end, with every reason for not running."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

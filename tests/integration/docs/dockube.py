@@ -1,7 +1,5 @@
 """kubectl and helm without a cluster: the real programs read the command line, then find nobody to talk to."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A manifest of the documentation, held against what reads manifests: CRDs, `aliquot apply`, the webhook, `convert`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

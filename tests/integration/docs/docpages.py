@@ -10,8 +10,6 @@ How a fence says what it is (CONTRIBUTING.md tells readers):
 - A paragraph `Not run by the tests: REASON.` above a fence says why nobody runs it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A page read from top to bottom: what it tells to type, save and run is typed, saved and run in one room."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import docmanifests

@@ -4,8 +4,6 @@ What a page says for your GPU is done on emulated ones: `aliquot up`, `aliquot r
 `--emulate` where they name no profile: two H100 for `up`, else one. An engine that a page starts serves the rest of it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The checker of the documentation finds what is wrong: pages that lie do not pass."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every command, manifest and program of the documentation does what its page says."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Emulated machines and the clients that run on them, each client in its own process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Address ranges and mappings that are not the program's, or not of that size, are refused and stay as they are."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

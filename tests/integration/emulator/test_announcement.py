@@ -1,7 +1,5 @@
 """A person at a terminal is told that the GPU is emulated."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

@@ -1,7 +1,5 @@
 """A wait for an event is a wait for the record that was its last when it was asked for."""
 
-from __future__ import annotations
-
 import pytest
 
 PLAY = """

@@ -1,7 +1,5 @@
 """The questions that a real driver is asked (tests/gpu/facts.py), put to the emulated one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

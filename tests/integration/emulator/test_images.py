@@ -1,7 +1,5 @@
 """What is no module is not loaded, and a kernel that has parameters is not launched without them."""
 
-from __future__ import annotations
-
 import pytest
 
 GARBAGE = {

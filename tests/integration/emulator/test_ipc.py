@@ -1,7 +1,5 @@
 """Device memory can be shown to another process of the machine."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

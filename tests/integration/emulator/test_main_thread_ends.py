@@ -1,7 +1,5 @@
 """Programs whose main thread ends by pthread_exit: the driver's threads are all that is left of the process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

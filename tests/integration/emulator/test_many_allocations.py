@@ -1,7 +1,5 @@
 """Many allocations at once: what one costs does not grow with the number of those that live."""
 
-from __future__ import annotations
-
 import pytest
 
 

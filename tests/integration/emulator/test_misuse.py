@@ -1,7 +1,5 @@
 """A bad handle is answered with an error: NULL, a wild number, one of another kind, one whose object is gone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

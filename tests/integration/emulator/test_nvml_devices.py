@@ -1,7 +1,5 @@
 """Device nodes, lost GPUs and MIG mode, as the emulated NVML tells them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

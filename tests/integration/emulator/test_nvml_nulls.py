@@ -1,7 +1,5 @@
 """NVML without a place for the answer."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The machine that NVML describes is the machine that was emulated."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.driver.discovery import gpu_topology, list_gpus

@@ -1,7 +1,5 @@
 """Things that are made, asked about and destroyed: levels of arrays, textures, linked images, green contexts."""
 
-from __future__ import annotations
-
 
 def test_levels_halve_and_are_paid_for_together(clients):
     """A mipmapped array of 64 x 32 floats has levels down to 1 x 1, and gives all their memory back."""

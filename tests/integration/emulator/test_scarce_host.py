@@ -1,7 +1,5 @@
 """The emulated driver on a machine that has no memory, thread or descriptor left for it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kernels of microseconds are limited by the GPU's time, not by the emulator."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

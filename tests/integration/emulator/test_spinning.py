@@ -1,7 +1,5 @@
 """Kernels that wait for other kernels: they occupy the GPU and run beside others of their process."""
 
-from __future__ import annotations
-
 import pytest
 
 SCENE = """

@@ -1,7 +1,5 @@
 """In strict mode a capture is spoiled by every call that NVIDIA calls unsafe, from whichever thread its mode names."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

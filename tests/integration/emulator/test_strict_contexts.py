@@ -1,7 +1,5 @@
 """In strict mode a handle is valid no longer than its object; events, functions and streams belong to their context."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

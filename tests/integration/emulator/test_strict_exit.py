@@ -1,7 +1,5 @@
 """The driver's end: at exit in strict mode, and a process that stands still."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

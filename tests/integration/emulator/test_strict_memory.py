@@ -3,8 +3,6 @@
 Code takes memory when a kernel of it is first used in a context.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 

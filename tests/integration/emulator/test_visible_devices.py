@@ -1,7 +1,5 @@
 """CUDA_VISIBLE_DEVICES on an emulated machine: which devices CUDA shows, and that the GPUs behind them are the same."""
 
-from __future__ import annotations
-
 import pytest
 
 SHOWN = """

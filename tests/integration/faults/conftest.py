@@ -1,7 +1,5 @@
 """Builds stages and takes them down."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

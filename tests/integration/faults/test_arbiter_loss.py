@@ -1,7 +1,5 @@
 """The arbiter dies while CUDA programs run: what they see, what they get, what is remembered."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import time

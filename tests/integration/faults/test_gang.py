@@ -1,7 +1,5 @@
 """A program on two GPUs at once beside programs on one of them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tenants that send garbage, flood, lie or pretend, beside a CUDA program under the real hook that must not notice."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

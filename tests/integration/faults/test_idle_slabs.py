@@ -1,7 +1,5 @@
 """Memory that a tenant's processes have leased and do not use is there for its other processes."""
 
-from __future__ import annotations
-
 import sys
 
 from waiting import eventually

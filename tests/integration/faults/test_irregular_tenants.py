@@ -1,7 +1,5 @@
 """Real programs that work and rest, and what a fluid would give them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Tenants come and go by the thousand, as CUDA programs under the hook: the arbiter ends where it began."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs that work and pause beside one that never pauses."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

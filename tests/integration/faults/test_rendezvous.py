@@ -1,7 +1,5 @@
 """Work on the GPU that waits for work its own tenant has yet to launch, beside a neighbour and alone."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

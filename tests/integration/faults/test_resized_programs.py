@@ -1,7 +1,5 @@
 """Shares and memory that change while CUDA programs run under the hook: no launch and no promised byte is refused."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

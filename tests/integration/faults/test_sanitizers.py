@@ -5,8 +5,6 @@ The hook checks its invariants at each change in these builds.
 The builds lie in build/sanitize-thread and build/sanitize-address; `make test-sanitizers` runs this file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Memory that one process exports and others import, by the ledger of the arbiter."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A tenant whose process is stopped while it holds the GPU with kernels in flight, beside one that wants it."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import time

@@ -1,7 +1,5 @@
 """Processes that only ask, beside the program of their own tenant."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The checks for a real GPU (tests/gpu), tried on an emulated one: they run, report and say what was not reached."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """One emulated GPU, a tenant's folder and a scripted arbiter for each test of the hook."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Arguments that the driver refuses: the answer under the hook is the driver's own."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

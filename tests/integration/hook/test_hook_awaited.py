@@ -1,7 +1,5 @@
 """The event that the hook puts behind a thread's last launches when that thread waits or asks."""
 
-from __future__ import annotations
-
 import pytest
 
 STRICT = ("strict=1", "capture_unsafe=cuStreamQuery cuStreamSynchronize cuEventCreate cuMemGetInfo")

@@ -1,7 +1,5 @@
 """Graphs: what is captured is neither gated nor disturbed, what is launched is gated."""
 
-from __future__ import annotations
-
 import time
 import tomllib
 from pathlib import Path

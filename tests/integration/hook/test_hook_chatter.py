@@ -1,7 +1,5 @@
 """What a process says about memory stays below what the arbiter reads of it, so its messages about turns are read."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Unmodified clients under the hook."""
 
-from __future__ import annotations
-
 import os
 import time
 

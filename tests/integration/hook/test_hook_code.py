@@ -1,7 +1,5 @@
 """Code is memory too: charged what the device lost, when it is loaded or, loaded lazily, when it is first used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

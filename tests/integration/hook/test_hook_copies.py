@@ -1,7 +1,5 @@
 """Copies, fills and what else goes into a stream: what stays within the GPU's memory is gated, the rest is not."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

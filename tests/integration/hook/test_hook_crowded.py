@@ -1,7 +1,5 @@
 """Processes beyond the number that a tenant may have: a refusal is an answer."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """Programs that close descriptors they do not know, as daemons do."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.arbiter.abi import MessageType

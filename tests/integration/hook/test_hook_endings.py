@@ -1,7 +1,5 @@
 """Contexts that end while other threads use them, or wait for work of other threads before they end."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

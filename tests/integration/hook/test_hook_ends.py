@@ -1,7 +1,5 @@
 """Programs whose main thread ends by pthread_exit, under the hook: its threads keep nothing alive."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

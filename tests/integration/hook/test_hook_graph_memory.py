@@ -1,7 +1,5 @@
 """Memory of graphs: from a launch to its free, wherever that comes from, by the ledger of the device."""
 
-from __future__ import annotations
-
 import pytest
 from kit.driver_calls import INVALID_VALUE, MIB, OUT_OF_MEMORY, Graph, child_parameters
 from kit.driver_process import DriverProcess

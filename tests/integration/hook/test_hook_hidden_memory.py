@@ -1,7 +1,5 @@
 """Memory that no allocation call names: limits of a context, multicast objects, what graphs leave."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """Memory that another process exported: charged to its importer from the import on."""
 
-from __future__ import annotations
-
 import os
 
 from kit.driver_calls import AS_DESCRIPTOR, MIB, Out

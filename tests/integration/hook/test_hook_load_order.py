@@ -1,7 +1,5 @@
 """Load order: whatever opens the driver first, every later open of it reaches the hook."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

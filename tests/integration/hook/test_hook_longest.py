@@ -1,7 +1,5 @@
 """The longest launch lately, as each process reports it of itself: no more than a kernel and the events around it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

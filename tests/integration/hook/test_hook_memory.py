@@ -1,7 +1,5 @@
 """Memory: every entry point that allocates stays under the limit, and what is freed is given back to the byte."""
 
-from __future__ import annotations
-
 import re
 import struct
 import time

@@ -1,7 +1,5 @@
 """Memory under threads: whatever is allocated and freed at once, nothing stays charged and no limit is exceeded."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import threading

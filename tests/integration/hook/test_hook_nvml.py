@@ -1,7 +1,5 @@
 """NVML inside a tenant: its own processes and work, and of neighbours not even that there are any."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

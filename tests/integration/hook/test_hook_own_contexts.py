@@ -1,7 +1,5 @@
 """Contexts that were made past the hook, as libraries of the driver's maker may do by its private tables."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

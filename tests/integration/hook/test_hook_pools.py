@@ -1,7 +1,5 @@
 """What holds memory without an allocation call that names it: pools, exported handles, slabs that nobody uses."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """The gate and ordinary programs: captures, contexts and streams that come and go, exits, and waits of their own."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """cuGetProcAddress and dlsym: what is handed out is the hook of the very symbol that the driver chose."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Programs under the hook on a machine that has no memory, thread or descriptor left."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Physical memory that leaves a process by descriptors: charged while one is open, and not a moment longer."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

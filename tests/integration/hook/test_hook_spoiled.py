@@ -1,7 +1,5 @@
 """Captures that make no graph: spoiled by another call, or gone with their stream or context."""
 
-from __future__ import annotations
-
 import pytest
 
 MIB = 1 << 20

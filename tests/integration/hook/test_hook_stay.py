@@ -1,7 +1,5 @@
 """How long an idle holder keeps the token: learned from its pauses, while others wait."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -1,7 +1,5 @@
 """The hook's own threads and keys in programs that leave little room for them."""
 
-from __future__ import annotations
-
 import pytest
 from test_hook_programs import compile_c
 

@@ -1,7 +1,5 @@
 """The gate: who has no token waits, who lost it stops, who is idle gives it back."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

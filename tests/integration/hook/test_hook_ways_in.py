@@ -1,7 +1,5 @@
 """Ways into the driver: which programs the hook reaches."""
 
-from __future__ import annotations
-
 import pytest
 
 PRE = "import os, subprocess; LIB = 'libcuda.so.1'\n"

@@ -4,8 +4,6 @@ It speaks enough HTTP/1.1 for the client: paged lists, watches with bookmarks, c
 queued: each list or watch that arrives takes the next one from its queue and does it instead of its duty, or before it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import deque

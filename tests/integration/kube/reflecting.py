@@ -1,7 +1,5 @@
 """A reflector on a server that breaks on purpose, and what it told."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """What the client repeats, what it never repeats, and how hard it tries; against a server that breaks on purpose."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Lists that are long, or nested deeply: a reflector neither holds up its program nor ends it."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a reflector holds whatever the server does: the eight guarantees, against a server that breaks on purpose."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

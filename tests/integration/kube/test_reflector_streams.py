@@ -1,7 +1,5 @@
 """What a reflector makes of a stream that is silent, torn, endless or full of garbage."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

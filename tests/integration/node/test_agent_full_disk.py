@@ -1,7 +1,5 @@
 """The agent's first start on a disk without room for its files."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

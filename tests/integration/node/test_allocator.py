@@ -1,7 +1,5 @@
 """What the node agent answers kubelet, and what it makes for a container, without a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The audit with a real arbiter, an emulated GPU and real programs; only pods and events are stand-ins."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shutil

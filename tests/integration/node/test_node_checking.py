@@ -1,7 +1,5 @@
 """The allocation check at work, the end of pods and the recovery, with a real arbiter and an emulated machine."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The agent's watch over an emulated machine's GPUs, with the process that asks NVML."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 A cgroup hierarchy that is mounted read-only, and one whose controllers pods do not get, are seen by units only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

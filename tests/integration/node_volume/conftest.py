@@ -1,7 +1,5 @@
 """The nodes that these tests look at."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

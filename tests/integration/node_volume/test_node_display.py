@@ -1,7 +1,5 @@
 """What the display tells of a container is what its program did, asked of the real arbiter."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

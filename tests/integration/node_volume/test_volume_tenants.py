@@ -1,7 +1,5 @@
 """Tenants and the driver's generations: who has which, and which may go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from volume_room import NEW, Room

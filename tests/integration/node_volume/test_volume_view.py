@@ -1,7 +1,5 @@
 """A container's view, made of a tenant's mounts over a copy-on-write root: plain images find the tenant's library."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The ways to install that docs/install.md names, each with the release wheel, in an empty home."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`make release` from a tree to what is handed out, tried on a copy of this tree."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import shutil

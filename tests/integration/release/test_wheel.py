@@ -1,7 +1,5 @@
 """The release wheel: built by zig, installed where there is no compiler, and used."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The wheel for 64-bit ARM on an emulated processor: Python for ARM from Debian, packages for ARM from the registry."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Release wheels, built as `make wheel` does; or those of the folder ALIQUOT_WHEELS, which are to be handed out."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

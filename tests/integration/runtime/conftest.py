@@ -1,7 +1,5 @@
 """Programs on the CUDA runtime library, and an emulated H100 to run them on."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

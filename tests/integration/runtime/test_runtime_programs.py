@@ -1,7 +1,5 @@
 """Unmodified programs on the CUDA runtime library, alone on the emulated driver and as tenants under the hook."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.metadata import files

@@ -1,7 +1,5 @@
 """`aliquot bench placement`: the figures it gives."""
 
-from __future__ import annotations
-
 from aliquot_lab.bench.placement import placement
 
 

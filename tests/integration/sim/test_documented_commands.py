@@ -1,7 +1,5 @@
 """The commands that the simulator's pages show exist, with the options shown, and the example runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

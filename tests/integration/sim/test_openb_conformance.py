@@ -1,7 +1,5 @@
 """The published benchmark through the production core: every column of a sample of runs, with no tolerance."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

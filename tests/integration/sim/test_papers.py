@@ -1,7 +1,5 @@
 """The papers' experiments come out as published, and docs/papers.md has what the commands print."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import cache

@@ -1,7 +1,5 @@
 """`aliquot sim` as people call it: files, exit codes, sentences, interruption."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -4,8 +4,6 @@ The processes are told apart by a word in the environment that they were started
 the engine, the arbiter, the emulated device and /proc, none of which is asked about another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

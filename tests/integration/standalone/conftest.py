@@ -1,7 +1,5 @@
 """A runtime directory of its own for each test, and engines in it."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The command in a runtime directory of its own, an engine behind it, the disk under it and the processes it starts."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A program in a terminal of its own: a pseudo-terminal and just enough of a screen to know what a person sees."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """`aliquot doctor` beside a running engine: who uses a shared GPU without a share is named."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

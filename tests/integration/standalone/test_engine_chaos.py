@@ -3,8 +3,6 @@
 `ALIQUOT_SEED` repeats the order of a run that failed; each test prints its own.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterator

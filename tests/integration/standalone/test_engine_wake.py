@@ -1,7 +1,5 @@
 """Tenants that were promised to wake in time, beside others on the emulated GPU."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

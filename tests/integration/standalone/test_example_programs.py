@@ -1,7 +1,5 @@
 """Examples that need no framework: numba, and a Jupyter kernel whose command begins with `aliquot run`."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

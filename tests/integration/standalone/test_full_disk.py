@@ -1,7 +1,5 @@
 """A disk without room under the engine: what cannot be done waits with the reason, all else runs on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

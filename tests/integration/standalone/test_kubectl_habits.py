@@ -1,7 +1,5 @@
 """What kubectl's users type: kinds, selectors, watches, logs, deletes and exec, on a real engine."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """What Ray, Slurm, JupyterHub, SkyPilot and dstack are given in examples/, started as each of these starts it."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import shlex

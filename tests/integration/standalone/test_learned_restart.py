@@ -1,7 +1,5 @@
 """What placement learned on one machine: there again after the engine has ended, however it was started."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

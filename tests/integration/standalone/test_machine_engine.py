@@ -1,7 +1,5 @@
 """The engine of the machine: programs of several accounts, which share GPUs and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

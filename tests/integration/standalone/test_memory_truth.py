@@ -1,7 +1,5 @@
 """What the driver counts for a tenant, contexts and all, against what it was given."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

@@ -1,7 +1,5 @@
 """What programs leave running ends with their share, whatever was killed and whatever a process did to stay."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

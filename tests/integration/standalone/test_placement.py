@@ -1,7 +1,5 @@
 """Placement on one machine, as people meet it: labels, links, who holds what, and why something waits."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

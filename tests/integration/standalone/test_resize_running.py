@@ -1,7 +1,5 @@
 """`aliquot resize`, and `aliquot apply` of another size: a share changes while its program runs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`aliquot run`: the command it runs is as it would be without, but for its part of a GPU."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`aliquot run` as a queue and with limits of its own, `up -d` and `down`."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """`aliquot run` where standard streams are closed, or the other end of one is gone."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

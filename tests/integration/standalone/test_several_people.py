@@ -1,7 +1,5 @@
 """Engines of several accounts or logins on one machine; an emulated machine is the machine's driver here."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """What a person sees: the live chart and table in a real terminal, and Ctrl-C."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What `aliquot top` sees of a real engine, and what its key for ending does there."""
 
-from __future__ import annotations
-
 import os
 
 from waiting import eventually

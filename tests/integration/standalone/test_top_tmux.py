@@ -1,7 +1,5 @@
 """`aliquot top` in tmux: a terminal as people have it, resized while it runs, with and without colour."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """`aliquot topo` beside an engine that is up."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """`aliquot up` and the SharePods on it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An engine whose arbiter dies or hangs, that is killed, or that has something in its way."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import resource

@@ -1,7 +1,5 @@
 """`aliquot up` and its dashboard: where it is, who may ask, what it tells of a real engine."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

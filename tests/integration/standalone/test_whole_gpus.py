@@ -1,7 +1,5 @@
 """Whole GPUs are not gated: the program has the driver itself, and the engine knows it all the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

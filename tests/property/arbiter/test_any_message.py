@@ -1,7 +1,5 @@
 """Whatever one tenant sends, the arbiter lives, its ledger is right, and another tenant gets the GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import tempfile

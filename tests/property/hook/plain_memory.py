@@ -5,8 +5,6 @@ pools and graphs steps of 32 MiB; code what the emulated driver is told that it 
 a handle, a mapping or a descriptor is there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ it does not fit into what the model has left.
 The hook is built with ALIQUOT_CHECKS=2 for it, so that it checks its own invariants at each change.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

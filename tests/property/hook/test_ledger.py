@@ -1,7 +1,5 @@
 """The hook's table of charges against a plain dictionary, through any order of entering and taking out."""
 
-from __future__ import annotations
-
 import ctypes
 import random
 import shutil

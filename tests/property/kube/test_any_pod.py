@@ -1,7 +1,5 @@
 """Whatever a pod's author writes: the pod is understood or refused with its faults, in few words."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random clusters and what happens to them: arrivals, departures, node failures, cordons."""
 
-from __future__ import annotations
-
 from asking import asking
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The ledger of the plain placement, and what fits into it: everything counted anew from the list of tenants."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from aliquot.placement.asks import Ask, model_matches

@@ -4,8 +4,6 @@ The oracle of the production core. Only the choice of linked GPUs is taken from 
 of its own.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from math import exp
 

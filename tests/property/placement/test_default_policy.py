@@ -1,7 +1,5 @@
 """The default policy with all that it remembers decides as one that remembers nothing, whatever has happened."""
 
-from __future__ import annotations
-
 import pytest
 from asking import asking
 from histories import clusters, steps

@@ -1,7 +1,5 @@
 """Explanations are true: what is said to help helps, and nothing is touched by asking."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

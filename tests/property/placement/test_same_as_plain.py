@@ -1,7 +1,5 @@
 """The columnar core decides as a plain one that counts everything anew, under every policy."""
 
-from __future__ import annotations
-
 import pytest
 from histories import asks, clusters, steps
 from hypothesis import HealthCheck, Phase, given, settings

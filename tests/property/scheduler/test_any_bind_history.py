@@ -4,8 +4,6 @@ The truth is a plain API server: pods, where they are bound and by which plan, a
 What the ledger has to hold is counted from that alone: each shown pod's plan, and each bind's that may still arrive.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ledger against anything that pods and nodes may say: never broken, never over, and nobody is forgotten."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

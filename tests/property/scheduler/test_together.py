@@ -1,7 +1,5 @@
 """Whether all containers of a pod fit at once, from columns and by placing them one by one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """A node's allocations, whenever the agent is killed and whatever kubelet forgets: none is lost, none given twice."""
 
-from __future__ import annotations
-
 import pytest
 from allocation_faults import NO_CRASH, AllocationFaults
 from hypothesis import HealthCheck, settings

@@ -1,7 +1,5 @@
 """The engine's tenants and the node's, whatever fails at whichever step: nothing is left, no tenant is there twice."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

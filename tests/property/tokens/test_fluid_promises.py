@@ -1,7 +1,5 @@
 """What turns that follow the fluid promise to any programs, in the simulator: see `aliquot sim turns`."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Tenants that work and rest, as programs do: what each gets in every window, against the fluid."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a tenant whose share changes while it runs is promised, under every order of turns, in virtual time."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What the policy says beforehand about who is next on a GPU, held against what it decides when it is asked then."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

@@ -1,7 +1,5 @@
 """A node in virtual time: greedy or bursty tenants on the real token policy, no clock and no GPU."""
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass, field
 

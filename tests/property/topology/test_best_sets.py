@@ -1,7 +1,5 @@
 """What holds for every machine and every state of it, against plain enumeration."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import combinations
 

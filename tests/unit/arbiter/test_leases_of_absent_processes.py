@@ -1,7 +1,5 @@
 """What a new arbiter knows of the memory that processes held under the one before."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Answers of programs of another version, some recorded from an earlier one, are one sentence to their reader."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The turns of the last minute."""
 
-from __future__ import annotations
-
 from aliquot.arbiter.events import MAX_TURN_MARKS, TurnLog
 
 S = 1_000_000_000

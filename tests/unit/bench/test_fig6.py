@@ -1,7 +1,5 @@
 """Fig. 6 as arithmetic."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.tokens.actions import Share

@@ -1,7 +1,5 @@
 """Numbers from samples."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot_lab.bench.figures import handovers, overlap, percentile, slowdown_percent, worst_error

@@ -1,7 +1,5 @@
 """The line through the points of Fig. 5."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot_lab.bench.inference import line

@@ -1,7 +1,5 @@
 """The counts a client leaves for others to read."""
 
-from __future__ import annotations
-
 from aliquot_lab.bench.progress import RING, Interval, ProgressWriter, read_intervals, read_totals
 
 

@@ -1,7 +1,5 @@
 """What a scene reads of the arbiter and of its clients belongs to one moment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

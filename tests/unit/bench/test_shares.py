@@ -1,7 +1,5 @@
 """Windows over samples, and what a mix is due."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot_lab.bench.fig6 import Sample, Tenant

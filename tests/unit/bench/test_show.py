@@ -1,7 +1,5 @@
 """What the demonstration shows: bars, lines, table, pictures."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot_lab.bench import chart

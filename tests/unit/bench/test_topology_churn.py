@@ -1,7 +1,5 @@
 """What choosing by links is worth under churn, and that the peer it is measured against is the published one."""
 
-from __future__ import annotations
-
 from statistics import fmean
 
 import pytest

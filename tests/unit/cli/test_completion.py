@@ -1,7 +1,5 @@
 """Tab, and the examples in --help."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

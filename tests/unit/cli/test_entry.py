@@ -1,7 +1,5 @@
 """Ctrl-C ends a program quietly, whatever it is doing, and streams that are closed change nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

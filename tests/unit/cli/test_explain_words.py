@@ -1,7 +1,5 @@
 """`aliquot explain` without an engine: what it takes, and what it refuses in one sentence."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The forms of -o that pick fields: templates and columns as kubectl has them."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.cli.forms import CustomColumns, Form, FormType, Template

@@ -1,7 +1,5 @@
 """What `aliquot get -o` prints for one thing that is named, and for several."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """GPU-hours on a terminal: tables, files and fields of the sums that the dashboard's page shows."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The command line before any engine is involved."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Options and files that a script left empty or closed are refused in one sentence."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The options of `aliquot scheduler` and `node`: who sees the dashboard, who leads, and where spans are sent."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The reference under docs/reference is made from the code, and is what the code says now."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What programs load when they start: every `aliquot run` and every command waits for it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the engine says to systemd, and the unit by which systemd starts it."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """`aliquot top` as an application, driven by its pilot on made-up clusters, at the sizes that terminals have."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """The drawn rows of `aliquot top`."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The printed table of `aliquot top` on terminals of several widths."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

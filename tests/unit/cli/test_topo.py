@@ -1,7 +1,5 @@
 """`aliquot topo`: the picture, the best set, and what is said about mistakes."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

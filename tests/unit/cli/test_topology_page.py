@@ -1,7 +1,5 @@
 """docs/topology.md shows what the commands print."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Which GPUs of a machine are shared."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.driver.choice import NoGpuLeft, choose

@@ -1,7 +1,5 @@
 """What is made of drivers with GPUs whose device nodes are numbered otherwise, or that do not answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

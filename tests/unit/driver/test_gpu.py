@@ -1,7 +1,5 @@
 """How CUDA's variables name the GPUs of a tenant, and which CPU cores near a GPU are chosen for it."""
 
-from __future__ import annotations
-
 import os
 
 import msgspec

@@ -1,7 +1,5 @@
 """When a GPU is unhealthy, and what makes it healthy again."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The tenant folder and the launch that starts from it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Kernel modules and device nodes, made by NVIDIA's own program where it is installed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

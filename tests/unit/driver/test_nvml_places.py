@@ -1,7 +1,5 @@
 """What is made of drivers that answer in part."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Machines that are not x86-64 are told so: at the build, by doctor, and where a native part is asked for."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

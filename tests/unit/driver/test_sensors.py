@@ -1,7 +1,5 @@
 """What NVML measures of a GPU, and what it does not answer."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

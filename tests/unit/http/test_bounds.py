@@ -1,7 +1,5 @@
 """What a request may cost a server, and that what was refused leaves nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A server that is a part of a program."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable

@@ -3,8 +3,6 @@
 Written after the page that the line above each names.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pods in one line each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Where the API server is and who we are, from files as kubectl reads them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

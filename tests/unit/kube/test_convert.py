@@ -1,7 +1,5 @@
 """Manifests of other projects in Aliquot's words: the same ask, and nothing else touched."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

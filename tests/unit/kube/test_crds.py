@@ -1,7 +1,5 @@
 """The CRDs under deploy/ are those of the code."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

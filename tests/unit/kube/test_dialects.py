@@ -3,8 +3,6 @@
 The examples are in `peer_examples.py`, each with the page it was written after.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

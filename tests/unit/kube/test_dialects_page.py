@@ -1,7 +1,5 @@
 """docs/dialects.md says what the code does."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

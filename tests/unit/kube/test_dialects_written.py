@@ -1,7 +1,5 @@
 """What is written back to pods for the peers' own tools: annotations, variables, and gpushare's inspect answer."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Objects by the words that they name: the same as a look through all of them would find."""
 
-from __future__ import annotations
-
 import random
 
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """What a node says about its devices, read by the scheduler."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.kube.inventory import BadInventory, Inventory, read_inventory, write_inventory

@@ -1,7 +1,5 @@
 """One leader at a time, whatever clocks, requests and candidates do; in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime

@@ -1,7 +1,5 @@
 """Reading the YAML that people write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

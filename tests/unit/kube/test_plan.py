@@ -1,7 +1,5 @@
 """The plan annotation, written once and read by scheduler and node alike, and what became of a plan on its node."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

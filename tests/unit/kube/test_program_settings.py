@@ -1,7 +1,5 @@
 """What all programs of a cluster take as settings."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.kube.settings import BadSettings, ProgramSettings

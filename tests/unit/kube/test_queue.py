@@ -1,7 +1,5 @@
 """Each key once, one worker at a time, failures later and later."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

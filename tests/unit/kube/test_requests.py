@@ -1,7 +1,5 @@
 """A pod's words for a part of a GPU become integers, or are refused with the path of every fault."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

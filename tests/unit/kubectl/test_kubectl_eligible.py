@@ -1,7 +1,5 @@
 """`kubectl aliquot explain` counts the nodes that a pod may go to, as kube-scheduler and its extender do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """`kubectl aliquot get hours`: from the dashboard, through kubectl's port-forward or at an address, with a token."""
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What `kubectl aliquot` says about a cluster, from objects alone: explaining, listing, comparing, judging."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import re

@@ -1,7 +1,5 @@
 """One situation reads the same in both commands, on the pages and in kube-scheduler's events."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

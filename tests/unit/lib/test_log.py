@@ -1,7 +1,5 @@
 """The log of all programs."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

@@ -1,7 +1,5 @@
 """What is said of a name that does not exist."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.lib.misspelt import hint

@@ -1,7 +1,5 @@
 """Ages read as in kubectl."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.model.ages import DAY, HOUR, MINUTE, YEAR, format_age

@@ -1,7 +1,5 @@
 """What of a request is enforced, and which words contradict it."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.model.quantities import BadQuantity, Memory

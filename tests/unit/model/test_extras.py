@@ -1,7 +1,5 @@
 """The advice on how to add an optional part of the package."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """Text to integers: fractions of a GPU, amounts of memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

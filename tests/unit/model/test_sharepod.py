@@ -1,7 +1,5 @@
 """A SharePod is understood as a whole or refused with the path of what is wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

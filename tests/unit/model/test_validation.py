@@ -1,7 +1,5 @@
 """Documents of any form are refused in sentences that name the field, the value and what is allowed."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """How soon a tenant wakes: the words for it, and what they allow neighbours."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

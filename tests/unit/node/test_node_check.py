@@ -1,7 +1,5 @@
 """The allocation check: who does not have what it asked for, and what is done about it."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

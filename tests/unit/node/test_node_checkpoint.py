@@ -1,7 +1,5 @@
 """The agent's checkpoint: the old one or the new one, never something else."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which GPUs of a stock plugin are held for Aliquot, from pods and kubelet's account."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace

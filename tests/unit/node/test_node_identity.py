@@ -1,7 +1,5 @@
 """From device ids to the container: exactly one answer, or a refusal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What the node made of a plan: told soon where it matters, later where it does not, and never twice."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The node's pods: by the watch, and for a while by a question that went past it."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import cast
 

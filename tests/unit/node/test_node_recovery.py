@@ -1,7 +1,5 @@
 """The ledger after a crash: what any record has of a container that lives stands, and differences are told."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

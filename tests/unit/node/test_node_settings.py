@@ -1,7 +1,5 @@
 """Settings: the same names on the command line, in a file and in the printed configuration."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the node says of itself is said until the API server shows it, and a GPU's health before anything else."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping

@@ -1,7 +1,5 @@
 """A node with two GPUs and three containers, one of which has both GPUs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from aliquot.arbiter.records import GpuStatus, Status

@@ -1,7 +1,5 @@
 """Who uses a shared GPU without having registered is told once, after a time of grace, and never on a number alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

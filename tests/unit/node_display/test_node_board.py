@@ -1,7 +1,5 @@
 """The Grafana board and the alert rules ask only for metrics and labels that are told, in expressions that close."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

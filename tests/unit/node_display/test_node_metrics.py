@@ -1,7 +1,5 @@
 """Each number of a container and a GPU has one metric; other programs' names tell the same facts in their units."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A pod's owner is told once of each new refusal, and of waiting that leaves a container below its request."""
 
-from __future__ import annotations
-
 import msgspec
 from node_scenes import WEB, facts, status
 

@@ -1,7 +1,5 @@
 """A process is read from /proc whatever it calls itself, and only the one that was meant is ended."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

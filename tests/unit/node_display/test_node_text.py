@@ -1,7 +1,5 @@
 """The display server: what the node looks like, as text and JSON, on loopback, for reading."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Each fault of a node is named with what mends it, and a sound node has none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

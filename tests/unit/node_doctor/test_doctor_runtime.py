@@ -1,7 +1,5 @@
 """What a runtime's configuration says of CDI, in each of its forms."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

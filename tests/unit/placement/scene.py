@@ -1,7 +1,5 @@
 """Short ways to make a cluster and to place on it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from asking import asking

@@ -1,7 +1,5 @@
 """What can be asked: text from people becomes integers, and nonsense is refused."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

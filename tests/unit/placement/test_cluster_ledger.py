@@ -1,7 +1,5 @@
 """The ledger of a cluster: nodes that come and go, placements that do not fit, dumps."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

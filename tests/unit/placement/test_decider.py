@@ -1,7 +1,5 @@
 """The decider: what it remembers, what it asks the policy, and what it leaves alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scene import Scene, ask, node

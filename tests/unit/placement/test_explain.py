@@ -1,7 +1,5 @@
 """Why a request waits and what would let it in, or why it goes where it goes, in words and as facts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

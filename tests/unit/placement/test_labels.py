@@ -1,7 +1,5 @@
 """Labels on devices, and what they allow (KubeShare 4.4)."""
 
-from __future__ import annotations
-
 import pytest
 from scene import Scene, ask, node
 

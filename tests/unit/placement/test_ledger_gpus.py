@@ -1,7 +1,5 @@
 """The ledger as the read model has it: GPUs with their tenants, of which nothing is measured."""
 
-from __future__ import annotations
-
 from asking import asking
 
 from aliquot.model.ids import GpuUuid

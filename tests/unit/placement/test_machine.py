@@ -1,7 +1,5 @@
 """One machine: its ledger stays in order, and a request finds room where there is some."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

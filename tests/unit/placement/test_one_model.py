@@ -1,7 +1,5 @@
 """All GPUs of one container are of one model unless it says otherwise."""
 
-from __future__ import annotations
-
 import pytest
 from asking import asking
 

@@ -1,7 +1,5 @@
 """A policy from outside: found by its entry point, used like one of the core's."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """docs/placement.md says what the code has."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

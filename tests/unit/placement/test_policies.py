@@ -1,7 +1,5 @@
 """What each policy prefers, by examples from its source."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from asking import asking

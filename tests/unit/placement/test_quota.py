@@ -1,7 +1,5 @@
 """Quota by namespace and model: seen while filtering, kept at the commit."""
 
-from __future__ import annotations
-
 import pytest
 from scene import V100, Scene, ask, node
 

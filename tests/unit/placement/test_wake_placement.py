@@ -1,7 +1,5 @@
 """Where a tenant goes that is promised to wake in time, and what keeps it from a device."""
 
-from __future__ import annotations
-
 import pytest
 from scene import Scene, ask, node
 

@@ -1,7 +1,5 @@
 """Scenes for the tests of expected future fill: small clusters, and both forms of the inner loops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random clusters, shapes and histories for the properties of the inner loops."""
 
-from __future__ import annotations
-
 import numpy as np
 from asking import asking
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What the policy is for: more of the public benchmark's GPUs allocated than by any published policy."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is kept of the arrivals, and for how long."""
 
-from __future__ import annotations
-
 import json
 
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The native inner loops and their plain oracles give the same answers, to the last bit."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What was learned as a text: it comes back whole, or not at all."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The default policy as a whole: what it promises to whoever asks."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """What slots for several GPUs and scarce models cost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conftest import cluster_of

@@ -1,7 +1,5 @@
 """What the value of a node means, on nodes small enough to work it out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conftest import visits

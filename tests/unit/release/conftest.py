@@ -1,7 +1,5 @@
 """A tree that nothing stands against."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

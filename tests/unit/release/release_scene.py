@@ -1,7 +1,5 @@
 """A small tree that can be released, and what lies in its dist/; a test spoils one thing of it."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

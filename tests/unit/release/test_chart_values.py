@@ -1,7 +1,5 @@
 """What the chart's templates read, and what its values say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

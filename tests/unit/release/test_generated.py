@@ -1,7 +1,5 @@
 """What generators made is written whole, or compared; one file says how for all of them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

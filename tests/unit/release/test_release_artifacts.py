@@ -1,7 +1,5 @@
 """What a release hands out is whole and of its version."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What stands against a release of a tree."""
 
-from __future__ import annotations
-
 import datetime
 
 import pytest

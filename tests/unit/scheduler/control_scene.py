@@ -1,7 +1,5 @@
 """An API server that keeps pods and answers binds, truthfully or not, and a scheduler over it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy

@@ -1,7 +1,5 @@
 """An extender over one scene, asked as kube-scheduler asks it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """A bind gives a share once, whatever becomes of the request."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

@@ -1,7 +1,5 @@
 """Room for a more important pod among fragments: the least goes, the room is kept, and nobody goes in vain."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

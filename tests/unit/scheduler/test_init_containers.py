@@ -1,7 +1,5 @@
 """A pod holds of each GPU what the largest of its phases has there, as Kubernetes counts, while that lasts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from typing import Any

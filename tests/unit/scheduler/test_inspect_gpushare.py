@@ -7,8 +7,6 @@ allocatable aliyun.com/gpu-mem, shared out evenly over its aliyun.com/gpu-count;
 the sum of its containers' limits on the GPU of its annotation ALIYUN_COM_GPU_MEM_IDX, and on -1 without one.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The manifests for Kubeflow and KServe: the pods that their controllers make of them get the share they ask for."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Names of nodes looked up and written back without becoming strings: the same as a dictionary would say."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -7,8 +7,6 @@ Sources: Project-HAMi/HAMi examples/nvidia, NTHU-LSALAB/KubeShare test and doc/y
 gpushare-scheduler-extender samples, tkestack/gpu-manager README.md, NVIDIA/k8s-device-plugin README.md.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 from typing import Any

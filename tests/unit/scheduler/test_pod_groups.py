@@ -1,7 +1,5 @@
 """A pod group is placed whole or not at all, also where shares run out in the middle of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """One trace of a pod over the scheduler and its node's agent, and exemplars that lead to it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

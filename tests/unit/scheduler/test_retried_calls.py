@@ -1,7 +1,5 @@
 """A pod that waits is not left beside free room, whoever learns of a freed share first."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The ledger follows what the API server says, in whatever order it says it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

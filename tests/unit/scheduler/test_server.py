@@ -1,7 +1,5 @@
 """The extender's answers over HTTP: right ones, and one sentence for every body that is none."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Who begins to lead binds nothing before it has seen all that the one before did."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

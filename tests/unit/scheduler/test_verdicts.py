@@ -1,7 +1,5 @@
 """Filter, scores and preemption over the ledger."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from contextlib import AbstractContextManager

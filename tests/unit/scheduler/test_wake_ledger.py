@@ -1,7 +1,5 @@
 """A cluster promises how soon a tenant wakes by what the nodes measure."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Refusals in two wordings: another one for a pod that is woken, the same one for the call that follows from it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

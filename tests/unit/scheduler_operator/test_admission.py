@@ -1,7 +1,5 @@
 """What the webhook says to the API server."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import json

@@ -1,7 +1,5 @@
 """The pod of a SharePod."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

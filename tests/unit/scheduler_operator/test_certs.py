@@ -1,7 +1,5 @@
 """Certificates that renew themselves without a moment in which the API server trusts nobody."""
 
-from __future__ import annotations
-
 import datetime
 import random
 import socket

@@ -1,7 +1,5 @@
 """Certificates in a Secret that replicas share, and in what the API server trusts."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import copy

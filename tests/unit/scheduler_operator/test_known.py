@@ -1,7 +1,5 @@
 """vGPUs by name and by device: the watch, and above it what our own writes answered."""
 
-from __future__ import annotations
-
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st

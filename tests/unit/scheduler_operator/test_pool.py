@@ -1,7 +1,5 @@
 """The vGPU pool over the real ledger, with an API server that keeps vGPUs and pods."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import datetime

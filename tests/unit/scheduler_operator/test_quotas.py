@@ -1,7 +1,5 @@
 """Quotas: kept where a placement is written into the ledger, told in the filter, and shown with what is held."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What one review costs: lines are counted, because time would say as much of the machine."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """SharePods that wait: how often each is looked at, and which of their generations is in force."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The webhook over HTTP: bodies that are not an AdmissionReview, and the configuration that leads to it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime

@@ -1,7 +1,5 @@
 """The cluster that lives: what the experiment offers, counts and writes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Clusters to simulate: tables, profiles, and the ledger of a live cluster."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The simulated scheduler: who starts when, against a plain oracle that tries everybody at every event."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

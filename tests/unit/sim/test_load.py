@@ -1,7 +1,5 @@
 """The offered load of a trace on a cluster, and what is said about it."""
 
-from __future__ import annotations
-
 import pytest
 from asking import asking
 

@@ -1,7 +1,5 @@
 """Figures of a run: means over time are exact, waits count what they should."""
 
-from __future__ import annotations
-
 import numpy as np
 from asking import asking
 from hypothesis import given

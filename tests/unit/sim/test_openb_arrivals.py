@@ -1,7 +1,5 @@
 """The order of arrivals and of nodes: Go's random stream, shuffle, tuning."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 from itertools import groupby

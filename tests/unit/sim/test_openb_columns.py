@@ -1,7 +1,5 @@
 """The benchmark's measures: fragmentation and the columns of the result files."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

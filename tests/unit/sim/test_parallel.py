@@ -1,7 +1,5 @@
 """Runs on several processes: what they give, and how far one is told that they are."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Runs on a Dask cluster give what runs here give."""
 
-from __future__ import annotations
-
 import builtins
 import os
 import tempfile

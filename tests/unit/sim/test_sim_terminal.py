@@ -1,7 +1,5 @@
 """The table of policies fits the terminal."""
 
-from __future__ import annotations
-
 import csv
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Programs that share a GPU in virtual time, and what is said of them."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Durations for people."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot_lab.sim.wording import duration

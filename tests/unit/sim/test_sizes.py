@@ -1,7 +1,5 @@
 """How many GPUs are enough: ranges of sizes, waits by size, and the answer for each policy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reading tables: every fault is told with its place."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

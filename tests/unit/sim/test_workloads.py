@@ -1,7 +1,5 @@
 """Where jobs come from: replayed traces, draws at a load, tables of one's own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

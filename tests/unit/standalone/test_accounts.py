@@ -1,7 +1,5 @@
 """Whose a name is, what an account may hold, and which of those that wait is next."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The engine's hold on its arbiter: started again however often that fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A container's log: bounded, and followed without a gap."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

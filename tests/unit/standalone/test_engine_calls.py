@@ -1,7 +1,5 @@
 """A request on its way from the command line to the engine."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import msgspec

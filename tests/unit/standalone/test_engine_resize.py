@@ -1,7 +1,5 @@
 """Memory that a tenant has yet to free after a resize, in the engine's ledger and in that of the engine after it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

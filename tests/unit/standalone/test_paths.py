@@ -1,7 +1,5 @@
 """Where an engine's files are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is true of a SharePod when `apply` has returned, and one that cannot be placed beside others that can."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """What the engine after a killed one knows of its SharePods."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How a run's command ends."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

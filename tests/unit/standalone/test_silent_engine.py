@@ -1,7 +1,5 @@
 """What a command says while an engine does not answer."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From what engine and arbiter say to the records of the API."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from aliquot.arbiter.records import GpuStatus, Status

@@ -1,7 +1,5 @@
 """What a node says of its GPUs is what a dashboard reads: one record on both sides of `/node.json`."""
 
-from __future__ import annotations
-
 import msgspec
 
 from aliquot.node.display.server import node_body

@@ -1,7 +1,5 @@
 """The one word for the state of a workload that has a place, which all pages and commands show."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.status.workloads import ContainerState, Standing, placed, pod_state

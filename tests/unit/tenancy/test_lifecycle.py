@@ -1,7 +1,5 @@
 """One tenant from its reservation to its place at the arbiter and back, and what goes wrong on the way."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

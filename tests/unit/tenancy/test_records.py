@@ -1,7 +1,5 @@
 """What the arbiter is told of a tenant, and what of that cannot work."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.driver.emulation import PROFILES

@@ -1,7 +1,5 @@
 """What may be removed: by the source that owns it, and by no source that lost its memory."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

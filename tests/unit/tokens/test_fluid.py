@@ -1,7 +1,5 @@
 """The fluid: requests first, then the rest levelled up to the limits."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

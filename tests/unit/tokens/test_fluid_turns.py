@@ -1,7 +1,5 @@
 """When a turn ends under the policy that follows the fluid."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Turns as in Gemini: the order of KubeShare, and quotas that follow the bursts that are measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.tokens import (

@@ -1,7 +1,5 @@
 """Whether the promise was kept, window by window."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.tokens import MS, SECOND, Grant, Revoke, Share, TokenConfig, Turns, token_policy

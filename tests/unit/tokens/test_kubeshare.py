@@ -1,7 +1,5 @@
 """Turns as in KubeShare: its three steps over a sliding window, and grants of one length."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.tokens import (

@@ -1,7 +1,5 @@
 """What tenants are owed under the fluid: earned, paid, handed on when one joins or leaves, and kept over a restart."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

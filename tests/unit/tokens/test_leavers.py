@@ -1,7 +1,5 @@
 """Tenants that are taken away and made anew."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.tokens import MS, SECOND, FluidPolicy, Share

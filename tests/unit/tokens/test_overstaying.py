@@ -5,8 +5,6 @@ the fluid: the neighbour then has all other turns, beside work that takes half o
 it if it only waits. The owner is charged the half in either case.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A tenant that was promised to wake in time goes first when it wakes within its request."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.tokens import MS, SECOND, FluidPolicy, Grant, Revoke, Share, TokenConfig, TokenPolicy, Turns, token_policy

@@ -1,7 +1,5 @@
 """Golden cases: which GPUs are taken, by the Gaia paper, by gpu-manager and by NVIDIA's own tables."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 

@@ -1,7 +1,5 @@
 """What a pair costs, and the access cost tree made of it."""
 
-from __future__ import annotations
-
 import pytest
 from matrices import WHOLE, machine
 

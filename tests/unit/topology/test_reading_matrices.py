@@ -1,7 +1,5 @@
 """What is read from `nvidia-smi topo -m`, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from matrices import SHORT, WHOLE, machine, text_of
 

@@ -1,7 +1,5 @@
 """W3C trace contexts, and the trace of a pod."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.tracing.context import TraceContext, pod_trace, read_traceparent

@@ -1,7 +1,5 @@
 """Spans on their way to a receiver: delivered, or dropped and counted; never waited for."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

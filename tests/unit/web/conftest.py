@@ -1,7 +1,5 @@
 """A made-up cluster behind the whole application, asked in this process."""
 
-from __future__ import annotations
-
 import pytest
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient

@@ -1,7 +1,5 @@
 """Who sees what where tokens are asked for: signing in, sessions, rights that come and go, and no token anywhere."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """What nodes' agents measure: from a real agent's own server, and from answers that are meant to do harm."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

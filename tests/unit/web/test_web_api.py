@@ -1,7 +1,5 @@
 """The JSON API and its description."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from made_up_facts import MadeUpFacts

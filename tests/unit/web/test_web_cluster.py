@@ -1,7 +1,5 @@
 """Facts of a cluster's ledger: what its pages show, explain and record."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

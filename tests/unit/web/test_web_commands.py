@@ -1,7 +1,5 @@
 """The commands that pages name: each is one that the command line takes."""
 
-from __future__ import annotations
-
 import html
 import re
 import shlex

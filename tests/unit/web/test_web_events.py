@@ -1,7 +1,5 @@
 """The event log."""
 
-from __future__ import annotations
-
 from aliquot.standalone.status_source import KEPT, EventLog, fresh
 
 

@@ -1,7 +1,5 @@
 """Live pages: what a stream is sent, and who is cut off."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

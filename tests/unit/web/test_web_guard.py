@@ -1,7 +1,5 @@
 """Who is answered, and what browsers are told."""
 
-from __future__ import annotations
-
 import pytest
 from starlette.testclient import TestClient
 

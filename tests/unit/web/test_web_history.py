@@ -1,7 +1,5 @@
 """The hour in memory."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

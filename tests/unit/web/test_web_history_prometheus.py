@@ -1,7 +1,5 @@
 """Timelines from a Prometheus: what is asked of it, and what is made of its answers."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

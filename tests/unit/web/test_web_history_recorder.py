@@ -1,7 +1,5 @@
 """Readings become minutes: who is counted, for how long, and what a clock or an arbiter may do meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

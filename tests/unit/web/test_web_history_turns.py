@@ -1,7 +1,5 @@
 """The turns of a cluster's GPUs, from the pages of a node's agent."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The first page: alerts, sums, what waits and why, and the heat map."""
 
-from __future__ import annotations
-
 import html
 import re
 import time

@@ -1,7 +1,5 @@
 """What the pages show, how old they say that it is, and that what nobody measures is never shown as nothing."""
 
-from __future__ import annotations
-
 import html
 import re
 import time

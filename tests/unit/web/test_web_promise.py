@@ -1,7 +1,5 @@
 """Whether promises were kept, from the arbiter's counts of windows."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.status.promise import MAX_READINGS, PromiseHistory

@@ -1,7 +1,5 @@
 """What a viewer sees who has rights to some namespaces only."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import msgspec

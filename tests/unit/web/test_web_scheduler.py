@@ -1,7 +1,5 @@
 """The scheduler program's facts: its own ledger, its waiting pods, its quotas and vGPUs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """The server itself: its certificate, its address, and strangers who open connections."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import http.client

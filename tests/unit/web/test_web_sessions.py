@@ -1,7 +1,5 @@
 """Sessions: sealed cookies that every replica with the key opens, and how they end."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The shades by which a page tells tenants apart."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The drawn topology."""
 
-from __future__ import annotations
-
 import itertools
 from importlib.resources import files
 

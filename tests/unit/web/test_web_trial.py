@@ -1,7 +1,5 @@
 """Dry runs on one machine's ledger."""
 
-from __future__ import annotations
-
 import pytest
 
 from aliquot.model.errors import UserError

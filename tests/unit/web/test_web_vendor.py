@@ -1,7 +1,5 @@
 """Files of others that are served."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from importlib.resources import files

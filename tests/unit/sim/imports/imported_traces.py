@@ -1,7 +1,5 @@
 """A trace made from files of `tests/data/traces`, or others, as the tests of imports look at it."""
 
-from __future__ import annotations
-
 import csv
 from datetime import UTC
 from pathlib import Path

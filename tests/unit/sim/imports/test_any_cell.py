@@ -1,7 +1,5 @@
 """Whatever a cell of an account of jobs holds, an import ends in a trace that can be run or in one sentence."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import json

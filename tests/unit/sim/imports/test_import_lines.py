@@ -1,7 +1,5 @@
 """Lines of an account that cannot be read or that no trace can hold: which are left out, and how they are named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

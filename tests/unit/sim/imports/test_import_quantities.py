@@ -1,7 +1,5 @@
 """Times, durations, memory and TRES as accounting tools write them."""
 
-from __future__ import annotations
-
 from datetime import timedelta, timezone
 
 import pytest

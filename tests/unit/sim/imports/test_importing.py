@@ -1,7 +1,5 @@
 """What `aliquot sim import` makes of each kind of account: jobs, times, and what is left out and why."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

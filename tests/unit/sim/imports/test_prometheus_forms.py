@@ -1,7 +1,5 @@
 """Prometheus's answers as real clusters give them: renamed labels, MIG, ranges in several files, names used again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

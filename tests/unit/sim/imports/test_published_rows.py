@@ -3,8 +3,6 @@
 `tests/data/traces/README.md` says where the rows are from.
 """
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

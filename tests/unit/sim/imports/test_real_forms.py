@@ -1,7 +1,5 @@
 """Forms that real files have, beyond what the formats' documentation says, and what an import makes of them."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """The sentences of a report: which policy waits least, and what overload does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any

@@ -1,7 +1,5 @@
 """The report's charts: where their axes begin, and lines that lie on each other."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
