@@ -123,6 +123,7 @@ def test_shared_and_unified_memory_is_refused(clients, kind):
     assert [0, NOT_SUPPORTED, FAILED, ILLEGAL_STATE] == answers
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 def test_a_move_takes_what_the_link_takes(clients):
     """15.8 GB a second over 16 lanes of the third generation, in each direction."""
