@@ -14,6 +14,7 @@ from aliquot.standalone import engine as standalone
 from aliquot.standalone.arbiter_process import ArbiterOptions
 from aliquot.standalone.machine import Machine
 from aliquot.standalone.paths import RuntimeDir
+from aliquot.tenancy import lifecycle
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{g}" for g in range(2)]
 GPU_MIB = 16_000
@@ -38,7 +39,7 @@ def engines_over(arbiter: FakeArbiter, hook: Path) -> Iterator[None]:
     with (
         mock.patch.object(standalone, "ArbiterClient", lambda *_: arbiter.connect()),
         mock.patch.object(standalone, "ArbiterProcess", Child),
-        mock.patch.object(standalone, "native_part", lambda _: hook),
+        mock.patch.object(lifecycle, "native_part", lambda _: hook),
         mock.patch.object(standalone, "ARBITER_BACK_S", 0.0),
     ):
         yield

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CODE = 39_800
+MAX_CODE = 39_430
 MAX_LAB_CODE = 8_500
-MAX_FILES = 320
+MAX_FILES = 330
 MAX_SINGLE_CALLERS = 0.1
 MAX_ONE_IMPORTER = 60
 MAX_IMPORTS = 20

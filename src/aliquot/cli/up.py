@@ -185,6 +185,8 @@ def _serve(text: str, options: dict[str, Any], runtime: RuntimeDir, quotas: Acco
             engine.check_quota = quotas.require
             _attend(engine, lock, text, options, stopping)
             engine.leaves_runs = runtime.shared and signals[:1] == [signal.SIGTERM]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the interpreter would restore what ends it with another status
 
 
 def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any], stopping: threading.Event) -> None:

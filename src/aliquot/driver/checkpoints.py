@@ -66,8 +66,24 @@ class Checkpoints:
         Raises:
             StepFailed: the driver refuses it, or has no such call.
         """
+        code, answer = ABSENT, 0
         with self._lock:
-            code, answer = self._ask(f"{step} {pid} {timeout_ms}\n")
+            for _ in range(2):  # one that was killed is started again
+                if self._process is None:
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", __name__, str(self._libcuda)], stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+                        env={name: text for name, text in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
+                    )  # fmt: skip
+                process = self._process
+                assert process.stdin is not None and process.stdout is not None
+                with contextlib.suppress(OSError):
+                    process.stdin.write(f"{step} {pid} {timeout_ms}\n")
+                    process.stdin.flush()
+                    if words := process.stdout.readline().split():
+                        code, answer = int(words[0]), int(words[1])
+                        break
+                self._end(process)
         if code != _SUCCESS:
             raise StepFailed(step, pid, code)
         return answer
@@ -77,24 +93,6 @@ class Checkpoints:
         with self._lock:
             if self._process is not None:
                 self._end(self._process)
-
-    def _ask(self, line: str) -> tuple[int, int]:
-        for _ in range(2):  # one that was killed is started again
-            if self._process is None:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", __name__, str(self._libcuda)], stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-                    env={name: text for name, text in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
-                )  # fmt: skip
-            process = self._process
-            assert process.stdin is not None and process.stdout is not None
-            with contextlib.suppress(OSError):
-                process.stdin.write(line)
-                process.stdin.flush()
-                if words := process.stdout.readline().split():
-                    return int(words[0]), int(words[1])
-            self._end(process)
-        return ABSENT, 0
 
     def _end(self, process: subprocess.Popen[str]) -> None:
         self._process = None

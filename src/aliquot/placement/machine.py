@@ -174,6 +174,14 @@ class MachineLedger:
         if parked:
             self.parked[tenant] = plan
 
+    def has_room(self, request: GpuRequest) -> bool:
+        """Whether a request that waited would be placed now."""
+        try:
+            self.plan(request, again=True)
+        except NoRoom:
+            return False
+        return True
+
     def plan_on(self, gpus: Sequence[GpuUuid], request: GpuRequest) -> Plan:
         """A plan on these GPUs, as `plan`, for a tenant of theirs that is not in this ledger and asks for another size.
 

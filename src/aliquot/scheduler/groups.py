@@ -452,15 +452,15 @@ def _jobs_pods(spec: Any) -> int:
     return pods
 
 
-def _workers(spec: Any) -> int:
-    """The pods of one group of a LeaderWorkerSet; 0 where workers wait until their leader is ready."""
-    return 0 if spec.get("startupPolicy") == "LeaderReady" else int(spec["leaderWorkerTemplate"].get("size", 1))
-
-
 _SIZES: Final[Mapping[str, tuple[str, Callable[[Any], int]]]] = {
     "podgroups": ("scheduling.x-k8s.io/v1alpha1", lambda spec: int(spec.get("minMember", 0))),
     "jobsets": ("jobset.x-k8s.io/v1alpha2", _jobs_pods),
-    "leaderworkersets": ("leaderworkerset.x-k8s.io/v1", _workers),
+    "leaderworkersets": (  # of one group; its workers may wait until their leader is ready
+        "leaderworkerset.x-k8s.io/v1",
+        lambda spec: (
+            0 if spec.get("startupPolicy") == "LeaderReady" else int(spec["leaderWorkerTemplate"].get("size", 1))
+        ),
+    ),
 }
 
 

@@ -224,7 +224,7 @@ class Engine:
         try:
             return self._admit(name, request, cpu_bind, again, owner, container)
         except NoRoom:
-            if not self.parking.make_room(lambda ledger: _fits(ledger, request)):
+            if not self.parking.make_room(lambda ledger: ledger.has_room(request)):
                 raise
             return self._admit(name, request, cpu_bind, True, owner, container)
 
@@ -548,14 +548,6 @@ class Engine:
     def _reconcile(self, status: Status) -> None:
         with contextlib.suppress(ArbiterError):
             self._tenancy.reconcile(status)
-
-
-def _fits(ledger: MachineLedger, request: GpuRequest) -> bool:
-    try:
-        ledger.plan(request, again=True)
-    except NoRoom:
-        return False
-    return True
 
 
 def _at_arbiter(name: TenantName, held: Plan, status: Status) -> Plan:

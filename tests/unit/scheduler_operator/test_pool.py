@@ -22,7 +22,6 @@ from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
-from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.ledger import Ledger, NodeFull
 from aliquot.scheduler.operator.owners import Coexist, Own
 from aliquot.scheduler.operator.sharepods import SharePods
@@ -134,7 +133,7 @@ class Scene:
             self.store,  # type: ignore[arg-type]
             self.ledger,
             owner,
-            pool_policy(text),
+            text,
             WriteThroughCache(self.watch),
             lambda name: name == "n",
             lambda name: name in self.waiting,

@@ -28,7 +28,7 @@ import msgspec
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock, seconds_time
 from aliquot.kube.dialects import read
-from aliquot.kube.errors import Conflict, KubeError, NotFound
+from aliquot.kube.errors import KubeError, NotFound
 from aliquot.kube.names import PREFIX, WORKLOAD
 from aliquot.kube.objects import Condition, Meta, Pod, Resource, Toleration, Value, Wire
 from aliquot.kube.queue import WorkQueue
@@ -171,9 +171,9 @@ class FitsCheck:
         self.flavors: Reflector[ResourceFlavor] = Reflector(self.api, FLAVORS)
         self.workloads: Reflector[Workload] = Reflector(self.api, WORKLOADS, self.workload_changed)
 
-    def works(self) -> list[Coroutine[Any, Any, None]]:
-        """The tasks that run with the scheduler."""
-        return [self._follow(), self.queue.work(self.reconcile, _failed)]
+    def works(self, failed: Callable[[str, Exception], None]) -> list[Coroutine[Any, Any, None]]:
+        """The tasks that run with the scheduler; `failed` hears of what is tried again."""
+        return [self._follow(), self.queue.work(self.reconcile, failed)]
 
     async def recover(self) -> None:
         """Before the new leader may bind: hold what was promised to Workloads whose pods have no node yet."""
@@ -392,8 +392,3 @@ class FitsCheck:
 def _group(workload: Workload) -> str:
     """The name under which its shares are held; see `held_group_of`."""
     return f"workload/{workload.metadata.uid}"
-
-
-def _failed(key: str, error: Exception) -> None:
-    if not isinstance(error, (Conflict, NotFound)):
-        log.warning("%s: %s", key, error, exc_info=None if isinstance(error, KubeError) else error)

@@ -22,7 +22,6 @@ from aliquot.kube.queue import WorkQueue
 from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import SLICE, Change, Index, Reflector
 from aliquot.lib.log import Logger
-from aliquot.placement.pool_policy import pool_policy
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.groups import HeldGroups
 from aliquot.scheduler.ledger import Ledger
@@ -77,7 +76,7 @@ class Operator:
             api,
             ledger,
             owner,
-            pool_policy(settings.pool),
+            settings.pool,
             WriteThroughCache(self.vgpus),
             node_is_there=lambda name: nodes.get(name) is not None,
             waited_for=lambda name: not all(map(has_ended, self._by_name.naming(name))),
@@ -159,7 +158,7 @@ class Operator:
         """The tasks that run with the scheduler."""
 
         def failed(key: str, error: Exception) -> None:
-            if isinstance(error, Conflict):
+            if isinstance(error, (Conflict, NotFound)):
                 return
             if isinstance(error, KubeError):
                 log.warning("%s: %s", key, error)
@@ -167,7 +166,7 @@ class Operator:
                 log.error("%s: %s", key, error, exc_info=error)
 
         workers = [self.queue.work(self.reconcile, failed) for _ in range(WORKERS)]
-        fits = self.fits.works() if self.fits is not None else []
+        fits = self.fits.works(failed) if self.fits is not None else []
         return [self.quotas.run(), self._follow(), self._again(), *workers, *fits]
 
     # Inside

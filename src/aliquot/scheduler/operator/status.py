@@ -27,7 +27,6 @@ from aliquot.kube.plan import PodPlan, read_applied
 from aliquot.kube.quotas import Usage, bound
 from aliquot.kube.sharepods import BadTemplate, spec_digest
 from aliquot.model.quantities import BadQuantity, format_mib, format_milli
-from aliquot.model.requests import Slice
 from aliquot.model.sharepod import gpu_request
 from aliquot.placement.quota import Quota
 
@@ -123,10 +122,12 @@ def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> SharePodState:
         )
     bound, applied = ConditionState("Scheduled", True, "Bound"), read_applied(pod.metadata.annotations)
     held_mib = sum(applied.pending_mib.values())
+    amounts = [(piece.request_milli, piece.limit_milli, piece.memory_mib) for piece in plan.in_force(applied)]
+    request_milli, limit_milli, mib = (sum(column) for column in zip(*amounts, strict=True)) if amounts else (0, 0, 0)
     return SharePodState(
         phase, bound, verdict, node, gpu_id, uuids, name,
         resize=_resize(pod.metadata.annotations.get(names.RESIZE, "")),
-        actual=_share(plan.in_force(applied)),
+        actual=_sizes(request_milli, limit_milli, format_mib(mib)),
         pending=format_mib(held_mib) if held_mib else "",
     )  # fmt: skip
 
@@ -138,12 +139,6 @@ def _resize(said: str) -> ConditionState | None:
         return ConditionState(kind, True, "FreeingMemory" if rest else "Applying", rest)
     reason, _, message = rest.partition(": ")
     return ConditionState(names.PENDING, True, reason, message) if kind == names.PENDING else None
-
-
-def _share(slices: Iterable[Slice]) -> dict[str, str]:
-    amounts = [(piece.request_milli, piece.limit_milli, piece.memory_mib) for piece in slices]
-    request_milli, limit_milli, mib = (sum(column) for column in zip(*amounts, strict=True)) if amounts else (0, 0, 0)
-    return _sizes(request_milli, limit_milli, format_mib(mib))
 
 
 def _sizes(request_milli: int, limit_milli: int, memory: str) -> dict[str, str]:
@@ -189,26 +184,23 @@ def body(sharepod: SharePod, state: SharePodState, now: datetime.datetime) -> di
             f"what was changed since generation {generation} is not in force; delete the SharePod and apply it again"
         )
         scheduled = replace(scheduled, message="; ".join(filter(None, (scheduled.message, not_in_force))))
+    desired: dict[str, str] = {}
+    with contextlib.suppress(BadQuantity):
+        request = gpu_request(sharepod.spec.gpu)
+        memory = "" if request.memory is None else str(request.memory)
+        desired = _sizes(request.request_milli, request.ceiling_milli, memory)
     fields = {
         "phase": state.phase,
         "nodeName": state.node or None,
         "gpuID": state.gpu_id or None,
         "gpuUUID": state.uuid or None,
         "podName": state.pod or None,
-        "desired": _desired(sharepod) if state.actual else None,
+        "desired": desired if state.actual else None,
         "actual": dict(state.actual) or None,
         "pending": state.pending or None,
     }
     verdicts = [scheduled, state.ready, *([state.resize] if state.resize else [])]
     return status_patch(sharepod.status, fields, verdicts, now, generation)
-
-
-def _desired(sharepod: SharePod) -> dict[str, str]:
-    with contextlib.suppress(BadQuantity):
-        request = gpu_request(sharepod.spec.gpu)
-        memory = "" if request.memory is None else str(request.memory)
-        return _sizes(request.request_milli, request.ceiling_milli, memory)
-    return {}
 
 
 def quota_body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +29,7 @@ from aliquot.kube.names import POOL
 from aliquot.kube.reflector import Change, Index, Reflector
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import format_mib, format_milli
-from aliquot.placement.pool_policy import PoolPolicy
+from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.owners import Own
 from aliquot.scheduler.operator.status import ConditionState, status_patch
@@ -144,12 +144,15 @@ class VgpuPool:
     api: Api
     ledger: Ledger
     owner: Own
-    policy: PoolPolicy
+    policy: InitVar[str]
     known: WriteThroughCache
     node_is_there: Callable[[str], bool]
     waited_for: Callable[[str], bool]
     """Whether a SharePod waits for, or is on, the vGPU of that name."""
     clock: Clock = field(default_factory=RealClock)
+
+    def __post_init__(self, policy: str) -> None:
+        self._policy = pool_policy(policy)
 
     def on(self, uuid: str) -> VGPU | None:
         """The vGPU of a device; a given name is preferred to a generated one."""
@@ -235,7 +238,7 @@ class VgpuPool:
         now = self.clock.wall()
         ours = [vgpu for vgpu in self.known if _made(vgpu)]
         idle = {v.metadata.name: idle_s(v, now) for v in ours if self._is_idle(v)}
-        for name in self.policy.surplus(idle):
+        for name in self._policy.surplus(idle):
             vgpu = self.known.get(name)
             if vgpu is not None and self._is_idle(vgpu) and self.owner.close(vgpu):
                 try:
@@ -246,10 +249,10 @@ class VgpuPool:
                 await self._leave(vgpu)
                 idle.pop(name)
         creating = [v for v in ours if v.status.phase in (None, "Creating") and not self.waited_for(v.metadata.name)]
-        for _ in range(self.policy.missing(len(idle), len(creating))):
+        for _ in range(self._policy.missing(len(idle), len(creating))):
             if not await self.one_more():
                 return LOOK_AGAIN_S * 5
-        return self.policy.next_s(idle)
+        return self._policy.next_s(idle)
 
     async def one_more(self, name: str = "", node: str = "", models: tuple[str, ...] = ()) -> VGPU | None:
         """Create a vGPU on a node with room; None if no node has room."""
