@@ -11,7 +11,6 @@ import click
 from aliquot.cli.calling import ask_engine
 from aliquot.cli.lazy import WholeSentences
 from aliquot.cli.options import output_option, read_request, request_options
-from aliquot.model.errors import UserError
 
 READ_BY_ALL: Final = "/etc/cdi"
 """Where docker and podman look for devices without being told."""
@@ -22,7 +21,8 @@ def share() -> None:
     """Make parts of GPUs for docker and podman, by name; list, delete.
 
     A share is a tenant like that of `aliquot run`, without a program of its own: a container that is given the device
-    aliquot.dev/share=NAME has it. A second container with the same device shares the share.
+    aliquot.dev/share=NAME has it. A second container with the same device shares the share. Of an account that uses
+    the machine's engine the device is aliquot.dev/share=NAME.ACCOUNT.
     """
 
 
@@ -45,7 +45,7 @@ def create(name: str, rm: bool, **wanted: Any) -> None:
     connection, made = first_answer(runtime, call, emulate=emulate)
     connection.close()
     facts = made.shares[0]
-    click.echo(f"share/{name} created on GPU {','.join(map(str, facts.tenant.gpus))}")
+    click.echo(f"share/{facts.tenant.name} created on GPU {','.join(map(str, facts.tenant.gpus))}")
     folder = str(Path(facts.spec).parent)
     if folder == READ_BY_ALL:
         click.echo(f"docker run --device {facts.device} IMAGE")
@@ -84,10 +84,7 @@ def options(name: str) -> None:
     """
     from aliquot.standalone.wire import SharesCall
 
-    shares = {facts.tenant.name: facts for facts in ask_engine(SharesCall()).shares}
-    if name not in shares:
-        raise UserError(f'there is no share "{name:.100}"; list them: aliquot share list')
-    click.echo(" ".join(shares[name].options))
+    click.echo(" ".join(ask_engine(SharesCall(name)).shares[0].options))
 
 
 @share.command()

@@ -40,7 +40,7 @@ from aliquot.standalone.learned import LearnedFile
 from aliquot.standalone.machine import Machine, find_machine
 from aliquot.standalone.orphans import IN_CONTAINER, end_orphans
 from aliquot.standalone.parking import Parking
-from aliquot.standalone.paths import RuntimeDir
+from aliquot.standalone.paths import RuntimeDir, shown_driver_dir
 from aliquot.standalone.program import TenantProgram, start_program, with_tools
 from aliquot.standalone.tenants import EngineTenant, RunRecord, living_runs, log, write_runs
 from aliquot.tenancy.lifecycle import Tenancy
@@ -91,7 +91,7 @@ class Engine:
         self.leaves_runs = False
         """Whether `stop` leaves the runs to the next engine."""
         self._own_directory = False
-        self._shown_driver = (state_dir or runtime.root) / "shown-driver"
+        self._shown_driver = shown_driver_dir(runtime, state_dir)
         argv = options.argv(runtime.root, machine.libnvml)
         self._process = ArbiterProcess(argv, runtime.root, runtime.engine_log, self._reconcile, fresh=not runs)
         self.arbiter: ArbiterClient = ArbiterClient(runtime.root)
@@ -101,7 +101,7 @@ class Engine:
         """The runs of the engine before this one, until they connect again."""
         self.parking = Parking(self, runtime.root, machine.libcuda, emulated=machine.emulated)
         if runs:
-            self._tenancy.sweep(runtime.tenants)
+            self._tenancy.sweep(runtime.tenants, kept=set(runtime.tenants.glob("of-*")))
             self._write_runs()
 
     @classmethod
@@ -141,7 +141,8 @@ class Engine:
                     "aliquot up --system"
                 )
             # What an engine that was killed has left.
-            left = set(runtime.tenants.glob("*")) - {Path(run.directory) for run in runs}
+            found = {*runtime.tenants.glob("[0-9]*"), *runtime.tenants.glob("of-*/*")}
+            left = found - {Path(run.directory) for run in runs}
             end_orphans(left, grace_s=ORPHAN_GRACE_S)
             for folder in left:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -249,7 +250,7 @@ class Engine:
                 trouble = self._process.trouble
                 why = f"{trouble}; see {self.runtime.engine_log}" if trouble and isinstance(error, NoArbiter) else error
                 raise EngineError(f'the arbiter does not take tenant "{name}": {why}') from None
-        if self.runtime.shared:  # here, as the account may not write into the folder
+        if self.runtime.shared and not container:  # here, as the account may not write into the folder
             with contextlib.suppress(AliquotError):  # without ldconfig a run needs --inject library-path
                 make_cache(tenant.folder)
             self._write_runs()
@@ -481,7 +482,8 @@ class Engine:
         others = [*self.tenants.values(), *self._tenancy.coming]
         used = Counter(core for tenant in others for core in read_core_list(tenant.cpus))
         cpus = nearest_cores(cpu_bind, near, used) if cpu_bind else ""
-        directory = self.runtime.tenants / str(next(self._numbers))
+        directory = self.runtime.containers_of(owner.uid) if container else self.runtime.tenants
+        directory /= str(next(self._numbers))
         run = None
         if self.runtime.shared and owner.pid and not container:
             run = RunRecord.of(name, directory, request, plan, enforce, cpus, owner)
@@ -528,7 +530,7 @@ class Engine:
         folder = TenantFolder(directory, conf, bare=enforce == "never")
         record = tenant_record(
             name, conf.socket, plan.slices, self.machine.models, enforce=enforce, wake_us=wake_us,
-            uid=owner.uid if self.runtime.shared else None,
+            uid=owner.uid if self.runtime.shared and not container else None,
         )  # fmt: skip
         variables = cuda_variables(plan.uuids, machine.seen)
         if shown is None:

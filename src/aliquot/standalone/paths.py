@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,9 @@ from aliquot.model.errors import AliquotError
 _POLL_S: Final = 0.05
 log = Logger("standalone")
 SOCKET_PATH_BYTES: Final = 107  # sun_path, less its NUL
-_LONGEST_NAME: Final = "tenants/99999/socket"
+_LONGEST_NAMES: Final = {False: "tenants/99999/socket", True: "tenants/of-4294967295/99999/socket"}
+"""Of a private engine, and of the machine's."""
+_ACL: Final = struct.Struct("<I" + 5 * "HHI")
 HISTORY_FILES: Final = ("history.db", "history-emulated.db")
 """Of the dashboard, in `state_dir`: what the machine's GPUs did, and apart from it what emulated GPUs did."""
 
@@ -95,6 +98,13 @@ def cdi_dir(runtime: RuntimeDir) -> Path:
     return Path("/etc/cdi") if runtime.root == ROOTS_DIR else runtime.root / "cdi"
 
 
+def shown_driver_dir(runtime: RuntimeDir, state: Path | None) -> Path:
+    """Where the driver is mirrored for containers; of the machine's engine it is a place that all accounts read."""
+    if runtime.root == ROOTS_DIR:
+        return Path("/var/cache/aliquot")
+    return (runtime.root if runtime.shared or state is None else state) / "shown-driver"
+
+
 class RuntimeDir:
     """The files of one engine, by name.
 
@@ -114,6 +124,27 @@ class RuntimeDir:
         self.logs = root / "logs"  # the output of pods; survives the engine, but not a reboot
         self.engine_log = root / "engine.log"  # of an engine without a terminal
 
+    def containers_of(self, uid: int) -> Path:
+        """Where the folders of tenants are whose programs run in containers of an account.
+
+        These have numbers on the machine that are not the account's, so the account alone gets here, and starts
+        containers which are shown a folder from here.
+
+        Raises:
+            RuntimeDirError: the file system knows no lists of accounts (ACL).
+        """
+        if not self.shared:
+            return self.tenants
+        folder, no_id = self.tenants / f"of-{uid}", 0xFFFFFFFF
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # As `setfacl -m u:UID:x`: not owned by the account, which could put something else here.
+        access = _ACL.pack(2, 1, 7, no_id, 2, 1, uid, 4, 0, no_id, 16, 1, no_id, 32, 0, no_id)
+        try:
+            os.setxattr(folder, "system.posix_acl_access", access)
+        except OSError as error:
+            raise RuntimeDirError(f"{folder} cannot be given to one account: setfacl: {error.strerror}") from None
+        return folder
+
     def create(self) -> None:
         """Make the directory, for this user alone unless it is shared.
 
@@ -121,7 +152,7 @@ class RuntimeDir:
             RuntimeDirError: it belongs to another user, cannot be created, its name is too long for sockets in it, or
                 programs of others cannot load libraries from it.
         """
-        if len(os.fsencode(self.root / _LONGEST_NAME)) > SOCKET_PATH_BYTES:
+        if len(os.fsencode(self.root / _LONGEST_NAMES[self.shared])) > SOCKET_PATH_BYTES:
             raise RuntimeDirError(
                 f"{self.root} is too long a path for sockets; set ALIQUOT_RUNTIME_DIR to a shorter one"
             )

@@ -19,7 +19,7 @@ import msgspec
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
 from aliquot.driver.cdi import SHARE_KIND
 from aliquot.lib.log import Logger
-from aliquot.model.errors import AliquotError, UserError, in_words
+from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName, tenant_name
 from aliquot.placement.machine import NoRoom
 from aliquot.standalone import wire
@@ -333,15 +333,15 @@ class EngineServer:
             case wire.TenantsCall():
                 yield wire.TenantList(self._tenant_facts(engine.tenants.values(), caller))
             case wire.ShareCall():
-                _refuse_containers(caller)
                 with self._held() as up:
                     if up:  # closing without a reply makes the caller look for another engine
                         yield self._share_list([self._shares.create(call, caller)], caller)
             case wire.SharesCall():
-                yield self._share_list(self._shares.all(), caller)
+                yield self._share_list(
+                    [self._shares.called(call.name, caller)] if call.name else self._shares.all(), caller
+                )
             case wire.EndShareCall():
-                _refuse_containers(caller)
-                yield wire.Lines([self._shares.delete(call.name, force=call.force)])
+                yield wire.Lines([self._shares.delete(call.name, caller, force=call.force)])
             case wire.RunningCall():
                 tenants = engine.tenants.items()
                 folders = {name: t.folder.directory for name, t in tenants if caller.may_use(t.owner)}
@@ -393,11 +393,15 @@ class EngineServer:
         ]  # fmt: skip
 
     def _share_list(self, shares: list[Share], caller: Account) -> wire.ShareList:
-        facts = self._tenant_facts((share.tenant for share in shares), caller)
+        now = self._engine.tenants
+        shares = [share for share in shares if share.tenant in now]
+        facts = self._tenant_facts((now[share.tenant] for share in shares), caller)
         return wire.ShareList(
             [
-                wire.ShareFacts(tenant, f"{SHARE_KIND}={tenant.name}", str(share.spec), lease.options, share.rm)
-                for share, tenant, lease in zip(shares, facts, (share.tenant.lease() for share in shares), strict=True)
+                wire.ShareFacts(
+                    tenant, f"{SHARE_KIND}={share.device}", str(share.spec), now[share.tenant].lease().options, share.rm
+                )
+                for share, tenant in zip(shares, facts, strict=True)
             ]
         )
 
@@ -418,8 +422,6 @@ class EngineServer:
 
     def _hold(self, connection: socket.socket, call: wire.LeaseCall, caller: Account) -> None:
         """Make the caller a tenant until it closes its connection."""
-        if call.container:
-            _refuse_containers(caller)
         with self._held() as up:
             if not up:
                 return  # closing without a reply makes the caller look for another engine
@@ -487,19 +489,6 @@ class EngineServer:
             os.close(process)
         if self._inherit(tenant):
             self._engine.release(tenant, grace_s=ORPHAN_GRACE_S)
-
-
-def _refuse_containers(caller: Account) -> None:
-    """Let the engine's own account and root have shares for containers.
-
-    Raises:
-        UserError: it is another account, whose containers could not reach the machine's engine.
-    """
-    if not caller.is_master:
-        raise UserError(
-            "the machine's engine gives shares to containers of root only; start a private engine on GPUs that it does "
-            "not share: aliquot up --only-gpus NAMES"
-        )
 
 
 def _send(connection: socket.socket, answer: wire.AnyAnswer) -> None:

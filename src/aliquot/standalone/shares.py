@@ -1,8 +1,8 @@
 """Shares: tenants without a program of their own, by a name, each with a CDI device that containers are given.
 
 `docker run --device aliquot.dev/share=NAME` finds the device in a CDI file, which is there as long as the share. A
-share lives until it is deleted, or with `rm` until the last process of its first container has ended, and as long as
-its engine at most.
+share of an account, at the machine's engine, has the device NAME.ACCOUNT. It lives until it is deleted, or with `rm`
+until the last process of its first container has ended, and as long as its engine at most.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aliquot.standalone.tenants import EngineTenant
 from aliquot.standalone.wire import RunProcess, ShareCall
 
 WATCH_S: Final = 0.2
-_NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 _LOG: Final = Logger("engine")
 
 
@@ -38,9 +38,10 @@ class ShareError(UserError):
 
 @dataclass(frozen=True)
 class Share:
-    """A share's tenant and its CDI file; `rm` is whether it ends with its container."""
+    """A share's tenant, its CDI device and the file of that; `rm` is whether it ends with its container."""
 
-    tenant: EngineTenant
+    tenant: TenantName
+    device: str
     spec: Path
     rm: bool
 
@@ -55,15 +56,29 @@ class Shares:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._shares: dict[TenantName, Share] = {}
-        for name in written_names(self._folder, SHARE_KIND):  # of an engine here that was killed
-            if self._is_ours(spec_path(self._folder, name, SHARE_KIND)):
+        for device in written_names(self._folder, SHARE_KIND):  # of an engine here that was killed
+            if self._is_ours(spec_path(self._folder, device, SHARE_KIND)):
                 with contextlib.suppress(CdiError):
-                    remove_spec(self._folder, name, SHARE_KIND)
+                    remove_spec(self._folder, device, SHARE_KIND)
 
     def all(self) -> list[Share]:
         """The shares now, oldest first."""
         with self._lock:
             return list(self._shares.values())
+
+    def called(self, name: str, caller: Account) -> Share:
+        """The share that the caller calls by this name.
+
+        Raises:
+            ShareError: there is none.
+            NotYours: it belongs to another account.
+        """
+        share = self._shares.get(TenantName(caller.own_run(name)))
+        tenant = None if share is None else self._engine.tenants.get(share.tenant)
+        if share is None or tenant is None:
+            raise ShareError(f'there is no share "{name:.100}"; list them: aliquot share list')
+        caller.require(tenant.owner, f'the share "{share.tenant}"')
+        return share
 
     def create(self, call: ShareCall, owner: Account) -> Share:
         """Make a share of `owner`.
@@ -75,10 +90,12 @@ class Shares:
         """
         if _NAME.fullmatch(call.name) is None:
             raise ShareError(
-                f"{call.name!r:.100} is not a name for a share; begin with a letter and use up to 63 letters, digits "
-                "and ._- as in train-1"
+                f"{call.name!r:.100} is not a name for a share; begin with a letter and use up to 63 letters, digits, "
+                "- and _ as in train-1"
             )
-        name, spec = TenantName(call.name), spec_path(self._folder, call.name, SHARE_KIND)
+        name = TenantName(owner.own_run(call.name))
+        device = call.name if name == call.name else f"{call.name}.{owner.name}"
+        spec = spec_path(self._folder, device, SHARE_KIND)
         if spec.exists() and not self._is_ours(spec):
             raise ShareError(f"share {name} is that of another engine, as {spec} says; choose another name")
         if call.request.memory is not None:
@@ -86,45 +103,44 @@ class Shares:
         tenant = self._engine.admit(name, call.request, cpu_bind=call.cpu_bind, owner=owner, container=True)
         try:
             assert tenant.edits is not None
-            write_spec(self._folder, name, tenant.edits, SHARE_KIND)
+            write_spec(self._folder, device, tenant.edits, SHARE_KIND)
         except BaseException:
             self._engine.release(tenant)
             raise
-        share = Share(tenant, spec, call.rm)
+        share = Share(name, device, spec, call.rm)
         with self._lock:
             self._shares[name] = share
         if call.rm:
-            threading.Thread(target=self._end_with_container, args=(share,), daemon=True).start()
+            threading.Thread(target=self._end_with_container, args=(share, owner), daemon=True).start()
         return share
 
-    def delete(self, name: str, *, force: bool) -> str:
+    def delete(self, name: str, caller: Account, *, force: bool) -> str:
         """Delete a share, with `force` also one that has processes, which are ended; what was done, in words.
 
         Raises:
             ShareError: there is none of that name, or it has processes.
+            NotYours: it belongs to another account.
             CdiError: its file cannot be removed.
         """
         with self._lock:
-            share = self._shares.get(TenantName(name))
-            if share is None:
-                raise ShareError(f'there is no share "{name:.100}"; list them: aliquot share list')
-            remove_spec(self._folder, name, SHARE_KIND)  # first, so that no container comes meanwhile
-            tenant = share.tenant
+            share = self.called(name, caller)
+            tenant = self._engine.tenants[share.tenant]
+            remove_spec(self._folder, share.device, SHARE_KIND)  # first, so that no container comes meanwhile
             if not force and (processes := self._processes(tenant)):
                 assert tenant.edits is not None
-                write_spec(self._folder, name, tenant.edits, SHARE_KIND)
-                raise ShareError(f'share "{name}" has {_in_words(processes)}, or end all with --force')
-            del self._shares[tenant.name]
+                write_spec(self._folder, share.device, tenant.edits, SHARE_KIND)
+                raise ShareError(f'share "{share.tenant}" has {_in_words(processes)}, or end all with --force')
+            del self._shares[share.tenant]
         self._engine.release(tenant, grace_s=ORPHAN_GRACE_S)
         self._on_deleted()
-        return f"share/{name} deleted"
+        return f"share/{share.tenant} deleted"
 
     def close(self) -> None:
         """Remove the files; the tenants end with their engine."""
         self._closed.set()
         for share in self.all():
             with contextlib.suppress(CdiError):
-                remove_spec(self._folder, share.tenant.name, SHARE_KIND)
+                remove_spec(self._folder, share.device, SHARE_KIND)
 
     def _is_ours(self, spec: Path) -> bool:
         """Whether a file shows the folder of a tenant of this engine's place."""
@@ -136,15 +152,16 @@ class Shares:
     def _processes(self, tenant: EngineTenant) -> list[RunProcess]:
         return named_processes({tenant.name: tenant.folder.directory})[tenant.name]
 
-    def _end_with_container(self, share: Share) -> None:
+    def _end_with_container(self, share: Share, owner: Account) -> None:
         """Delete a share once it has had processes and has none."""
         had = False
         while not self._closed.wait(WATCH_S) and share in self.all():
-            has = bool(self._processes(share.tenant))
+            tenant = self._engine.tenants.get(share.tenant)
+            has = tenant is not None and bool(self._processes(tenant))
             if had and not has:
                 # Another container came, it was deleted meanwhile, or its file cannot be removed yet.
                 with contextlib.suppress(ShareError, CdiError):
-                    _LOG.info(self.delete(share.tenant.name, force=False))
+                    _LOG.info(self.delete(share.tenant, owner, force=False))
             had = had or has
 
 

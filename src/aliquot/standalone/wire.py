@@ -97,7 +97,7 @@ class TenantFacts(msgspec.Struct, frozen=True):
 
 
 class ShareFacts(msgspec.Struct, frozen=True):
-    """A share: its tenant, the CDI file of its device, and the options that do the same without CDI.
+    """A share: its tenant, its CDI device and the file of that, and the options that do the same without CDI.
 
     `rm` is whether it ends with its container.
     """
@@ -110,7 +110,7 @@ class ShareFacts(msgspec.Struct, frozen=True):
 
 
 class ShareList(EngineAnswer, tag="shares"):
-    """Every share, or the one that was made."""
+    """Every share, or one."""
 
     shares: list[ShareFacts]
 
@@ -472,7 +472,9 @@ class ShareCall(Call[ShareList], tag="share", frozen=True):
 
 
 class SharesCall(Call[ShareList], tag="shares", frozen=True):
-    """Every share."""
+    """Every share, or the caller's share of a name."""
+
+    name: str = ""
 
 
 class EndShareCall(Call[Lines], tag="end-share", frozen=True):

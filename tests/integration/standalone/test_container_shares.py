@@ -71,7 +71,7 @@ def test_a_share_has_its_part_until_it_is_deleted(engine: Aliquot):
     [
         (("create", "1st"), "'1st' is not a name for a share; begin with a letter"),
         (("create", "team/a"), "'team/a' is not a name for a share; begin with a letter"),
-        (("create", "x" * 64), "and use up to 63 letters, digits and ._- as in train-1"),
+        (("create", "x" * 64), "and use up to 63 letters, digits, - and _ as in train-1"),
         (("delete", "none"), 'there is no share "none"; list them: aliquot share list'),
         (("options", "none"), 'there is no share "none"; list them: aliquot share list'),
     ],
