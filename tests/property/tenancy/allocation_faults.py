@@ -47,6 +47,7 @@ from aliquot.node.allocation.outcomes import Outcomes
 from aliquot.node.machine import Machine, NodeOffer
 from aliquot.node.pods import NodePod
 from aliquot.node.settings import NodeSettings
+from aliquot.tenancy import lifecycle as tenancy
 from aliquot.tenancy.removal import Answer
 
 NAMES = st.sampled_from("abcd")
@@ -155,7 +156,7 @@ class AllocationFaults(RuleBasedStateMachine):
         call = self.arbiter._call
         for place, name, stand_in in (
             (node_tenants, "ArbiterClient", lambda *_, **__: self.arbiter.connect()),
-            (node_tenants, "native_part", lambda _: hook),
+            (tenancy, "native_part", lambda _: hook),
             (self.arbiter, "_call", lambda what: self.around(call(what))),
             (checkpoint, "write_checkpoint", self.stepped(checkpoint.write_checkpoint)),
             (lifecycle, "write_spec", self.stepped(lifecycle.write_spec)),

@@ -33,6 +33,7 @@ from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.machine import Machine as NodeMachine
 from aliquot.node.machine import NodeOffer
 from aliquot.placement.machine import NoRoom
+from aliquot.tenancy import lifecycle
 
 NODE = "node-1"
 NAMES = st.sampled_from("abc")
@@ -303,11 +304,9 @@ class NodeFaults(Faults):
     def __init__(self) -> None:
         super().__init__()
         self.drivers = Drivers(self.folder)
-        for name, stand_in in {
-            "ArbiterClient": lambda *_, **__: self.arbiter.connect(),
-            "native_part": lambda _: self.hook,
-        }.items():
-            self.stack.enter_context(mock.patch.object(node_tenants, name, stand_in))
+        connect = mock.patch.object(node_tenants, "ArbiterClient", lambda *_, **__: self.arbiter.connect())
+        for patch in (connect, mock.patch.object(lifecycle, "native_part", lambda _: self.hook)):
+            self.stack.enter_context(patch)
         self.restart()
 
     def start(self) -> None:

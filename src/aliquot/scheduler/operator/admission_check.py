@@ -17,6 +17,7 @@ where their shares are held.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -187,10 +188,23 @@ class FitsCheck:
         except TimeoutError:
             log.warning("Kueue's Workloads cannot be listed; shares that were held for them may go to others")
             return
-        for workload in self.workloads:
+
+        def largest_milli(workload: Workload) -> int:
+            with contextlib.suppress(BadPod):
+                sizes = (sum(c.total_milli for c in member.ask.containers) for *_, member in self._pod_sets(workload))
+                return max(sizes, default=0)
+            return 0
+
+        # The largest pods first: a small one could be held now on the GPU that a whole one was promised.
+        for workload in sorted(self.workloads, key=largest_milli, reverse=True):
             check = self._check_of(workload)
-            if check is not None and check.state == "Ready" and not self._over(workload):
-                self._hold(workload)
+            if (
+                check is not None
+                and check.state == "Ready"
+                and not self._over(workload)
+                and (why := self._hold(workload))
+            ):
+                log.warning("workload %s: what it was promised cannot be held again: %s", workload.metadata.key, why)
 
     def all_again(self) -> None:
         """Look at everything."""
