@@ -83,9 +83,10 @@ test-pure: lint
 
 test-measured:
 	$(AHEAD) $(BIN)/pytest -v -m "real_time and not slow" tests/integration tests/e2e_web $(PYTEST_ARGS)
+	$(AHEAD) $(BIN)/pytest -v -m "real_time and not slow" tests/e2e/containers $(PYTEST_ARGS)
 
 test-clusters:
-	$(BIN)/pytest -q -n 2 --dist loadfile tests/e2e $(PYTEST_ARGS)
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "not real_time and not slow and not kubernetes" tests/e2e $(PYTEST_ARGS)
 
 # Its words come in one piece, at its end.
 test-programs:

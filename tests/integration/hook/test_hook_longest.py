@@ -59,7 +59,7 @@ def test_a_kernel_in_flight_counts_as_what_it_has_run_so_far(tenant):
     [
         (SYNCHRONOUS.format(ns=5 * MS_NS, pause_s=0), 5 * MS_NS, False),
         (SYNCHRONOUS.format(ns=5 * MS_NS, pause_s=0.011), 5 * MS_NS, True),
-        (AHEAD.format(ns=5 * MS_NS), 5 * MS_NS, False),
+        pytest.param(AHEAD.format(ns=5 * MS_NS), 5 * MS_NS, False, marks=pytest.mark.slow),
         (AHEAD.format(ns=MS_NS), MS_NS, True),
         (MIXED.format(ns=5 * MS_NS), 5 * MS_NS, True),
     ],
