@@ -204,9 +204,9 @@ def test_admission_rewrites_defaults_and_refuses(control_plane: ControlPlane, na
     assert [300] == [milli for _, milli, _ in slices_of(forged)]
     hidden = gpu_pod("hidden", percent(30), annotations={"aliquot.dev/plan": "{}"})
     hidden["metadata"]["labels"] = {"aliquot.dev/webhook": "ignore"}
-    with pytest.raises(ApiError, match="is written once"):
+    with pytest.raises(ApiError, match="is written by the scheduler alone"):
         control_plane.api.create(pods, hidden)
-    with pytest.raises(ApiError, match="is written once"):
+    with pytest.raises(ApiError, match="is written by the scheduler alone"):
         control_plane.api.merge(f"{pods}/theirs", {"metadata": {"annotations": {"aliquot.dev/plan": "{}"}}})
     with pytest.raises(ApiError) as refused:
         create(control_plane, namespace, sharepod("worse", "0.x", limit="1.2.3", memory="4Wi"))
@@ -291,14 +291,14 @@ def test_a_manifest_is_applied_again_and_a_saved_pod_made_again(
     forged = json.dumps({"metadata": {"annotations": {"aliquot.dev/plan": "{}"}}})
     path = ("patch", "pod", "p", "-n", namespace, "--type=merge", "-p", forged)
     for subresource in ((), ("--subresource=status",)):
-        with pytest.raises(RuntimeError, match="is written once"):
+        with pytest.raises(RuntimeError, match="is written by the scheduler alone"):
             control_plane.kubectl(*path, *subresource)
 
 
 def test_a_sharepod_changes_before_its_pod_is_made_and_not_after(
     control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
 ):
-    """An edit while nothing runs is acted on; later it is refused with the way out, and the lists show what runs."""
+    """An edit while nothing runs is acted on; later one to a whole GPU is refused, and the lists show what runs."""
     path, manifest = ("apply", "-n", namespace, "-f", "-"), sharepod("a", "0.3", template={"schedulerName": "own"})
     control_plane.kubectl(*path, input_=json.dumps(manifest))
     wait_for(lambda: reason(look(control_plane, namespace, "a"))[0], lambda s: s == "WaitsForScheduler", "no other")
@@ -306,7 +306,7 @@ def test_a_sharepod_changes_before_its_pod_is_made_and_not_after(
     manifest["spec"]["gpu"] |= {"request": "0.4"}
     control_plane.kubectl(*path, input_=json.dumps(manifest))
     seen = wait_phase(control_plane, namespace, "a", "Running")
-    manifest["spec"]["gpu"] |= {"request": "0.6"}
+    manifest["spec"]["gpu"] |= {"request": "1"}
     with pytest.raises(RuntimeError, match=r"spec\.gpu cannot be changed in place"):
         control_plane.kubectl(*path, input_=json.dumps(manifest))
 
