@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -155,15 +155,7 @@ def _serve(text: str, options: dict[str, Any], runtime: RuntimeDir, quotas: Acco
     """
     from aliquot.standalone.engine import Engine
 
-    stopping, signals = threading.Event(), list[int]()
-
-    def stop(number: int, _: object) -> None:
-        signals.append(number)
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, stop)
-    with EngineLock(runtime, wait_s=2.0) as lock:
+    with _ending_signals() as signals, EngineLock(runtime, wait_s=2.0) as lock:
         if lock is None:
             raise AliquotError(f"an engine is up at {runtime.root} already; use it, or end it first: aliquot down")
         if options["web"] and options["history"] not in (None, "none"):
@@ -183,14 +175,33 @@ def _serve(text: str, options: dict[str, Any], runtime: RuntimeDir, quotas: Acco
         )  # fmt: skip
         with engine:
             engine.check_quota = quotas.require
-            _attend(engine, lock, text, options, stopping)
-            engine.leaves_runs = runtime.shared and signals[:1] == [signal.SIGTERM]
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the interpreter would restore what ends it with another status
+            came = _attend(engine, lock, text, options, signals)
+            engine.leaves_runs = runtime.shared and came == signal.SIGTERM
 
 
-def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any], stopping: threading.Event) -> None:
-    """Serve an engine that has started: its socket, its pages and its SharePods."""
+@contextlib.contextmanager
+def _ending_signals() -> Iterator[SimpleQueue[int]]:
+    """The signals that end an engine, as they come; afterwards they are ignored.
+
+    The queue's `put` may interrupt its own `get`. An Event's `set` would wait for a lock that the interrupted `wait`
+    holds. The interpreter restores the actions of signals that have a handler while it ends, and a late signal would
+    change the exit status.
+    """
+    signals: SimpleQueue[int] = SimpleQueue()
+    ending = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for number in ending:
+        signal.signal(number, lambda number, _: signals.put(number))
+    try:
+        yield signals
+    finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _attend(
+    engine: Engine, lock: EngineLock, text: str, options: dict[str, Any], signals: SimpleQueue[int]
+) -> int | None:
+    """Serve an engine that has started: its socket, its pages and its SharePods; returns the signal that ends it."""
     from aliquot.kube.manifest import read_sharepods
     from aliquot.standalone.pods import Pods
     from aliquot.standalone.server import EngineServer
@@ -219,10 +230,13 @@ def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any]
                 click.echo(line)
             click.echo(f"{READY}{engine.runtime.root}. Give it work: aliquot apply -f FILE")
             notify("READY=1")
-            while not stopping.wait(1.0) and (lock.watch_directory() or engine.tenants):
+            while lock.watch_directory() or engine.tenants:
+                with contextlib.suppress(Empty):
+                    return signals.get(timeout=1.0)
                 notify("WATCHDOG=1")
                 pods.place_waiting()
                 engine.rest()
+            return None
     finally:
         notify("STOPPING=1")
         with contextlib.suppress(BrokenPipeError):

@@ -127,7 +127,7 @@ class Agent:
         started("tenants", await asyncio.to_thread(provisioner.check_arbiter) or "the arbiter answers")
 
         started("recovery", await self.allocations.recover())
-        await self.resizes.check()  # before kubelet is told how many ids there are
+        await self.resizes.check()  # before the plugin reports its device ids to kubelet
 
         if self.offer.held is not None:
             await self.holders.refresh()

@@ -53,7 +53,7 @@ WAIT_PART: Final = 1.5
 """Kubelet waits for 45 s here, against 30 before a container, and asks again after a minute or more."""
 PUBLISH_S: Final = 0.5
 HEALTH_S: Final = 10.0
-"""How often kubelet is told of the GPUs' health at least; it takes them for unknown after half a minute."""
+"""The longest time between two health reports; kubelet shows a device as unknown after half a minute without one."""
 HEALTH_V1: Final = "v1.DRAResourceHealth"
 VERSIONS: Final = ("v1.DRAPlugin", HEALTH_V1, "v1alpha1.DRAResourceHealth")
 

@@ -3,7 +3,7 @@
     annotations and plan agree     nothing is done
     a smaller size                 a plan of the next generation is written; others get the rest when the node confirms
     a larger one that fits         the same, with the difference reserved before it is written
-    one that does not              the pod is told why (`PodResizePending`), and it is tried again
+    one that does not              the reason is written to the pod (`PodResizePending`), and it is tried again
 
 A plan is written with the version of the pod that was read as its precondition, and names the slices from before as
 long as no node has confirmed it. So whichever of the two is in force, after a crash of this program, of the agent or of

@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,17 @@ def test_down_gives_up_after_its_time(up: Cluster):
     done = up.command("down", "--timeout", "200ms")
 
     assert (1, True) == (done.returncode, "has not ended within 0.2 s" in done.stderr)
+
+
+def test_more_signals_do_not_change_how_an_engine_ends(aliquot_cli: Aliquot):
+    """One that SIGTERM has told to end, ends with status 0, however often it is told."""
+    process = aliquot_cli.start("up", "--emulate", "v100", "--no-web")
+    assert process.stdout is not None
+    while "ready" not in process.stdout.readline():
+        pass
+    while process.poll() is None:
+        process.terminate()
+        time.sleep(0.0005)
+    process.communicate()
+
+    assert 0 == process.returncode

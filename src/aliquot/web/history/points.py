@@ -42,7 +42,7 @@ LONGEST_STEP_S: Final = 90.0
 """What happened between two readings that are farther apart is not known: a gap."""
 
 USE_STEPS: Final = (10, 16)
-"""In steps of so much minutes are told apart: by thousandths of a GPU that were used, and by MiB that were held."""
+"""Widths of the histogram's buckets: GPU use in thousandths, and memory in MiB."""
 USE_BITS: Final = (48, 16)
 """A row of uses has the time of a tenant's minutes with one value; its number is the kind, the tenant and the steps."""
 
