@@ -12,7 +12,6 @@ that was followed does not change with the next minute.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Final
 
@@ -146,9 +145,10 @@ def unused(lines: Iterable[Recommendation]) -> list[Unused]:
 
 
 def command_for(program: str, share: Share, asked: Size, wanted: Size) -> str:
-    """The command that makes a change on one machine, or in the manifest of a cluster; empty where none can.
+    """The command that makes a change; empty where none can.
 
-    Whole GPUs are not resized: they become shares with a new start.
+    What a controller's template says takes effect in new pods. Whole GPUs are not resized: they become shares with a
+    new start.
     """
     if asked.request_milli >= MILLI:
         return ""
@@ -158,20 +158,20 @@ def command_for(program: str, share: Share, asked: Size, wanted: Size) -> str:
         "memory": (f"{wanted.memory_mib}Mi", wanted.memory_mib != asked.memory_mib),
     }
     changed = {name: text for name, (text, differs) in fields.items() if differs}
+    flags = {"request": "--gpu-request", "limit": "--gpu-limit", "memory": "--gpu-mem"}
+    sizes = " ".join(f"{flags[name]} {text}" for name, text in changed.items())
     if program == "aliquot":
-        flags = {"request": "--gpu-request", "limit": "--gpu-limit", "memory": "--gpu-mem"}
-        return " ".join(["aliquot resize", share.tenant.removeprefix("default/"),
-                         *(f"{flags[name]} {text}" for name, text in changed.items())])  # fmt: skip
+        return f"aliquot resize {share.tenant.removeprefix('default/')} {sizes}"
     namespace, controller, container = names_of_use(share.tenant, share.owner)
     kind, _, name = controller.partition("/")
-    if kind == "SharePod":
-        patch = json.dumps({"spec": {"gpu": changed}}, separators=(",", ":"))
-        return f"kubectl -n {namespace} patch sharepod {name} --type merge -p '{patch}'"
+    if kind in ("SharePod", "Pod"):
+        only = f" -c {container}" if kind == "Pod" else ""
+        return f"kubectl aliquot resize {kind.lower()}/{name} -n {namespace}{only} {sizes}"
     resources = [
         f"aliquot.dev/gpu-percent={wanted.request_milli // 10}" if "request" in changed else "",
         f"aliquot.dev/gpu-memory={changed['memory']}" if "memory" in changed else "",
     ]
-    if kind == "Pod" or not any(resources):
+    if not any(resources):
         return ""
     limits = ",".join(filter(None, resources))
     return f"kubectl -n {namespace} set resources {kind.lower()}/{name} -c {container} --limits={limits}"

@@ -116,15 +116,16 @@ def test_tenants_of_one_controller_are_one(tenant: str, owner: str, names: tuple
         ("aliquot", "default/notebook", "SharePod/notebook",
          "aliquot resize notebook --gpu-request 0.23 --gpu-mem 4864Mi"),
         ("kubectl aliquot", "lab/n-0/main", "SharePod/n",
-         """kubectl -n lab patch sharepod n --type merge -p '{"spec":{"gpu":{"request":"0.23","memory":"4864Mi"}}}'"""),
+         "kubectl aliquot resize sharepod/n -n lab --gpu-request 0.23 --gpu-mem 4864Mi"),
         ("kubectl aliquot", "web/api-7f-x2/main", "Deployment/api",
          "kubectl -n web set resources deployment/api -c main "
          "--limits=aliquot.dev/gpu-percent=23,aliquot.dev/gpu-memory=4864Mi"),
-        ("kubectl aliquot", "web/alone/main", "Pod/alone", ""),
+        ("kubectl aliquot", "web/alone/main", "Pod/alone",
+         "kubectl aliquot resize pod/alone -n web -c main --gpu-request 0.23 --gpu-mem 4864Mi"),
     ],
 )  # fmt: skip
 def test_the_command_makes_the_change(program: str, tenant: str, owner: str, command: str):
-    """On one machine it is a resize, in a cluster a change of the manifest; a pod without a controller has none."""
+    """It is a resize of what runs, and of a controller's pods a change of its template."""
     found = command_for(program, Share(tenant, 500, 800, 0, 12_288, 0, owner=owner), SIZE, Size(230, 800, 4864))
 
     assert command == found
