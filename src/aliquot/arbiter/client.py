@@ -15,6 +15,7 @@ from aliquot.lib.package import of_another_version
 from .records import WIRE, Answer, GpuTurns, ParkState, Request, Status, TenantGpu, TenantRecord
 
 _CREDENTIALS: Final = struct.Struct("3i")
+_ANSWERS: Final = msgspec.json.Decoder(Answer)
 __all__ = ["ArbiterClient", "ArbiterError", "NoArbiter", "Status", "TenantGpu", "TenantRecord", "Unanswered"]
 
 
@@ -196,7 +197,7 @@ class _Lines:
         if other := of_another_version(f"the arbiter at {self._path.parent}", line, WIRE, self.peer()):
             raise ArbiterError(other)
         try:
-            return msgspec.json.decode(line, type=Answer)
+            return _ANSWERS.decode(line)
         except msgspec.MsgspecError as error:
             raise ArbiterError(f"an answer of the arbiter at {self._path} is not understood: {error}") from None
 

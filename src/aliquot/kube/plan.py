@@ -150,6 +150,11 @@ class _Version(msgspec.Struct):
     v: int
 
 
+_APPLIED: Final = msgspec.json.Decoder(Applied)
+_PLANS: Final = msgspec.json.Decoder(_Plan)
+_VERSIONS: Final = msgspec.json.Decoder(_Version)
+
+
 def write_plan(plan: PodPlan) -> str:
     """The annotation's text."""
     containers = {}
@@ -182,13 +187,13 @@ def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
     if len(text) > MAX_BYTES:
         raise BadPlan(f'metadata.annotations["{PLAN}"] is longer than {MAX_BYTES} bytes')
     try:
-        version = msgspec.json.decode(text, type=_Version).v
+        version = _VERSIONS.decode(text).v
         if version != PLAN_VERSION:
             raise BadPlan(
                 f'metadata.annotations["{PLAN}"] is of version {version}, this program reads version {PLAN_VERSION}; '
                 "upgrade it or let the pod end"
             )
-        raw = msgspec.json.decode(text, type=_Plan)
+        raw = _PLANS.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadPlan(f'metadata.annotations["{PLAN}"] cannot be read: {error}') from None
     containers = {}
@@ -208,7 +213,7 @@ def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
 def generation_of(text: str) -> int:
     """The generation of a plan in this annotation's text; 0 where it cannot be read."""
     try:
-        return msgspec.json.decode(text, type=_Plan).g
+        return _PLANS.decode(text).g
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return 0
 
@@ -216,7 +221,7 @@ def generation_of(text: str) -> int:
 def read_applied(annotations: Mapping[str, str]) -> Applied:
     """What the pod's node has applied of its plan; nothing of a later generation where that cannot be read."""
     try:
-        return msgspec.json.decode(annotations.get(PLAN_APPLIED, "{}"), type=Applied)
+        return _APPLIED.decode(annotations.get(PLAN_APPLIED, "{}"))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return Applied()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Final
 
 import msgspec
 
@@ -17,10 +18,15 @@ class Written(msgspec.Struct, frozen=True):
     version: str = ""
 
 
+# Here as everywhere, decoders that several threads use are made when the module is loaded: msgspec describes a struct
+# at its first use, and a thread that decodes one which another thread is describing reads a null pointer.
+_WRITTEN: Final = msgspec.json.Decoder(Written)
+
+
 def of_another_version(who: str, line: bytes, wire: int, pid: int) -> str:
     """Why an answer of another program is not understood, with the remedy; empty if it is of this protocol."""
     try:
-        theirs = msgspec.json.decode(line, type=Written)
+        theirs = _WRITTEN.decode(line)
     except msgspec.MsgspecError:
         theirs = Written()
     if theirs.wire == wire:

@@ -525,7 +525,7 @@ def decode_answer(line: bytes) -> AnyAnswer:
     Raises:
         msgspec.MsgspecError: the line is not an answer.
     """
-    return msgspec.json.decode(line, type=_Line).answer
+    return _ANSWERS.decode(line).answer
 
 
 def encode_call(call: Call[Any]) -> bytes:
@@ -539,7 +539,7 @@ def decode_call(line: bytes) -> AnyCall:
     Raises:
         msgspec.MsgspecError: the line is not a call.
     """
-    call: AnyCall = msgspec.json.decode(line, type=AnyCall, dec_hook=_fraction)
+    call: AnyCall = _CALLS.decode(line)
     return call
 
 
@@ -548,3 +548,7 @@ def _fraction(kind: type, text: str) -> Fraction:
         return Fraction(text)
     except (ValueError, TypeError, ZeroDivisionError):
         raise ValueError(f"{text!r:.40} is not a fraction") from None
+
+
+_ANSWERS: Final = msgspec.json.Decoder(_Line)
+_CALLS: Final = msgspec.json.Decoder[Any](AnyCall, dec_hook=_fraction)

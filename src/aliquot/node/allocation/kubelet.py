@@ -91,6 +91,9 @@ class _File(msgspec.Struct, rename="pascal"):
     data: _Data
 
 
+_FILES: Final = msgspec.json.Decoder(_File)
+
+
 class PodResources:
     """Kubelet's PodResources; the connection is made when it is first needed and again after kubelet restarted."""
 
@@ -132,7 +135,7 @@ class PodResources:
 def read_device_checkpoint(folder: Path, resource: str = GPU_PERCENT) -> list[PodDevicesEntry] | None:
     """Kubelet's device checkpoint for one resource; None when it cannot be read."""
     try:
-        file = msgspec.json.decode((folder / CHECKPOINT).read_bytes(), type=_File)
+        file = _FILES.decode((folder / CHECKPOINT).read_bytes())
         entries, before = [], f"{GPU_KIND}="
         for entry in file.data.pod_device_entries or []:
             if entry.resource_name != resource:
@@ -155,7 +158,7 @@ def offered(folder: Path) -> dict[str, int] | None:
     Empty if it does not exist, or may not be read.
     """
     try:
-        file = msgspec.json.decode((folder / CHECKPOINT).read_bytes(), type=_File)
+        file = _FILES.decode((folder / CHECKPOINT).read_bytes())
     except (FileNotFoundError, PermissionError):
         return {}
     except (OSError, msgspec.DecodeError):
