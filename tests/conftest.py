@@ -1,5 +1,7 @@
 """What every test starts from, whoever calls the suite and from where."""
 
+import asyncio
+import inspect
 import os
 import resource
 import signal
@@ -38,3 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     measured = [item.nodeid for item in items if item.get_closest_marker("real_time")]
     if len(measured) > MAX_MEASURED:
         raise pytest.UsageError(f"{len(measured)} tests have the marker real_time, at most {MAX_MEASURED} may")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,6 @@ from aliquot.model.requests import Slice
 ROOT = Path(__file__).resolve().parents[2]
 CRDS = [yaml.safe_load(path.read_text())["metadata"]["name"] for path in (ROOT / "deploy" / "crds").glob("*.yaml")]
 POD = {"spec": {"containers": [{"name": "main", "image": "busybox"}], "nodeSelector": {"never": "true"}}}
-
-
-def run(plane: ControlPlane, test: Callable[[Api], Awaitable[None]]) -> None:
-    """Run a test's coroutine with a client; none may last."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(90), Api.connect(str(plane.kubeconfig)) as api:
-            await test(api)
-
-    asyncio.run(limited())
 
 
 class Cutter:
@@ -99,10 +89,9 @@ def through(plane: ControlPlane, port: int) -> Api:
     return Api(open_client(config))
 
 
-def test_a_store_whose_watches_are_cut_ends_equal_to_the_server(control_plane: ControlPlane, namespace: str):
+async def test_a_store_whose_watches_are_cut_ends_equal_to_the_server(control_plane: ControlPlane, namespace: str):
     """With a cut at every third change, every one ends in the store and each pod's history makes sense."""
-
-    async def body(api: Api) -> None:
+    async with Api.connect(str(control_plane.kubeconfig)) as api:
         chance = random.Random(5)
         history: dict[str, list[str]] = {}
 
@@ -137,8 +126,6 @@ def test_a_store_whose_watches_are_cut_ends_equal_to_the_server(control_plane: C
             assert "added" not in kinds[1:]
             assert "deleted" not in kinds[:-1]
 
-    run(control_plane, body)
-
 
 async def equal(api: Api, store: Reflector[Pod], namespace: str) -> None:
     """Wait until the store has exactly what the server has, version by version."""
@@ -151,10 +138,9 @@ async def equal(api: Api, store: Reflector[Pod], namespace: str) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_one_of_two_candidates_leads_and_the_other_follows_it(control_plane: ControlPlane, namespace: str):
+async def test_one_of_two_candidates_leads_and_the_other_follows_it(control_plane: ControlPlane, namespace: str):
     """On the real API server one candidate leads; when it stops renewing, the other does within the duration."""
-
-    async def body(api: Api) -> None:
+    async with Api.connect(str(control_plane.kubeconfig)) as api:
         terms = Terms(lasts_s=2, renew_within_s=1.5, every_s=0.2)
         one, two = (Elector(api, namespace, "lead", name, terms) for name in ("one", "two"))
         first = asyncio.create_task(one.run())
@@ -176,44 +162,39 @@ def test_one_of_two_candidates_leads_and_the_other_follows_it(control_plane: Con
         assert (True, False) == both
         assert (1, "") == (lease.spec.lease_transitions, lease.spec.holder_identity)
 
-    run(control_plane, body)
 
-
-def test_plan_and_node_are_one_write(control_plane: ControlPlane, namespace: str):
+async def test_plan_and_node_are_one_write(control_plane: ControlPlane, namespace: str):
     """A Binding with annotations and a uid puts node and plan into the pod together; another uid or a second fails."""
     (node,) = control_plane.fake_nodes(1, "v100", prefix="plan-")
 
-    async def body(api: Api) -> None:
-        pod = await api.create(PODS, {**POD, "metadata": {"name": "a"}}, namespace=namespace)
-        plan = PodPlan(node, {"main": ContainerPlan((Slice(GpuUuid("GPU-1"), 300, 600, 4096),))})
-        path = PODS.path(namespace=namespace, name="a", sub="binding")
-
-        async def bind(uid: str) -> None:
-            meta = Meta(name="a", namespace=namespace, uid=uid, annotations={PLAN: write_plan(plan)})
-            binding = Binding(meta, ObjectReference(kind="Node", name=node))
-            await api.request("POST", path, content=json.dumps(binding.body()).encode(), repeat=False)
-
-        with pytest.raises(Conflict):
-            await bind("another-uid")
-        before = await api.get(PODS, "a", namespace=namespace)
-        await bind(pod.metadata.uid)
-        after = await api.get(PODS, "a", namespace=namespace)
-        with pytest.raises(Conflict):
-            await bind(pod.metadata.uid)
-
-        assert ("", None) == (before.spec.node_name, read_plan(before.metadata.annotations))
-        assert (node, plan) == (after.spec.node_name, read_plan(after.metadata.annotations))
-
     try:
-        run(control_plane, body)
+        async with Api.connect(str(control_plane.kubeconfig)) as api:
+            pod = await api.create(PODS, {**POD, "metadata": {"name": "a"}}, namespace=namespace)
+            plan = PodPlan(node, {"main": ContainerPlan((Slice(GpuUuid("GPU-1"), 300, 600, 4096),))})
+            path = PODS.path(namespace=namespace, name="a", sub="binding")
+
+            async def bind(uid: str) -> None:
+                meta = Meta(name="a", namespace=namespace, uid=uid, annotations={PLAN: write_plan(plan)})
+                binding = Binding(meta, ObjectReference(kind="Node", name=node))
+                await api.request("POST", path, content=json.dumps(binding.body()).encode(), repeat=False)
+
+            with pytest.raises(Conflict):
+                await bind("another-uid")
+            before = await api.get(PODS, "a", namespace=namespace)
+            await bind(pod.metadata.uid)
+            after = await api.get(PODS, "a", namespace=namespace)
+            with pytest.raises(Conflict):
+                await bind(pod.metadata.uid)
+
+            assert ("", None) == (before.spec.node_name, read_plan(before.metadata.annotations))
+            assert (node, plan) == (after.spec.node_name, read_plan(after.metadata.annotations))
     finally:
         control_plane.remove_nodes([node])
 
 
-def test_each_answer_of_the_server_is_its_own_error(control_plane: ControlPlane, namespace: str):
+async def test_each_answer_of_the_server_is_its_own_error(control_plane: ControlPlane, namespace: str):
     """Absent, taken, outdated and impossible are told apart."""
-
-    async def body(api: Api) -> None:
+    async with Api.connect(str(control_plane.kubeconfig)) as api:
         await api.create(PODS, {**POD, "metadata": {"name": "a"}}, namespace=namespace)
         assert await api.find(PODS, "b", namespace=namespace) is None
         assert not await api.delete(PODS, "b", namespace=namespace)
@@ -228,8 +209,6 @@ def test_each_answer_of_the_server_is_its_own_error(control_plane: ControlPlane,
         with pytest.raises(Invalid):
             await api.create(PODS, {"metadata": {"name": "c"}, "spec": {}}, namespace=namespace)
 
-    run(control_plane, body)
-
 
 @pytest.fixture(scope="module")
 def kinds(control_plane: ControlPlane) -> Iterator[None]:
@@ -242,10 +221,9 @@ def kinds(control_plane: ControlPlane) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("kinds")
-def test_the_crds_are_structural(control_plane: ControlPlane):
+async def test_the_crds_are_structural(control_plane: ControlPlane):
     """The real API server has no complaint about any of them: every rule compiles, every schema is structural."""
-
-    async def body(api: Api) -> None:
+    async with Api.connect(str(control_plane.kubeconfig)) as api:
         for name in CRDS:
             path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
             status = json.loads(await api.request("GET", path))["status"]
@@ -253,24 +231,19 @@ def test_the_crds_are_structural(control_plane: ControlPlane):
             assert ("True", "True") == (conditions["NamesAccepted"], conditions["Established"])
             assert "NonStructuralSchema" not in conditions
 
-    run(control_plane, body)
-
 
 @pytest.mark.usefixtures("kinds")
 @pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*.yaml")))
-def test_the_examples_are_accepted_in_a_cluster_too(control_plane: ControlPlane, namespace: str, example: str):
+async def test_the_examples_are_accepted_in_a_cluster_too(control_plane: ControlPlane, namespace: str, example: str):
     """The YAML that works on one machine is taken by the API server, and nothing of it is pruned."""
     control_plane.kubectl("apply", "--namespace", namespace, "-f", str(ROOT / "examples" / example))
-
-    async def body(api: Api) -> None:
+    async with Api.connect(str(control_plane.kubeconfig)) as api:
         for document in yaml.safe_load_all((ROOT / "examples" / example).read_text()):
             name = document["metadata"]["name"]
             there = json.loads(await api.request("GET", SHAREPODS.path(namespace=namespace, name=name)))
             assert document["spec"] == there["spec"]
             found = await api.get(SHAREPODS, name, namespace=namespace)
             assert document["spec"]["template"] == found.spec.template
-
-    run(control_plane, body)
 
 
 def sharepod(gpu: dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -300,32 +273,26 @@ def sharepod(gpu: dict[str, Any], **spec: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_sharepod_that_makes_no_sense_is_refused_by_the_server(
+async def test_a_sharepod_that_makes_no_sense_is_refused_by_the_server(
     control_plane: ControlPlane, namespace: str, document: dict[str, Any], sentence: str
 ):
     """The API server alone, without our webhook, refuses it with the path of the field."""
-
-    async def body(api: Api) -> None:
+    async with Api.connect(str(control_plane.kubeconfig)) as api:
         with pytest.raises(Invalid) as caught:
             await api.create(SHAREPODS, document, namespace=namespace)
         assert sentence in str(caught.value)
 
-    run(control_plane, body)
-
 
 @pytest.mark.usefixtures("kinds")
-def test_a_place_is_chosen_once(control_plane: ControlPlane, namespace: str):
+async def test_a_place_is_chosen_once(control_plane: ControlPlane, namespace: str):
     """nodeName and gpuID can be set later, and not changed after."""
-
-    async def body(api: Api) -> None:
+    async with Api.connect(str(control_plane.kubeconfig)) as api:
         await api.create(SHAREPODS, sharepod({"request": 0.3}), namespace=namespace)
         place = {"spec": {"nodeName": "node-1", "gpu": {"gpuID": "abcde"}}}
         await api.patch(SHAREPODS, "a", place, namespace=namespace)
         for change in ({"nodeName": "node-2"}, {"nodeName": None}, {"gpu": {"gpuID": "zxcvb"}}):
             with pytest.raises(Invalid, match="cannot be changed once"):
                 await api.patch(SHAREPODS, "a", {"spec": change}, namespace=namespace)
-
-    run(control_plane, body)
 
 
 @pytest.mark.usefixtures("kinds")
@@ -356,24 +323,23 @@ def test_kubectl_shows_the_columns_and_knows_the_short_names(control_plane: Cont
     assert "Guaranteed part of a GPU" in control_plane.kubectl("explain", "shp.spec.gpu.request")
 
 
-def test_server_side_apply_owns_its_fields(control_plane: ControlPlane):
+async def test_server_side_apply_owns_its_fields(control_plane: ControlPlane):
     """Fields of two managers live side by side; one's field is another's conflict unless it is forced."""
     (node,) = control_plane.fake_nodes(1, "none", prefix="apply-")
 
-    async def body(api: Api) -> None:
-        def labels(value: str) -> dict[str, Any]:
-            return {"metadata": {"name": node, "labels": {"aliquot.dev/owned": value}}}
-
-        await api.apply(NODES, labels("one"), manager="one")
-        with pytest.raises(Conflict):
-            await api.apply(NODES, labels("two"), manager="two", force=False)
-        await api.apply(NODES, labels("two"), manager="two")
-        found = await api.get(NODES, node)
-
-        assert "two" == found.metadata.labels["aliquot.dev/owned"]
-        assert node == found.metadata.labels["kubernetes.io/hostname"]
-
     try:
-        run(control_plane, body)
+        async with Api.connect(str(control_plane.kubeconfig)) as api:
+
+            def labels(value: str) -> dict[str, Any]:
+                return {"metadata": {"name": node, "labels": {"aliquot.dev/owned": value}}}
+
+            await api.apply(NODES, labels("one"), manager="one")
+            with pytest.raises(Conflict):
+                await api.apply(NODES, labels("two"), manager="two", force=False)
+            await api.apply(NODES, labels("two"), manager="two")
+            found = await api.get(NODES, node)
+
+            assert "two" == found.metadata.labels["aliquot.dev/owned"]
+            assert node == found.metadata.labels["kubernetes.io/hostname"]
     finally:
         control_plane.remove_nodes([node])

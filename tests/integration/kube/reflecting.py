@@ -1,7 +1,7 @@
 """A reflector on a server that breaks on purpose, and what it told."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import httpx2
@@ -53,13 +53,3 @@ async def scene(tuning: Tuning = TUNING) -> AsyncIterator[Scene]:
         if made.task is not None:
             made.task.cancel()
             await asyncio.gather(made.task, return_exceptions=True)
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test's coroutine; none may last."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(20):
-            await test()
-
-    asyncio.run(limited())

@@ -24,16 +24,6 @@ async def talking() -> AsyncIterator[tuple[Server, Api]]:
         yield server, Api(http, limits=LIMITS)
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test's coroutine; none may last."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(20):
-            await test()
-
-    asyncio.run(limited())
-
-
 def says(code: int, reason: str = "", headers: str = "") -> Callable[[Server, Request, Answer], Awaitable[None]]:
     """Answer with a Status."""
 
@@ -54,78 +44,58 @@ async def cut_inside(server: Server, request: Request, answer: Answer) -> None:
     answer.cut()
 
 
-def test_an_apply_is_repeated_until_it_is_answered():
+async def test_an_apply_is_repeated_until_it_is_answered():
     """Server-side apply may arrive twice, so cuts and refusals are tried again."""
+    async with talking() as (server, api):
+        server.on_write += [cut, says(503), cut_inside]
+        await api.apply(PODS, POD, manager="me")
 
-    async def body() -> None:
-        async with talking() as (server, api):
-            server.on_write += [cut, says(503), cut_inside]
-            await api.apply(PODS, POD, manager="me")
-
-            assert 4 == len(server.requests)
-            assert {"me"} == {r.query["fieldManager"] for r in server.requests}
-            assert {"application/apply-patch+yaml"} == {r.headers["content-type"] for r in server.requests}
-
-    run(body)
+        assert 4 == len(server.requests)
+        assert {"me"} == {r.query["fieldManager"] for r in server.requests}
+        assert {"application/apply-patch+yaml"} == {r.headers["content-type"] for r in server.requests}
 
 
-def test_a_create_whose_answer_is_lost_is_not_repeated():
+async def test_a_create_whose_answer_is_lost_is_not_repeated():
     """The caller of a create learns that it may have happened; a second one could make two."""
-
-    async def body() -> None:
-        async with talking() as (server, api):
-            server.on_write += [cut_inside]
-            with pytest.raises(Unreachable) as caught:
-                await api.create(PODS, POD)
-
-            assert caught.value.may_have_happened
-            assert 1 == len(server.requests)
-
-    run(body)
-
-
-def test_a_create_that_never_arrived_is_repeated():
-    """When nobody listens the create is tried again, and the error says that it did not happen."""
-
-    async def body() -> None:
-        async with httpx2.AsyncClient(base_url="http://127.0.0.1:9") as http:
-            began = time.monotonic()
-            with pytest.raises(Unreachable) as caught:
-                await Api(http, limits=LIMITS).create(PODS, POD)
-
-            assert not caught.value.may_have_happened
-            assert time.monotonic() - began > 0.01
-
-    run(body)
-
-
-def test_too_many_requests_is_waited_out_even_for_a_create():
-    """429 means that nothing happened; Retry-After is heeded within the limit."""
-
-    async def body() -> None:
-        async with talking() as (server, api):
-            server.on_write += [says(429, headers="Retry-After: 1\r\n")]
-            began = time.monotonic()
+    async with talking() as (server, api):
+        server.on_write += [cut_inside]
+        with pytest.raises(Unreachable) as caught:
             await api.create(PODS, POD)
 
-            assert 2 == len(server.requests)
-            assert time.monotonic() - began >= 0.05
-
-    run(body)
+        assert caught.value.may_have_happened
+        assert 1 == len(server.requests)
 
 
-def test_trying_ends():
+async def test_a_create_that_never_arrived_is_repeated():
+    """When nobody listens the create is tried again, and the error says that it did not happen."""
+    async with httpx2.AsyncClient(base_url="http://127.0.0.1:9") as http:
+        began = time.monotonic()
+        with pytest.raises(Unreachable) as caught:
+            await Api(http, limits=LIMITS).create(PODS, POD)
+
+        assert not caught.value.may_have_happened
+        assert time.monotonic() - began > 0.01
+
+
+async def test_too_many_requests_is_waited_out_even_for_a_create():
+    """429 means that nothing happened; Retry-After is heeded within the limit."""
+    async with talking() as (server, api):
+        server.on_write += [says(429, headers="Retry-After: 1\r\n")]
+        began = time.monotonic()
+        await api.create(PODS, POD)
+
+        assert 2 == len(server.requests)
+        assert time.monotonic() - began >= 0.05
+
+
+async def test_trying_ends():
     """A server that never recovers is given up after the set number of tries."""
+    async with talking() as (server, api):
+        server.on_list += [says(503)] * 100
+        with pytest.raises(Busy):
+            await api.get(PODS, "a", namespace="default")
 
-    async def body() -> None:
-        async with talking() as (server, api):
-            server.on_list += [says(503)] * 100
-            with pytest.raises(Busy):
-                await api.get(PODS, "a", namespace="default")
-
-            assert 4 == len(server.requests)
-
-    run(body)
+        assert 4 == len(server.requests)
 
 
 @pytest.mark.parametrize(
@@ -141,57 +111,45 @@ def test_trying_ends():
         (422, "Invalid", Invalid),
     ],
 )
-def test_an_answer_that_would_be_the_same_again_is_not_asked_again(code: int, reason: str, kind: type[Exception]):
+async def test_an_answer_that_would_be_the_same_again_is_not_asked_again(code: int, reason: str, kind: type[Exception]):
     """Each refusal is its own error, once, and says what was asked."""
+    async with talking() as (server, api):
+        server.on_list += [says(code, reason)]
+        with pytest.raises(kind, match="get /api/v1/namespaces/default/pods/a: on purpose"):
+            await api.get(PODS, "a", namespace="default")
 
-    async def body() -> None:
-        async with talking() as (server, api):
-            server.on_list += [says(code, reason)]
-            with pytest.raises(kind, match="get /api/v1/namespaces/default/pods/a: on purpose"):
-                await api.get(PODS, "a", namespace="default")
-
-            assert 1 == len(server.requests)
-
-    run(body)
+        assert 1 == len(server.requests)
 
 
-def test_an_answer_that_is_no_status_is_quoted():
+async def test_an_answer_that_is_no_status_is_quoted():
     """A proxy's page is quoted in the error instead of hiding it."""
+    async with talking() as (server, api):
 
-    async def body() -> None:
-        async with talking() as (server, api):
+        async def page(server: Server, request: Request, answer: Answer) -> None:
+            await answer.whole(403, b"<html>who are you?</html>")
 
-            async def page(server: Server, request: Request, answer: Answer) -> None:
-                await answer.whole(403, b"<html>who are you?</html>")
-
-            server.on_list.append(page)
-            with pytest.raises(Forbidden, match="who are you"):
-                await api.get(PODS, "a", namespace="default")
-
-    run(body)
+        server.on_list.append(page)
+        with pytest.raises(Forbidden, match="who are you"):
+            await api.get(PODS, "a", namespace="default")
 
 
-def test_requests_in_flight_are_bounded():
+async def test_requests_in_flight_are_bounded():
     """No more than the set number of requests run at once; the others wait their turn."""
+    async with talking() as (server, api):
+        running, most = 0, 0
 
-    async def body() -> None:
-        async with talking() as (server, api):
-            running, most = 0, 0
+        async def slow(server: Server, request: Request, answer: Answer) -> bool:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.01)
+            running -= 1
+            return True
 
-            async def slow(server: Server, request: Request, answer: Answer) -> bool:
-                nonlocal running, most
-                running += 1
-                most = max(most, running)
-                await asyncio.sleep(0.01)
-                running -= 1
-                return True
+        server.on_write += [slow] * 12
+        await asyncio.gather(*(api.apply(PODS, POD, manager="me") for _ in range(12)))
 
-            server.on_write += [slow] * 12
-            await asyncio.gather(*(api.apply(PODS, POD, manager="me") for _ in range(12)))
-
-            assert 3 == most
-
-    run(body)
+        assert 3 == most
 
 
 def test_a_binding_says_what_it_is():

@@ -20,28 +20,25 @@ async def until(states: AsyncIterator[Health], unhealthy: dict[str, str]) -> Non
                 return
 
 
-def test_faults_come_and_go_while_programs_run(tmp_path: Path):
+async def test_faults_come_and_go_while_programs_run(tmp_path: Path):
     """A lost GPU and a critical XID are withdrawn, each by itself, and come back when the fault ends."""
     machine = emulated_machine("v100x3", tmp_path)
     uuids = [gpu.uuid for gpu in machine.gpus]
     faults = tmp_path / "faults"
 
-    async def life() -> None:
-        states = HealthWatch(machine).run()
-        await until(states, {})
-        faults.write_text("xid 0 13\nlost 1\n")
-        await until(states, {uuids[1]: "does not answer (GPU is lost)"})
-        faults.write_text("xid 2 79\n")
-        await until(states, {uuids[2]: "XID 79"})
-        faults.unlink()
-        await until(states, {})
-        await states.aclose()
-
-    asyncio.run(life())
+    states = HealthWatch(machine).run()
+    await until(states, {})
+    faults.write_text("xid 0 13\nlost 1\n")
+    await until(states, {uuids[1]: "does not answer (GPU is lost)"})
+    faults.write_text("xid 2 79\n")
+    await until(states, {uuids[2]: "XID 79"})
+    faults.unlink()
+    await until(states, {})
+    await states.aclose()
 
 
 @pytest.mark.parametrize("died", [False, True])
-def test_an_xid_is_remembered_until_the_administrator_speaks(tmp_path: Path, monkeypatch, died: bool):
+async def test_an_xid_is_remembered_until_the_administrator_speaks(tmp_path: Path, monkeypatch, died: bool):
     """Where the driver shows no reset a GPU stays unhealthy, also over the death of the process that saw it."""
     monkeypatch.setenv("ALIQUOT_EMULATOR_FAULTS", "nvml-no-recovery-action")
     monkeypatch.setattr("aliquot.node.health.AGAIN_S", 0.1)
@@ -49,18 +46,15 @@ def test_an_xid_is_remembered_until_the_administrator_speaks(tmp_path: Path, mon
     unhealthy = {machine.gpus[0].uuid: "XID 79"}
     watch = HealthWatch(machine)
 
-    async def life() -> None:
-        states = watch.run()
-        await until(states, {})
-        (tmp_path / "faults").write_text("xid 0 79\n")
+    states = watch.run()
+    await until(states, {})
+    (tmp_path / "faults").write_text("xid 0 79\n")
+    await until(states, unhealthy)
+    (tmp_path / "faults").unlink()
+    if died:
+        assert watch._child is not None
+        watch._child.kill()
         await until(states, unhealthy)
-        (tmp_path / "faults").unlink()
-        if died:
-            assert watch._child is not None
-            watch._child.kill()
-            await until(states, unhealthy)
-        await watch.forget_xids([machine.gpus[0].uuid])
-        await until(states, {})
-        await states.aclose()
-
-    asyncio.run(life())
+    await watch.forget_xids([machine.gpus[0].uuid])
+    await until(states, {})
+    await states.aclose()

@@ -233,16 +233,13 @@ def test_who_slept_through_the_lead_of_another_begins_anew(scene: Scene):
     assert [("a", True), ("b", True), ("b", False), ("a", False), ("a", True)] == scene.told
 
 
-def test_of_two_takers_one_fails(scene: Scene):
+async def test_of_two_takers_one_fails(scene: Scene):
     """Two candidates that both saw the lease free: the second's write names an old version and is refused."""
     a, b, c = (scene.candidate(name) for name in "abc")
     step(a, b, c)
     scene.after(15)
 
-    async def both() -> None:
-        await asyncio.gather(b.step(), c.step())
-
-    asyncio.run(both())
+    await asyncio.gather(b.step(), c.step())
 
     assert 1 == sum(e.leads() for e in (a, b, c))
 

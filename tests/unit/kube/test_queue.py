@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,43 +10,25 @@ from aliquot.kube.queue import WorkQueue
 from aliquot.lib.backoff import Backoff
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test's coroutine; none may last."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(10):
-            await test()
-
-    asyncio.run(limited())
-
-
-def test_a_key_that_waits_is_not_added_twice():
+async def test_a_key_that_waits_is_not_added_twice():
     """Any number of adds of a waiting key are one look."""
-
-    async def body() -> None:
-        queue = WorkQueue()
-        for _ in range(5):
-            queue.add("a")
-
-        assert 1 == len(queue)
-
-    run(body)
-
-
-def test_a_key_added_while_it_is_worked_on_is_looked_at_again_afterwards():
-    """News during a look leads to one more look, never to two at once."""
-
-    async def body() -> None:
-        queue = WorkQueue()
+    queue = WorkQueue()
+    for _ in range(5):
         queue.add("a")
-        async with queue.next():
-            queue.add("a")
-            queue.add("a")
-            during = len(queue)
 
-        assert (0, 1) == (during, len(queue))
+    assert 1 == len(queue)
 
-    run(body)
+
+async def test_a_key_added_while_it_is_worked_on_is_looked_at_again_afterwards():
+    """News during a look leads to one more look, never to two at once."""
+    queue = WorkQueue()
+    queue.add("a")
+    async with queue.next():
+        queue.add("a")
+        queue.add("a")
+        during = len(queue)
+
+    assert (0, 1) == (during, len(queue))
 
 
 def test_failures_come_back_later_and_later():
@@ -58,57 +39,45 @@ def test_failures_come_back_later_and_later():
     assert all(0.5 * b <= w <= 1.5 * b for w, b in zip(waits, (0.1, 0.2, 0.4, 0.8, 1.0, 1.0), strict=True))
 
 
-def test_a_failed_look_is_repeated_until_it_succeeds():
+async def test_a_failed_look_is_repeated_until_it_succeeds():
     """A look that raises is told and tried again; the key's failures are forgotten when it succeeds."""
+    queue = WorkQueue(first_s=0.001, max_s=0.01)
+    failures: list[str] = []
+    looks = 0
+    done = asyncio.Event()
 
-    async def body() -> None:
-        queue = WorkQueue(first_s=0.001, max_s=0.01)
-        failures: list[str] = []
-        looks = 0
-        done = asyncio.Event()
+    async def look(key: str) -> None:
+        nonlocal looks
+        looks += 1
+        if looks < 4:
+            raise RuntimeError("not yet")
+        done.set()
 
-        async def look(key: str) -> None:
-            nonlocal looks
-            looks += 1
-            if looks < 4:
-                raise RuntimeError("not yet")
-            done.set()
+    queue.add("a")
+    worker = asyncio.create_task(queue.work(look, lambda key, error: failures.append(key)))
+    await done.wait()
+    worker.cancel()
 
-        queue.add("a")
-        worker = asyncio.create_task(queue.work(look, lambda key, error: failures.append(key)))
-        await done.wait()
-        worker.cancel()
-
-        assert (4, ["a", "a", "a"], 0) == (looks, failures, queue.later)
-
-    run(body)
+    assert (4, ["a", "a", "a"], 0) == (looks, failures, queue.later)
 
 
-def test_the_earliest_of_several_times_counts():
+async def test_the_earliest_of_several_times_counts():
     """A later time for a key that waits for an earlier one changes nothing."""
-
-    async def body() -> None:
-        queue = WorkQueue()
-        queue.add_after("a", 0.01)
-        queue.add_after("a", 3600)
-        async with queue.next() as key:
-            assert "a" == key
-        assert 0 == queue.later
-
-    run(body)
+    queue = WorkQueue()
+    queue.add_after("a", 0.01)
+    queue.add_after("a", 3600)
+    async with queue.next() as key:
+        assert "a" == key
+    assert 0 == queue.later
 
 
-def test_the_queue_is_bounded():
+async def test_the_queue_is_bounded():
     """What does not fit is dropped."""
+    queue = WorkQueue(most=2)
+    for key in "abc":
+        queue.add(key)
 
-    async def body() -> None:
-        queue = WorkQueue(most=2)
-        for key in "abc":
-            queue.add(key)
-
-        assert 2 == len(queue)
-
-    run(body)
+    assert 2 == len(queue)
 
 
 @settings(max_examples=50, deadline=None)
@@ -143,36 +112,32 @@ def test_no_news_is_lost_and_no_key_is_handed_out_twice(adds: list[tuple[str, in
 
         assert ([], news) == (wrong, seen)
 
-    run(body)
+    asyncio.run(body())
 
 
-def test_others_have_their_turn_between_two_looks_that_wait_for_nothing():
+async def test_others_have_their_turn_between_two_looks_that_wait_for_nothing():
     """A thousand looks that never wait are no block: whoever else is ready runs between any two of a worker."""
+    queue = WorkQueue()
+    since_turn = longest = 0
 
-    async def body() -> None:
-        queue = WorkQueue()
-        since_turn = longest = 0
+    async def look(key: str) -> None:
+        nonlocal since_turn, longest
+        since_turn += 1
+        longest = max(longest, since_turn)
 
-        async def look(key: str) -> None:
-            nonlocal since_turn, longest
-            since_turn += 1
-            longest = max(longest, since_turn)
-
-        async def other() -> None:
-            nonlocal since_turn
-            while True:
-                since_turn = 0
-                await asyncio.sleep(0)
-
-        for number in range(1000):
-            queue.add(str(number))
-        tasks = [asyncio.create_task(queue.work(look, lambda key, error: None)) for _ in range(8)]
-        tasks.append(asyncio.create_task(other()))
-        while len(queue):
+    async def other() -> None:
+        nonlocal since_turn
+        while True:
+            since_turn = 0
             await asyncio.sleep(0)
-        for task in tasks:
-            task.cancel()
 
-        assert longest <= 8
+    for number in range(1000):
+        queue.add(str(number))
+    tasks = [asyncio.create_task(queue.work(look, lambda key, error: None)) for _ in range(8)]
+    tasks.append(asyncio.create_task(other()))
+    while len(queue):
+        await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
 
-    run(body)
+    assert longest <= 8

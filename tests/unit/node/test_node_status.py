@@ -194,7 +194,7 @@ def test_labels_of_models_that_left_go_and_the_administrators_own_stay(server: S
     assert "aliquot.dev/gpu-model.K80" not in labels
 
 
-def test_an_unhealthy_gpu_is_withdrawn_before_any_event_is_written(server: Server):
+async def test_an_unhealthy_gpu_is_withdrawn_before_any_event_is_written(server: Server):
     """An API server that hangs holds no GPU on offer."""
 
     class Hanging:
@@ -203,47 +203,36 @@ def test_an_unhealthy_gpu_is_withdrawn_before_any_event_is_written(server: Serve
 
     node = Node(server, Hanging())
 
-    async def watched() -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(node.status.watch_health(), 0.2)
-
-    asyncio.run(watched())
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(node.status.watch_health(), 0.2)
 
     assert ({"GPU-0": "is lost"}, 1) == (node.tenants.offer.unhealthy, node.plugin.sent)
 
 
-def test_what_is_withdrawn_at_the_end_stays_withdrawn(server: Server, tmp_path: Path):
+async def test_what_is_withdrawn_at_the_end_stays_withdrawn(server: Server, tmp_path: Path):
     """No part of the agent that is about to end offers it once more."""
+    settings = NodeSettings(node_name="node-1", runtime_dir=str(tmp_path), kubelet_dir=str(tmp_path))
+    agent = Agent(settings, cast("Api", server), MACHINE, cast("NodeDriver", None))
 
-    async def life() -> None:
-        settings = NodeSettings(node_name="node-1", runtime_dir=str(tmp_path), kubelet_dir=str(tmp_path))
-        agent = Agent(settings, cast("Api", server), MACHINE, cast("NodeDriver", None))
-
-        async def offers() -> None:
-            while True:
-                await agent.status.publisher.advertise({GPU_MEMORY: 1})
-                await asyncio.sleep(0)
-
-        agent._tasks.critical("offers", offers())
-        while GPU_MEMORY not in server.node["status"]["capacity"]:
+    async def offers() -> None:
+        while True:
+            await agent.status.publisher.advertise({GPU_MEMORY: 1})
             await asyncio.sleep(0)
-        await agent.end()
 
-    asyncio.run(life())
+    agent._tasks.critical("offers", offers())
+    while GPU_MEMORY not in server.node["status"]["capacity"]:
+        await asyncio.sleep(0)
+    await agent.end()
 
     assert GPU_MEMORY not in server.node["status"]["capacity"]
 
 
-def test_what_is_measured_of_kernels_is_told_where_it_changes(node: Node, server: Server):
+async def test_what_is_measured_of_kernels_is_told_where_it_changes(node: Node, server: Server):
     """The node's annotation has the lengths that the arbiter measured, and a node that shows them is left alone."""
-
-    async def life() -> None:
-        await node.status.describe()
-        assert GPU_KERNELS not in server.node["metadata"]["annotations"]
-        node.tenants.kernels = write_kernels(KernelLengths("fluid", {"GPU-a": {"default/a/main": 20_000}}))
-        await node.status.describe()
-
-    asyncio.run(life())
+    await node.status.describe()
+    assert GPU_KERNELS not in server.node["metadata"]["annotations"]
+    node.tenants.kernels = write_kernels(KernelLengths("fluid", {"GPU-a": {"default/a/main": 20_000}}))
+    await node.status.describe()
     told = read_kernels(server.node["metadata"]["annotations"])
 
     assert KernelLengths("fluid", {"GPU-a": {"default/a/main": 20480}}) == told

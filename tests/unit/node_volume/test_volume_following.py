@@ -193,7 +193,7 @@ def test_a_driver_that_can_not_be_mirrored_is_tried_ever_more_seldom(node: Node,
     assert "580.20" == node.look()
 
 
-def test_what_nobody_needs_goes_also_while_a_driver_can_not_be_mirrored():
+async def test_what_nobody_needs_goes_also_while_a_driver_can_not_be_mirrored():
     """It may be what fills the disk."""
 
     class Tenants:
@@ -210,16 +210,13 @@ def test_what_nobody_needs_goes_also_while_a_driver_can_not_be_mirrored():
             self.pruned.set()
             return []
 
-    async def followed() -> None:
-        tenants = Tenants()
-        parts: Any = (tenants, (), None, None, None, None)
-        task = asyncio.create_task(NodeAdvertiser(NodeSettings(), *parts).follow_driver(0.01))
-        try:
-            await asyncio.wait_for(tenants.pruned.wait(), 10)
-        finally:
-            task.cancel()
-
-    asyncio.run(followed())
+    tenants = Tenants()
+    parts: Any = (tenants, (), None, None, None, None)
+    task = asyncio.create_task(NodeAdvertiser(NodeSettings(), *parts).follow_driver(0.01))
+    try:
+        await asyncio.wait_for(tenants.pruned.wait(), 10)
+    finally:
+        task.cancel()
 
 
 @pytest.mark.parametrize(

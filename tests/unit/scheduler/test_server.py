@@ -45,26 +45,23 @@ def test_a_pod_that_contradicts_itself_fits_nowhere_and_is_told_why():
     assert 'gpu-limit"] 0.20 is below' in answer["FailedAndUnresolvableNodes"]["n"]
 
 
-def test_facts_about_many_nodes_hold_up_nobody():
+async def test_facts_about_many_nodes_hold_up_nobody():
     """Between the nodes of an inspect others have their turn, and each device is told once."""
     names = [f"n{number:03d}" for number in range(3 * SLICE)]
     scene = Scene(Truth(), [node(name, 1) for name in names])
     extender = Extender(scene.ledger, scene.binder, scene.cache.get, lambda: True)
     turns = 0
 
-    async def both() -> bytes:
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
 
-        other = asyncio.create_task(others())
-        answer = await extender._inspect(Request({"type": "http"}))
-        other.cancel()
-        return bytes(answer.body)
-
-    told = json.loads(asyncio.run(both()))["nodes"]
+    other = asyncio.create_task(others())
+    answer = await extender._inspect(Request({"type": "http"}))
+    other.cancel()
+    told = json.loads(bytes(answer.body))["nodes"]
 
     assert [(name, [f"GPU-{name}-0"]) for name in names] == [
         (n["name"], [d["uuid"] for d in n["devices"]]) for n in told

@@ -48,70 +48,54 @@ class Taking:
         return went
 
 
-def test_nothing_is_bound_before_every_step_is_done():
+async def test_nothing_is_bound_before_every_step_is_done():
     """The pods are listed anew, what was learned is read, and what was being given back is closed: then it leads."""
+    taking = Taking()
+    taking.scheduler._lead_changed(True)
+    went = await taking.goes_on(2)
+    before = taking.scheduler.leads()
+    went += await taking.goes_on(1)
 
-    async def body() -> None:
-        taking = Taking()
-        taking.scheduler._lead_changed(True)
-        went = await taking.goes_on(2)
-        before = taking.scheduler.leads()
-        went += await taking.goes_on(1)
-
-        assert ["renew", "recall", "recover"] == went
-        assert (False, True) == (before, taking.scheduler.leads())
-
-    asyncio.run(body())
+    assert ["renew", "recall", "recover"] == went
+    assert (False, True) == (before, taking.scheduler.leads())
 
 
-def test_what_one_lead_saw_does_not_count_for_the_next():
+async def test_what_one_lead_saw_does_not_count_for_the_next():
     """A take-over that the end of the lead interrupts does not let the next lead begin before its own is done."""
+    taking = Taking()
+    taking.scheduler._lead_changed(True)
+    await taking.goes_on(1)
+    taking.scheduler._lead_changed(False)
+    taking.scheduler._lead_changed(True)
+    went = await taking.goes_on(3)
+    early = taking.scheduler.leads()
+    went += await taking.goes_on(1)
 
-    async def body() -> None:
-        taking = Taking()
-        taking.scheduler._lead_changed(True)
-        await taking.goes_on(1)
-        taking.scheduler._lead_changed(False)
-        taking.scheduler._lead_changed(True)
-        went = await taking.goes_on(3)
-        early = taking.scheduler.leads()
-        went += await taking.goes_on(1)
-
-        assert ["renew", "recall", "recover"] == went
-        assert (False, True) == (early, taking.scheduler.leads())
-
-    asyncio.run(body())
+    assert ["renew", "recall", "recover"] == went
+    assert (False, True) == (early, taking.scheduler.leads())
 
 
-def test_a_take_over_that_fails_ends_the_program():
+async def test_a_take_over_that_fails_ends_the_program():
     """One that has the lease and can never bind makes room for another."""
+    taking = Taking()
+    taking.scheduler._lead_changed(True)
+    await asyncio.sleep(0)
+    taking.steps.pop()[1].set_exception(RuntimeError("a defect"))
+    await asyncio.wait_for(taking.scheduler.stopping.wait(), 5)
 
-    async def body() -> None:
-        taking = Taking()
-        taking.scheduler._lead_changed(True)
-        await asyncio.sleep(0)
-        taking.steps.pop()[1].set_exception(RuntimeError("a defect"))
-        await asyncio.wait_for(taking.scheduler.stopping.wait(), 5)
-
-        assert not taking.scheduler.leads()
-
-    asyncio.run(body())
+    assert not taking.scheduler.leads()
 
 
-def test_without_an_election_it_takes_over_too():
+async def test_without_an_election_it_takes_over_too():
     """A scheduler that is alone knows quotas and what was being given back before it binds; it lists the pods once."""
+    taking = Taking(lead=False)
+    taking.scheduler._lead_changed(True)
+    went = await taking.goes_on(1)
+    before = taking.scheduler.leads()
+    went += await taking.goes_on(1)
 
-    async def body() -> None:
-        taking = Taking(lead=False)
-        taking.scheduler._lead_changed(True)
-        went = await taking.goes_on(1)
-        before = taking.scheduler.leads()
-        went += await taking.goes_on(1)
-
-        assert ["recall", "recover"] == went
-        assert (False, True) == (before, taking.scheduler.leads())
-
-    asyncio.run(body())
+    assert ["recall", "recover"] == went
+    assert (False, True) == (before, taking.scheduler.leads())
 
 
 def test_quotas_are_read_once_each():

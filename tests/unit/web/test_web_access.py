@@ -293,37 +293,34 @@ def test_a_door_that_breaks_shows_no_token(facts: MadeUpFacts, capsys: pytest.Ca
     assert ADMIN not in answer.text + said.out + said.err
 
 
-def test_an_open_page_ends_with_its_right(facts: MadeUpFacts):
+async def test_an_open_page_ends_with_its_right(facts: MadeUpFacts):
     """A live page whose viewer loses the right to it is ended soon, so that its browser asks again and is refused."""
     import asyncio
 
     sent: list[dict] = []
 
-    async def main() -> None:
-        feeds = Feeds(tick_s=0.01, ask_again_s=0.05)
-        allowed = [True]
+    feeds = Feeds(tick_s=0.01, ask_again_s=0.05)
+    allowed = [True]
 
-        async def receive():
-            await asyncio.sleep(60)
+    async def receive():
+        await asyncio.sleep(60)
 
-        async def send(message) -> None:
-            sent.append(message)
-            if len(sent) > 2:
-                allowed[0] = False
+    async def send(message) -> None:
+        sent.append(message)
+        if len(sent) > 2:
+            allowed[0] = False
 
-        async def still() -> bool:
-            return allowed[0]
+    async def still() -> bool:
+        return allowed[0]
 
-        def draw():
-            from aliquot.web.render import block
+    def draw():
+        from aliquot.web.render import block
 
-            facts.pass_time()
-            return [block("none", "blocks/none.html", text=str(facts.revision))]
+        facts.pass_time()
+        return [block("none", "blocks/none.html", text=str(facts.revision))]
 
-        async with asyncio.timeout(10):
-            await feeds.serve("page", draw, lambda: facts.revision, receive, send, still=still)
-
-    asyncio.run(main())
+    async with asyncio.timeout(10):
+        await feeds.serve("page", draw, lambda: facts.revision, receive, send, still=still)
 
     assert len(sent) > 2 and not sent[-1]["more_body"]
 

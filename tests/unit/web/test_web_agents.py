@@ -285,26 +285,23 @@ class Scene:
         return self.calls - before
 
 
-def test_one_that_fails_is_forgotten_and_asked_ever_more_rarely():
+async def test_one_that_fails_is_forgotten_and_asked_ever_more_rarely():
     """What a node said is shown for a while, then not known; it is asked less and less, and at once again once well."""
     scene = Scene()
 
-    async def main() -> tuple[int, int, bool, bool, int, bool]:
-        before_s = time.time()
-        well = await scene.passes(60)
-        scene.fails = True
-        await scene.passes(10)
-        still_shown = "node-0" in scene.agents.measured
-        await scene.passes(110)
-        assert before_s <= scene.agents.answered_at_s["node-0"] <= time.time()
-        forgotten = scene.agents.measured == {} and scene.agents.silent == {"node-0": "it is tired"}
-        rarely = await scene.passes(120)
-        scene.fails = False
-        await scene.passes(61)
-        again = scene.agents.silent == scene.agents.answered_at_s == {}
-        return well, rarely, still_shown, forgotten, await scene.passes(60), again
-
-    well, rarely, still_shown, forgotten, after, again = asyncio.run(main())
+    before_s = time.time()
+    well = await scene.passes(60)
+    scene.fails = True
+    await scene.passes(10)
+    still_shown = "node-0" in scene.agents.measured
+    await scene.passes(110)
+    assert before_s <= scene.agents.answered_at_s["node-0"] <= time.time()
+    forgotten = scene.agents.measured == {} and scene.agents.silent == {"node-0": "it is tired"}
+    rarely = await scene.passes(120)
+    scene.fails = False
+    await scene.passes(61)
+    again = scene.agents.silent == scene.agents.answered_at_s == {}
+    after = await scene.passes(60)
 
     assert still_shown and forgotten and again
     assert 25 <= well <= 31 and 25 <= after <= 31
@@ -329,17 +326,14 @@ def test_many_nodes_are_asked_in_turn():
     assert calls <= 50 * 60 * 1.1
 
 
-def test_a_node_that_leaves_is_forgotten():
+async def test_a_node_that_leaves_is_forgotten():
     """What was measured of it goes with it."""
     scene = Scene(2)
 
-    async def main() -> set[str]:
-        await scene.passes(5)
-        scene.agents.places = {"node-1": "http://10.0.0.1/"}
-        await scene.passes(1)
-        return set(scene.agents.measured) | set(scene.agents.silent)
-
-    assert {"node-1"} == asyncio.run(main())
+    await scene.passes(5)
+    scene.agents.places = {"node-1": "http://10.0.0.1/"}
+    await scene.passes(1)
+    assert {"node-1"} == set(scene.agents.measured) | set(scene.agents.silent)
 
 
 def pod(name: str, namespace: str, ip: str, *, component: str = "node", phase: str = "Running") -> Pod:

@@ -251,60 +251,48 @@ def test_the_pages_run_beside_the_program():
     assert why["sentence"].startswith("web/huge waits")
 
 
-def test_waiting_pods_are_read_outside_the_programs_loop(monkeypatch: pytest.MonkeyPatch):
+async def test_waiting_pods_are_read_outside_the_programs_loop(monkeypatch: pytest.MonkeyPatch):
     """A backlog of thousands of pods costs the program's loop no more than a look at which of them wait."""
     threads = []
     monkeypatch.setattr(web, "read", lambda *given: threads.append(threading.current_thread()) or read(*given))
 
-    async def main() -> None:
-        async with dashboard_beside(program()):
-            await asyncio.sleep(0.3)
-
-    asyncio.run(main())
+    async with dashboard_beside(program()):
+        await asyncio.sleep(0.3)
 
     assert threads and threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("looked_at", [True, False])
-def test_the_ledger_is_looked_at_less_often_while_nobody_looks(monkeypatch: pytest.MonkeyPatch, looked_at: bool):
+async def test_the_ledger_is_looked_at_less_often_while_nobody_looks(monkeypatch: pytest.MonkeyPatch, looked_at: bool):
     """Pages that nobody has open cost a look in five seconds instead of in one."""
     monkeypatch.setattr(web, "READ_S", 0.01)
     facts = SimpleNamespace(asked_s=time.monotonic() if looked_at else -math.inf)
 
-    async def main() -> float:
-        began_s = time.monotonic()
-        await SchedulerSource._pause(facts, began_s, began_s + 0.5)
-        return time.monotonic() - began_s
-
-    assert looked_at == (asyncio.run(main()) < 0.4)
+    began_s = time.monotonic()
+    await SchedulerSource._pause(facts, began_s, began_s + 0.5)
+    assert looked_at == (time.monotonic() - began_s < 0.4)
 
 
-def test_a_look_that_takes_long_is_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch):
+async def test_a_look_that_takes_long_is_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch):
     """Also while somebody looks: a large cluster's pages are renewed less often rather than taking the process."""
     monkeypatch.setattr(web, "READ_S", 0.01)
 
-    async def main() -> float:
-        began_s = time.monotonic()
-        await SchedulerSource._pause(SimpleNamespace(asked_s=began_s), began_s + 0.5, began_s)
-        return time.monotonic() - began_s
-
-    assert asyncio.run(main()) >= 0.5
+    began_s = time.monotonic()
+    await SchedulerSource._pause(SimpleNamespace(asked_s=began_s), began_s + 0.5, began_s)
+    assert time.monotonic() - began_s >= 0.5
 
 
-def test_a_hop_that_comes_too_late_is_not_made(monkeypatch: pytest.MonkeyPatch):
+async def test_a_hop_that_comes_too_late_is_not_made(monkeypatch: pytest.MonkeyPatch):
     """While the program's loop is busy elsewhere, what nobody waits for any more does not pile up in front of it."""
     monkeypatch.setattr(web, "HOP_S", 0.05)
     made = []
     monkeypatch.setattr(cluster_source, "explain_fitting", lambda *given: made.append(given))
 
-    async def main() -> None:
-        facts = SchedulerSource(program(), "test")
-        asking = asyncio.get_running_loop().run_in_executor(None, facts.explain, "nobody/there")
-        asked = asyncio.get_running_loop().run_in_executor(None, facts.try_request, GpuRequest(500))
-        time.sleep(0.5)  # busy
-        await asyncio.gather(asking, asked, return_exceptions=True)
-
-    asyncio.run(main())
+    facts = SchedulerSource(program(), "test")
+    asking = asyncio.get_running_loop().run_in_executor(None, facts.explain, "nobody/there")
+    asked = asyncio.get_running_loop().run_in_executor(None, facts.try_request, GpuRequest(500))
+    time.sleep(0.5)  # busy
+    await asyncio.gather(asking, asked, return_exceptions=True)
 
     assert [] == made
 
