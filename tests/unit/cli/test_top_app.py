@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
@@ -20,7 +21,6 @@ from aliquot.model.errors import AliquotError
 from aliquot.standalone.wire import RunProcess
 from aliquot.status import Share
 
-Scene = Callable[[TopApp, Pilot[int]], Awaitable[None]]
 SIZES = ((80, 24), (200, 50))
 
 
@@ -45,28 +45,27 @@ class Source:
         return Look("made up", 10.0, gpus, self.facts.workloads(), silent, processes, sensors)
 
     def end(self, name: str) -> str:
-        """End a workload."""
         self.ended.append(name)
         return f"{name} ended"
 
 
-def play(scene: Scene, *, size: tuple[int, int] = (80, 24), source: Source | None = None, view: str = "") -> TopApp:
-    """Run a scene in the application, which reads again every 200 ms; it begins with a key for another view."""
+@asynccontextmanager
+async def playing(
+    *, size: tuple[int, int] = (80, 24), source: Source | None = None, view: str = ""
+) -> AsyncIterator[tuple[TopApp, Pilot[int]]]:
+    """The application, which reads again every 200 ms; it begins with a key for another view."""
     app = TopApp(source or Source(), interval_s=0.2)
-
-    async def main() -> None:
-        async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: bool(app.shown))
-            await pilot.press(*view)
-            await scene(app, pilot)
-
-    asyncio.run(main())
-    return app
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: bool(app.shown))
+        await pilot.press(*view)
+        yield app, pilot
 
 
-def play_gpus(facts: MadeUpFacts, scene: Scene, *, size: tuple[int, int] = (140, 40)) -> TopApp:
-    """Run a scene on the list of a cluster's GPUs."""
-    return play(scene, size=size, source=Source(facts), view="g")
+def gpus_of(
+    facts: MadeUpFacts, size: tuple[int, int] = (140, 40)
+) -> AbstractAsyncContextManager[tuple[TopApp, Pilot[int]]]:
+    """The list of a cluster's GPUs."""
+    return playing(size=size, source=Source(facts), view="g")
 
 
 async def until(pilot: Pilot[int], true: Callable[[], bool]) -> None:
@@ -97,39 +96,35 @@ def facts() -> MadeUpFacts:
     return MadeUpFacts(nodes=2, gpus=4)
 
 
-def test_it_opens_on_gpus(facts: MadeUpFacts):
+async def test_it_opens_on_gpus(facts: MadeUpFacts):
     """Every GPU is a row, with the sums on top and the tenants of the chosen GPU below."""
     first = facts.gpus()[0]
 
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(facts) as (app, pilot):
         assert [gpu.uuid for gpu in facts.gpus()] == app.shown
         assert f"{first.busy_milli / 1000:.2f}" in cells(app, first.uuid) and first.state in cells(app, first.uuid)
         assert "8 GPUs" in text_of(app, "#head")
         await until(pilot, lambda: all(share.tenant in text_of(app, "#detail") for share in first.shares))
 
-    play_gpus(facts, scene)
 
-
-def test_enter_goes_to_the_tenants_and_escape_back(facts: MadeUpFacts):
+async def test_enter_goes_to_the_tenants_and_escape_back(facts: MadeUpFacts):
     """Enter on a GPU lists its tenants with their history, Escape returns to the same GPU."""
     place = next(n for n, gpu in enumerate(facts.gpus()) if len(gpu.shares) > 1)
     gpu = facts.gpus()[place]
 
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(facts) as (app, pilot):
         await pilot.press(*["down"] * place, "enter")
         assert [share.tenant for share in gpu.shares] == app.shown
         assert text_of(app, "#detail").startswith("used")
         await pilot.press("escape")
         assert len(facts.gpus()) == len(app.shown) and place == app.table.cursor_row
 
-    play_gpus(facts, scene)
 
-
-def test_the_filter_narrows_as_it_is_typed(facts: MadeUpFacts):
+async def test_the_filter_narrows_as_it_is_typed(facts: MadeUpFacts):
     """`/` and a tenant's name leave its GPU, Enter keeps the filter, Escape drops it."""
     gpu = next(gpu for gpu in facts.gpus() if gpu.shares)
 
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(facts) as (app, pilot):
         await pilot.press("slash")
         app.query_one("#filter", Input).value = gpu.shares[0].tenant
         await until(pilot, lambda: app.shown == [gpu.uuid])
@@ -138,53 +133,43 @@ def test_the_filter_narrows_as_it_is_typed(facts: MadeUpFacts):
         await pilot.press("escape")
         assert len(facts.gpus()) == len(app.shown)
 
-    play_gpus(facts, scene)
 
-
-def test_gpus_are_sorted_by_use(facts: MadeUpFacts):
+async def test_gpus_are_sorted_by_use(facts: MadeUpFacts):
     """`s` puts the most used GPU first, and the row that was chosen stays chosen."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(facts) as (app, pilot):
         chosen = app.shown[0]
         await pilot.press("s")
         used = {gpu.uuid: gpu.busy_milli for gpu in facts.gpus()}
         assert sorted(used.values(), reverse=True) == [used[uuid] for uuid in app.shown]
         assert chosen == app.shown[app.table.cursor_row]
 
-    play_gpus(facts, scene)
 
-
-def test_workloads_say_why_they_wait():
+async def test_workloads_say_why_they_wait():
     """`w` lists workloads, waiting ones first, with the reason below."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(MadeUpFacts(nodes=6, gpus=4)) as (app, pilot):
         await pilot.press("w")
         assert "batch/wait-0" == app.shown[0]
         await until(pilot, lambda: "no node has two idle GPUs" in text_of(app, "#detail"))
 
-    play_gpus(MadeUpFacts(nodes=6, gpus=4), scene)
 
-
-def test_rows_follow_the_facts(facts: MadeUpFacts):
+async def test_rows_follow_the_facts(facts: MadeUpFacts):
     """What changes is shown at the next look, in place."""
     gpu = facts.gpus()[0]
 
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(facts) as (app, pilot):
         facts.put(gpu.uuid, Share("new/tenant", 100, 1000, 50, 100, 50))
         await until(pilot, lambda: "new/tenant" in text_of(app, "#detail"))
         assert app.shown[0] == gpu.uuid
 
-    play_gpus(facts, scene)
 
-
-def test_two_hundred_tenants_on_a_gpu():
+async def test_two_hundred_tenants_on_a_gpu():
     """A GPU with 200 tenants is listed whole, stays quick and keeps the cursor while it refreshes."""
     facts = MadeUpFacts(nodes=1, gpus=1)
     uuid = facts.gpus()[0].uuid
     for number in range(200):
         facts.put(uuid, Share(f"many/t-{number:03d}", 5, 1000, 5, 16, 8))
 
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(facts) as (app, pilot):
         await pilot.press("enter")
         assert len(app.shown) >= 200
         await pilot.press("ctrl+end")
@@ -193,14 +178,11 @@ def test_two_hundred_tenants_on_a_gpu():
             await pilot.pause(0.25)
         assert len(app.shown) - 1 == app.table.cursor_row
 
-    play_gpus(facts, scene)
-
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (100, 30), (220, 60)])
-def test_any_size_of_terminal(facts: MadeUpFacts, size: tuple[int, int]):
+async def test_any_size_of_terminal(facts: MadeUpFacts, size: tuple[int, int]):
     """Narrow terminals get fewer columns; a change of size while it runs is followed."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(facts, size) as (app, pilot):
         columns = len(app.table.ordered_columns)
         assert (10 if size[0] >= 100 else 6) == columns
         await pilot.resize_terminal(60, 20)
@@ -208,14 +190,12 @@ def test_any_size_of_terminal(facts: MadeUpFacts, size: tuple[int, int]):
         await pilot.resize_terminal(160, 50)
         await until(pilot, lambda: len(app.table.ordered_columns) == 10)
 
-    play_gpus(facts, scene, size=size)
 
-
-def test_without_colour(facts: MadeUpFacts, monkeypatch: pytest.MonkeyPatch):
+async def test_without_colour(facts: MadeUpFacts, monkeypatch: pytest.MonkeyPatch):
     """With NO_COLOR nothing on the screen has a colour other than grey."""
     monkeypatch.setenv("NO_COLOR", "1")
 
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(facts) as (app, pilot):
         assert app.no_color
         await pilot.pause()
         colours = [
@@ -228,14 +208,12 @@ def test_without_colour(facts: MadeUpFacts, monkeypatch: pytest.MonkeyPatch):
         ]
         assert colours and all(max(colour) - min(colour) <= 1 for colour in colours)
 
-    play_gpus(facts, scene)
 
-
-def test_an_engine_that_goes_away_is_told(facts: MadeUpFacts):
+async def test_an_engine_that_goes_away_is_told(facts: MadeUpFacts):
     """When a look fails the screen says why and since when, and dims what it showed; when looks work it goes on."""
     source = Source(facts)
 
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with playing(size=(120, 30), source=source) as (app, pilot):
         source.fault = "no engine is up"
         await until(pilot, lambda: "no engine is up" in text_of(app, "#head"))
         assert re.match(r"no news since \d\d:\d\d:\d\d: no engine is up", text_of(app, "#head"))
@@ -244,37 +222,32 @@ def test_an_engine_that_goes_away_is_told(facts: MadeUpFacts):
         await until(pilot, lambda: "8 GPUs" in text_of(app, "#head"))
         assert not app.table.has_class("stale")
 
-    play(scene, size=(120, 30), source=source)
-
 
 @pytest.mark.parametrize(("key", "status"), [("q", None), ("ctrl+c", 130)])
-def test_it_ends(facts: MadeUpFacts, key: str, status: int | None):
+async def test_it_ends(facts: MadeUpFacts, key: str, status: int | None):
     """`q` ends it; Ctrl-C ends it with the status of an interrupted command."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(facts) as (app, pilot):
         await pilot.press(key)
 
-    assert status == play_gpus(facts, scene).return_value
+    assert status == app.return_value
 
 
-def test_names_are_text(facts: MadeUpFacts):
+async def test_names_are_text(facts: MadeUpFacts):
     """A name that looks like markup is shown as it is."""
     facts.put(facts.gpus()[0].uuid, Share("[red]x[/red]", 100, 1000, 50, 100, 50))
 
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(facts) as (app, pilot):
         await until(pilot, lambda: "[red]x[/red]" in text_of(app, "#detail"))
         await pilot.press("enter")
         assert "[red]x[/red]" in cells(app, "[red]x[/red]")
 
-    play_gpus(facts, scene)
 
-
-def test_what_is_not_measured_is_a_dash(facts: MadeUpFacts):
+async def test_what_is_not_measured_is_a_dash(facts: MadeUpFacts):
     """A GPU whose node tells nothing shows its promises, dashes for its use, and why."""
     facts.silence("node-000", "it cannot be reached")
     gpu = next(gpu for gpu in facts.gpus() if not gpu.measured and gpu.shares)
 
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with gpus_of(facts) as (app, pilot):
         assert f"{gpu.busy_milli / 1000:.2f}" not in cells(app, gpu.uuid)
         assert " -  " in cells(app, gpu.uuid) and gpu.state in cells(app, gpu.uuid)
         assert "on 4" in text_of(app, "#head")
@@ -284,32 +257,24 @@ def test_what_is_not_measured_is_a_dash(facts: MadeUpFacts):
         await until(pilot, lambda: "not known" in text_of(app, "#detail"))
         assert gpu.shares[0].tenant == app.shown[0]
 
-    play_gpus(facts, scene)
-
 
 @pytest.mark.parametrize("size", SIZES)
-def test_waiting_comes_first(size):
+async def test_waiting_comes_first(size):
     """How many wait is the first word of the head, and those that wait are the first rows."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with playing(size=size) as (app, pilot):
         await until(pilot, lambda: "waiting" in screen(app)[0])
         waiting = [each.name for each in app._source().workloads if each.state == "Pending"]
         assert screen(app)[0].strip().startswith(f"{len(waiting)} waiting")
         assert [f"{WAITS}{name}" for name in waiting] == app.shown[: len(waiting)]
 
-    play(scene, size=size)
-
 
 @pytest.mark.parametrize("size", SIZES)
-def test_tenants_stand_under_their_gpu(size):
+async def test_tenants_stand_under_their_gpu(size):
     """Every GPU is followed by its tenants, each with its own row."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with playing(size=size) as (app, _):
         rows = [key for key in app.shown if not key.startswith(WAITS)]
         expected = [key for gpu in app._source().gpus for key in (gpu.uuid, *(tenant_key(gpu, s) for s in gpu.shares))]
         assert expected == rows
-
-    play(scene, size=size)
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
@@ -325,14 +290,11 @@ def test_the_table_of_a_gpus_tenants_has_heads_and_fits(width: int, name: str):
     assert row.startswith(f"a {name[:8]}")
 
 
-def test_the_title_names_the_host_and_what_is_shown():
+async def test_the_title_names_the_host_and_what_is_shown():
     """The line over the table has the host whole, and speaks of waiting only where something waits."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with playing(source=Source(MadeUpFacts(nodes=1, gpus=4))) as (app, pilot):
         await until(pilot, lambda: "sorted" in screen(app)[1])
         assert "made up   GPUs and their tenants   sorted by name" == screen(app)[1].strip()
-
-    play(scene, source=Source(MadeUpFacts(nodes=1, gpus=4)))
 
 
 @pytest.mark.parametrize("width", [80, 100, 119, 120, 160, 200])
@@ -347,10 +309,9 @@ def test_no_row_is_wider_than_the_terminal(width):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_screen_is_full_and_no_line_wraps(size):
+async def test_the_screen_is_full_and_no_line_wraps(size):
     """At both sizes nearly every line of the screen says something, and no line has a second half below it."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with playing(size=size) as (app, pilot):
         await until(pilot, lambda: any("busy" in line for line in screen(app)))
         app.table.move_cursor(row=next(n for n, key in enumerate(app.shown) if not key.startswith(WAITS)))
         await until(pilot, lambda: "busy" in text_of(app, "#detail"))
@@ -361,75 +322,58 @@ def test_the_screen_is_full_and_no_line_wraps(size):
         detail = text_of(app, "#detail").splitlines()
         assert app.query_one("#detail", Static).virtual_size.height >= len(detail) or size[1] == 24
 
-    play(scene, size=size)
 
-
-def test_a_wide_terminal_has_pids_commands_and_temperatures():
+async def test_a_wide_terminal_has_pids_commands_and_temperatures():
     """From 120 columns on a tenant has its pid and command line, a GPU its model, temperature and power."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with playing(size=(200, 50)) as (app, _):
         text = "\n".join(screen(app))
         assert "4000 +1" in text and "python3 -m train --config" in text and "43 C  120 W" in text
 
-    play(scene, size=(200, 50))
 
-
-def test_processes_are_in_the_detail_of_a_tenant():
+async def test_processes_are_in_the_detail_of_a_tenant():
     """At any size the box under the table has the pids and command lines of the chosen tenant."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with playing() as (app, pilot):
         app.table.move_cursor(
             row=next(n for n, key in enumerate(app.shown) if not key.startswith(WAITS) and "|" in key)
         )
         await until(pilot, lambda: "python3 -c worker" in text_of(app, "#detail"))
 
-    play(scene)
 
-
-def test_the_cursor_moves_with_j_and_k():
+async def test_the_cursor_moves_with_j_and_k():
     """j and k are the arrows."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with playing() as (app, pilot):
         await pilot.press("j", "j", "k", "down")
         assert 2 == app.table.cursor_row
 
-    play(scene)
 
-
-def test_help_explains_keys_and_columns():
+async def test_help_explains_keys_and_columns():
     """`?` lays the keys over the table, with what busy and used mean; any key closes it."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with playing() as (app, pilot):
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, Help))
         assert "BUSY" in (text := "\n".join(screen(app))) and "USED" in text and "end a workload" in text
         await pilot.press("a")
         await until(pilot, lambda: not isinstance(app.screen, Help))
 
-    play(scene)
-
 
 @pytest.mark.parametrize(("answer", "ended"), [("y", 1), ("n", 0), ("escape", 0), ("enter", 0)])
-def test_a_workload_is_ended_only_after_a_yes(answer, ended):
+async def test_a_workload_is_ended_only_after_a_yes(answer, ended):
     """`x` asks with the workload's name; only `y` ends it."""
     source = Source()
 
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with playing(source=source) as (app, pilot):
         await pilot.press("x")
         await until(pilot, lambda: isinstance(app.screen, Sure))
         assert "batch/wait-0" in "\n".join(screen(app))
         await pilot.press(answer)
         await until(pilot, lambda: not isinstance(app.screen, Sure))
         await until(pilot, lambda: len(source.ended) == ended)
-
-    play(scene, source=source)
     assert ["batch/wait-0"][:ended] == source.ended
 
 
-def test_enter_on_a_tenant_opens_its_gpu():
+async def test_enter_on_a_tenant_opens_its_gpu():
     """Enter on a tenant shows the tenants of its GPU with the cursor on it, Escape returns to the page."""
-
-    async def scene(app: TopApp, pilot: Pilot[int]) -> None:
+    async with playing() as (app, pilot):
         row = next(n for n, key in enumerate(app.shown) if not key.startswith(WAITS) and "|" in key)
         tenant = app.shown[row].partition("|")[2]
         app.table.move_cursor(row=row)
@@ -437,5 +381,3 @@ def test_enter_on_a_tenant_opens_its_gpu():
         assert tenant == app.shown[app.table.cursor_row]
         await pilot.press("escape")
         assert app.shown[0].startswith(WAITS)
-
-    play(scene)

@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -16,7 +17,6 @@ from aliquot.http.connections import ClientConnection, Connection
 from aliquot.http.listening import PortTaken, listening
 from aliquot.http.server import HttpServer
 
-Scene = Callable[[HttpServer], Awaitable[object]]
 KINDS = pytest.mark.parametrize("protocol", [Connection, ClientConnection])
 
 
@@ -29,48 +29,51 @@ def app(answer: Callable[[], Awaitable[str]] | None = None) -> Starlette:
     return Starlette(routes=[Route("/", page)])
 
 
-def served(scene: Scene, protocol: type[asyncio.Protocol] = Connection, page: Starlette | None = None) -> object:
-    """What `scene` gives while a server is up."""
-
-    async def run() -> object:
-        up = asyncio.Event()
-        server = HttpServer(page or app(), listening("127.0.0.1", 0), protocol=protocol, keep_alive_s=1, on_up=up.set)
-        task = asyncio.create_task(server.serve())
-        await up.wait()
-        try:
-            return await scene(server)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    return asyncio.run(asyncio.wait_for(run(), 30))
+@asynccontextmanager
+async def served(
+    protocol: type[asyncio.Protocol] = Connection, page: Starlette | None = None
+) -> AsyncIterator[HttpServer]:
+    """A server that is up."""
+    up = asyncio.Event()
+    server = HttpServer(page or app(), listening("127.0.0.1", 0), protocol=protocol, keep_alive_s=1, on_up=up.set)
+    task = asyncio.create_task(server.serve())
+    await up.wait()
+    try:
+        yield server
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def fetched(server: HttpServer) -> str:
-    """The page."""
     async with httpx.AsyncClient() as http:
         return (await http.get(f"http://127.0.0.1:{server.port}/")).text
 
 
+async def end_of(reader: asyncio.StreamReader) -> bytes:
+    """What comes before a connection ends."""
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
 @KINDS
-def test_it_answers_once_it_is_up(protocol: type[asyncio.Protocol]):
+async def test_it_answers_once_it_is_up(protocol: type[asyncio.Protocol]):
     """After `on_up` a request is answered, whichever parser reads it."""
-    assert "here" == served(fetched, protocol)
+    async with served(protocol) as server:
+        assert "here" == await fetched(server)
 
 
-def test_a_cancelled_server_lets_go_of_its_port():
+async def test_a_cancelled_server_lets_go_of_its_port():
     """When the server's task is cancelled nothing listens any more, and the port can be had again."""
-
-    async def port(server: HttpServer) -> int:
-        return server.port
-
-    number = served(port)
-    assert isinstance(number, int)
+    async with served() as server:
+        number = server.port
 
     listening("127.0.0.1", number).close()
 
 
-def test_a_cancelled_server_answers_what_was_asked():
+async def test_a_cancelled_server_answers_what_was_asked():
     """A request that is being answered when the end comes has its answer."""
     asked, go_on = asyncio.Event(), asyncio.Event()
 
@@ -79,64 +82,47 @@ def test_a_cancelled_server_answers_what_was_asked():
         await go_on.wait()
         return "late"
 
-    async def scene(server: HttpServer) -> str:
+    async with served(page=app(slow)) as server:
         request = asyncio.create_task(fetched(server))
         await asked.wait()
         server.stop()
         asyncio.get_running_loop().call_later(0.3, go_on.set)
-        return await request
-
-    assert "late" == served(scene, page=app(slow))
+        assert "late" == await request
 
 
 @KINDS
-def test_too_many_connections_are_closed_at_once(protocol: type[asyncio.Protocol], monkeypatch: pytest.MonkeyPatch):
+async def test_too_many_connections_are_closed_at_once(
+    protocol: type[asyncio.Protocol], monkeypatch: pytest.MonkeyPatch
+):
     """Every server of ours bounds its connections."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
-
-    async def scene(server: HttpServer) -> bytes:
+    async with served(protocol) as server:
         held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
         reader, _ = await asyncio.open_connection("127.0.0.1", server.port)
-        try:
-            return await reader.read()
-        except ConnectionError:
-            return b""
-        finally:
-            for _, writer in held:
-                writer.close()
-
-    assert b"" == served(scene, protocol)
+        assert b"" == await end_of(reader)
+        for _, writer in held:
+            writer.close()
 
 
 @KINDS
-def test_a_silent_connection_is_closed(protocol: type[asyncio.Protocol], monkeypatch: pytest.MonkeyPatch):
+async def test_a_silent_connection_is_closed(protocol: type[asyncio.Protocol], monkeypatch: pytest.MonkeyPatch):
     """Who asks for nothing within the patience of a server is cut off."""
     monkeypatch.setattr(connections, "PATIENCE_S", 0.2)
-
-    async def scene(server: HttpServer) -> bytes:
+    async with served(protocol) as server:
         reader, _ = await asyncio.open_connection("127.0.0.1", server.port)
-        try:
-            return await reader.read()
-        except ConnectionError:
-            return b""
-
-    assert b"" == served(scene, protocol)
+        assert b"" == await end_of(reader)
 
 
 @KINDS
-def test_a_server_that_sets_no_bounds_has_them(protocol: type[asyncio.Protocol]):
+async def test_a_server_that_sets_no_bounds_has_them(protocol: type[asyncio.Protocol]):
     """A body that says it is too long is refused in one sentence before it is sent, and the connection ends."""
-
-    async def scene(server: HttpServer) -> bytes:
+    async with served(protocol) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 65537\r\n\r\n")
         answer = await reader.read()
         writer.close()
-        return answer
 
-    answer = served(scene, protocol)
-
-    assert isinstance(answer, bytes) and b" 413 " in answer.splitlines()[0]
+    assert b" 413 " in answer.splitlines()[0]
     assert answer.endswith(b"the body has 65537 bytes, the most is 65536\n")
 
 

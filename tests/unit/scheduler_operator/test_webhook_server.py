@@ -8,7 +8,8 @@ import os
 import signal
 import ssl
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -53,7 +54,6 @@ class Scene:
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://webhook")
 
     def mutate(self, request: dict[str, Any]) -> AdmissionAnswer:
-        """One review."""
         name = request["object"]["metadata"]["name"]
         if name == "held":
             assert self.may.wait(30)
@@ -66,38 +66,31 @@ class Scene:
         return asyncio.ensure_future(self.http.post("/mutate", json={"request": {"uid": "1", "object": document}}))
 
 
-def test_small_reviews_wait_for_no_large_one():
+async def test_small_reviews_wait_for_no_large_one():
     """A small review is answered while a large one is being judged; of those that wait the smallest comes next."""
+    webhook = Scene()
+    large = [webhook.post(*each) for each in (("held", 4 << 20), ("large", 4 << 20), ("medium", SMALL_BYTES))]
+    small = await webhook.post("small", 0)
+    gone = webhook.post("gone", SMALL_BYTES)
+    await webhook.post("second", 0)
+    gone.cancel()
+    webhook.may.set()
 
-    async def scene() -> list[str]:
-        webhook = Scene()
-        large = [webhook.post(*each) for each in (("held", 4 << 20), ("large", 4 << 20), ("medium", SMALL_BYTES))]
-        small = await webhook.post("small", 0)
-        gone = webhook.post("gone", SMALL_BYTES)
-        await webhook.post("second", 0)
-        gone.cancel()
-        webhook.may.set()
-
-        assert [200] * 4 == [answer.status_code for answer in (small, *await asyncio.gather(*large))]
-        return webhook.judged
-
-    assert ["small", "second", "held", "medium", "large"] == asyncio.run(asyncio.wait_for(scene(), 60))
+    assert [200] * 4 == [answer.status_code for answer in (small, *await asyncio.gather(*large))]
+    assert ["small", "second", "held", "medium", "large"] == webhook.judged
 
 
-def test_a_large_review_that_is_given_up_leaves_its_turn():
+async def test_a_large_review_that_is_given_up_leaves_its_turn():
     """The next one is judged after it, not beside it."""
+    webhook = Scene()
+    held, later = webhook.post("held", SMALL_BYTES), webhook.post("later", SMALL_BYTES)
+    await webhook.post("small", 0)
+    held.cancel()
+    await webhook.post("second", 0)
+    webhook.may.set()
+    await later
 
-    async def scene() -> list[str]:
-        webhook = Scene()
-        held, later = webhook.post("held", SMALL_BYTES), webhook.post("later", SMALL_BYTES)
-        await webhook.post("small", 0)
-        held.cancel()
-        await webhook.post("second", 0)
-        webhook.may.set()
-        await later
-        return webhook.judged
-
-    assert ["small", "second", "held", "later"] == asyncio.run(asyncio.wait_for(scene(), 60))
+    assert ["small", "second", "held", "later"] == webhook.judged
 
 
 NAMES = ("aliquot-webhook.kube-system.svc",)
@@ -128,82 +121,69 @@ class Reviewer:
         return found
 
 
-def played(scene: Callable[[Reviewer], Awaitable[object]], usage: dict[str, tuple[int, int]] | None = None) -> object:
-    """What a scene gives while the process runs; afterwards it has ended."""
-
-    async def run() -> object:
-        reviewer = Reviewer(usage)
-        task = asyncio.create_task(reviewer.webhook.serve())
-        try:
-            return await scene(reviewer)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            process = reviewer.webhook.process
-            assert process is not None and process.returncode == 0
-
-    return asyncio.run(asyncio.wait_for(run(), 60))
+@asynccontextmanager
+async def reviewing(usage: dict[str, tuple[int, int]] | None = None) -> AsyncIterator[Reviewer]:
+    """While the process runs; afterwards it has ended."""
+    reviewer = Reviewer(usage)
+    task = asyncio.create_task(reviewer.webhook.serve())
+    try:
+        yield reviewer
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        process = reviewer.webhook.process
+        assert process is not None and process.returncode == 0
 
 
 POD = {"kind": {"kind": "Pod"}, "object": {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}}
 
 
-def test_a_webhook_whose_process_ends_is_started_again():
+async def test_a_webhook_whose_process_ends_is_started_again():
     """Reviews are answered in another process than the scheduler's; when it is killed, the next one has the port."""
-
-    async def scene(reviewer: Reviewer) -> list[object]:
+    async with reviewing() as reviewer:
         url = await reviewer.urls.get()
         first = await reviewer.post(url, "/mutate", POD)
         process = reviewer.webhook.process
         assert process is not None and process.pid != os.getpid()
         process.kill()
-        return [first, url, await reviewer.urls.get(), await reviewer.post(url, "/mutate", POD)]
+        again, second = await reviewer.urls.get(), await reviewer.post(url, "/mutate", POD)
 
-    admitted = {"uid": "1", "allowed": True}
-    first, url, again, second = cast("list[object]", played(scene))
-
-    assert (admitted, admitted, url) == (first, second, again)
+    assert {"uid": "1", "allowed": True} == first == second
+    assert url == again
 
 
-def test_a_webhook_whose_process_hangs_is_started_again(monkeypatch: pytest.MonkeyPatch):
+async def test_a_webhook_whose_process_hangs_is_started_again(monkeypatch: pytest.MonkeyPatch):
     """One that is stopped gives no sign of life; another takes its place and answers what has waited."""
     monkeypatch.setattr(server, "SILENT_S", 2.0)
-
-    async def scene(reviewer: Reviewer) -> object:
+    async with reviewing() as reviewer:
         url = await reviewer.urls.get()
         first = reviewer.webhook.process
         assert first is not None
         os.kill(first.pid, signal.SIGSTOP)
         answer = await reviewer.post(url, "/mutate", POD)
-        assert reviewer.webhook.process is not first
-        return answer["allowed"]
-
-    assert played(scene) is True
+        assert reviewer.webhook.process is not first and answer["allowed"] is True
 
 
-def test_the_process_knows_what_a_namespace_holds():
+async def test_the_process_knows_what_a_namespace_holds():
     """A quota below what its namespace holds is refused, by the ledger of the scheduler."""
+    quota = {"metadata": {"name": "q"}, "spec": {"limits": [{"model": "V100", "gpus": "0.5"}]}}
+    request = {"kind": {"kind": "GPUQuota"}, "namespace": "team", "object": quota}
+    async with reviewing({"V100": (750, 1024)}) as reviewer:
+        answer = await reviewer.post(await reviewer.urls.get(), "/validate", request)
 
-    async def scene(reviewer: Reviewer) -> object:
-        quota = {"metadata": {"name": "q"}, "spec": {"limits": [{"model": "V100", "gpus": "0.5"}]}}
-        request = {"kind": {"kind": "GPUQuota"}, "namespace": "team", "object": quota}
-        return (await reviewer.post(await reviewer.urls.get(), "/validate", request))["status"]["message"]
-
-    assert "0.75" in str(played(scene, {"V100": (750, 1024)}))
+    assert "0.75" in answer["status"]["message"]
 
 
-def test_a_renewed_certificate_is_shown_by_the_running_process():
+async def test_a_renewed_certificate_is_shown_by_the_running_process():
     """Connections that begin after a renewal see the new certificate; nothing is started again for it."""
-
-    async def scene(reviewer: Reviewer) -> tuple[object, object]:
+    async with reviewing() as reviewer:
         url = await reviewer.urls.get()
-        process = reviewer.webhook.process
+        process, answer = reviewer.webhook.process, None
         reviewer.renewed()
-        while True:
+        while answer is None:
             with contextlib.suppress(httpx.ConnectError):  # it reads the new one at its next turn
-                return await reviewer.post(url, "/mutate", POD), reviewer.webhook.process is process
-
-    assert ({"uid": "1", "allowed": True}, True) == played(scene)
+                answer = await reviewer.post(url, "/mutate", POD)
+        assert answer == {"uid": "1", "allowed": True} and reviewer.webhook.process is process
 
 
 def test_the_certificate_is_for_the_names_of_the_service():

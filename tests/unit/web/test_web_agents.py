@@ -103,14 +103,10 @@ async def asked(address: str, *, answer_s: float = 2.0) -> Agents:
         return agents
 
 
-def test_a_real_agents_answer_is_what_pages_get():
+async def test_a_real_agents_answer_is_what_pages_get():
     """Usage, memory, waits, holder and health of a GPU come from the agent's own server over a real connection."""
-
-    async def main() -> Agents:
-        async with serving(real_agent(status_now), 0) as port:
-            return await asked(f"http://127.0.0.1:{port}/node.json")
-
-    agents = asyncio.run(main())
+    async with serving(real_agent(status_now), 0) as port:
+        agents = await asked(f"http://127.0.0.1:{port}/node.json")
     gpu = agents.measured["node-a"].gpus[CARD]
     share = gpu.of(NAME)
 
@@ -122,14 +118,10 @@ def test_a_real_agents_answer_is_what_pages_get():
     )  # fmt: skip
 
 
-def test_an_agent_without_its_arbiter_measures_nothing():
+async def test_an_agent_without_its_arbiter_measures_nothing():
     """While the arbiter is away the node is not known, which is not the same as idle."""
-
-    async def main() -> Agents:
-        async with serving(real_agent(lambda: None), 0) as port:
-            return await asked(f"http://127.0.0.1:{port}/node.json")
-
-    agents = asyncio.run(main())
+    async with serving(real_agent(lambda: None), 0) as port:
+        agents = await asked(f"http://127.0.0.1:{port}/node.json")
 
     assert {} == agents.measured
     assert {"node-a": "its arbiter does not answer"} == agents.silent
@@ -183,14 +175,10 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("handler", HOSTILE, ids=lambda handler: handler.__name__)
-def test_a_hostile_answer_is_no_measure(handler: Handler):
+async def test_a_hostile_answer_is_no_measure(handler: Handler):
     """An agent that is silent, slow, endless, packed, elsewhere, rude or wrong is named with the reason, in time."""
-
-    async def main() -> Agents:
-        async with server(handler) as address:
-            return await asked(address, answer_s=1.0)
-
-    agents = asyncio.run(main())
+    async with server(handler) as address:
+        agents = await asked(address, answer_s=1.0)
 
     assert {} == agents.measured
     assert HOSTILE[handler] in agents.silent["node-a"]
@@ -360,19 +348,14 @@ def test_agents_are_pods_of_our_own_namespace():
     )
 
 
-def test_the_thread_asks_and_ends():
+async def test_the_thread_asks_and_ends():
     """Agents are asked in a thread of their own, which is gone when it was closed."""
+    async with serving(real_agent(status_now), 0) as port:
+        asking = AgentThread(pace=Pace(seen_s=0.1))
+        asking.agents.places = {"node-a": f"http://127.0.0.1:{port}/node.json"}
+        async with asyncio.timeout(10):
+            while not asking.agents.measured:
+                await asyncio.sleep(0.02)
+        await asyncio.to_thread(asking.close)
 
-    async def main() -> tuple[dict[str, Any], bool]:
-        async with serving(real_agent(status_now), 0) as port:
-            asking = AgentThread(pace=Pace(seen_s=0.1))
-            asking.agents.places = {"node-a": f"http://127.0.0.1:{port}/node.json"}
-            async with asyncio.timeout(10):
-                while not asking.agents.measured:
-                    await asyncio.sleep(0.02)
-            await asyncio.to_thread(asking.close)
-            return dict(asking.agents.measured), asking._thread.is_alive()
-
-    measured, alive = asyncio.run(main())
-
-    assert {"node-a"} == set(measured) and not alive
+    assert {"node-a"} == set(asking.agents.measured) and not asking._thread.is_alive()

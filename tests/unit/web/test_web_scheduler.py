@@ -234,17 +234,12 @@ def test_vgpus_are_told_with_their_phase():
     )  # fmt: skip
 
 
-def test_the_pages_run_beside_the_program():
+async def test_the_pages_run_beside_the_program():
     """In the program's loop the pages are served, look at the ledger by hopping there, and end with it."""
-
-    async def main() -> list[Any]:
-        scheduler = program()
-        async with dashboard_beside(scheduler) as url:
-            await asyncio.sleep(0.1)
-            paths = ["api/v1/gpus", "api/v1/try?request=0.5", "api/v1/workloads/web/huge/explain"]
-            return [json.loads(await asyncio.to_thread(fetch, url + path)) for path in paths]
-
-    gpus, trial, why = asyncio.run(main())
+    async with dashboard_beside(program()) as url:
+        await asyncio.sleep(0.1)
+        paths = ["api/v1/gpus", "api/v1/try?request=0.5", "api/v1/workloads/web/huge/explain"]
+        gpus, trial, why = [json.loads(await asyncio.to_thread(fetch, url + path)) for path in paths]
 
     assert 4 == gpus["total"]
     assert trial["fits"] and 1 == len(trial["pieces"])
@@ -297,32 +292,23 @@ async def test_a_hop_that_comes_too_late_is_not_made(monkeypatch: pytest.MonkeyP
     assert [] == made
 
 
-def test_a_taken_address_is_told_by_its_option():
+async def test_a_taken_address_is_told_by_its_option():
     """The sentence names --web as it was given."""
-
-    async def main(port: int) -> None:
-        async with dashboard_beside(program(web=f"127.0.0.1:{port}")):
-            raise AssertionError
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortTaken, match=f"^--web 127.0.0.1:{port}: address already in use"):
-            asyncio.run(main(port))
+            async with dashboard_beside(program(web=f"127.0.0.1:{port}")):
+                raise AssertionError
 
 
-def test_an_administrator_can_leave_names_out():
+async def test_an_administrator_can_leave_names_out():
     """With namespaces set, names of all others are shown to nobody."""
-
-    async def main() -> str:
-        scheduler = program(web_namespace=("other",))
-        allocate(scheduler, "on", "50", "node-a")
-        async with dashboard_beside(scheduler) as url:
-            await asyncio.sleep(0.1)
-            return await asyncio.to_thread(fetch, url + "api/v1/gpus") + await asyncio.to_thread(
-                fetch, url + "workloads"
-            )
-
-    assert "web/" not in asyncio.run(main())
+    scheduler = program(web_namespace=("other",))
+    allocate(scheduler, "on", "50", "node-a")
+    async with dashboard_beside(scheduler) as url:
+        await asyncio.sleep(0.1)
+        for path in ("api/v1/gpus", "workloads"):
+            assert "web/" not in await asyncio.to_thread(fetch, url + path)
 
 
 def fetch(url: str) -> str:

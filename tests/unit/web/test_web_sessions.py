@@ -26,7 +26,6 @@ class Everything:
     """An API server at which every token may list everything."""
 
     def may_list(self, token: str, what: object) -> bool:
-        """As `Reviews` does."""
         return True
 
 
@@ -118,20 +117,17 @@ def test_a_guess_is_no_session(word: str):
     assert "" == Sessions().token_of(carried([word]))
 
 
-def test_a_form_that_never_ends_is_given_up(facts: MadeUpFacts, monkeypatch: pytest.MonkeyPatch):
+async def test_a_form_that_never_ends_is_given_up(facts: MadeUpFacts, monkeypatch: pytest.MonkeyPatch):
     """Who sends a token byte by byte is answered before the last of them."""
     monkeypatch.setattr("aliquot.web.signin.PATIENCE_S", 0.05)
 
-    async def main() -> int:
-        async def drops() -> AsyncIterator[bytes]:
-            yield b"token="
-            await asyncio.sleep(5)
+    async def drops() -> AsyncIterator[bytes]:
+        yield b"token="
+        await asyncio.sleep(5)
 
-        transport = httpx2.ASGITransport(replica(facts, Sessions()))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return (await client.post("/signin", content=drops())).status_code
-
-    assert 408 == asyncio.run(main())
+    transport = httpx2.ASGITransport(replica(facts, Sessions()))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert 408 == (await client.post("/signin", content=drops())).status_code
 
 
 class Secrets:
@@ -143,18 +139,15 @@ class Secrets:
         self.forbidden = forbidden
 
     async def find(self, resource: Resource[Secret], name: str, *, namespace: str) -> Secret | None:
-        """As `Api` does."""
         assert (SECRET, "home") == (name, namespace)
         if self.forbidden:
             raise Forbidden("secrets is forbidden", 403)
         return self.held
 
     async def get(self, resource: Resource[Secret], name: str, *, namespace: str) -> Secret | None:
-        """As `Api` does."""
         return await self.find(resource, name, namespace=namespace)
 
     async def create(self, resource: Resource[Secret], body: dict[str, Any], *, namespace: str) -> Secret:
-        """As `Api` does."""
         if self.late is not None:
             self.held = self.late
             raise AlreadyExists("it is there", 409)
@@ -163,7 +156,6 @@ class Secrets:
 
 
 def holding(key: bytes) -> Secret:
-    """A Secret with this key."""
     return Secret(Meta(name=SECRET), {FIELD: base64.b64encode(key).decode()})
 
 
