@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 from waiting import eventually, stop
 
 ROOT = Path(__file__).parents[3]
@@ -101,10 +102,9 @@ def test_an_arbiter_without_the_native_thread_hands_over_too(start_arbiter):
 
 def test_the_native_thread_carries_each_hand_over_out_once_or_not_at_all(tmp_path):
     """Under random answers, noise and hand-overs taken back, no grant is stored unasked, unreported or twice."""
-    program, folder = tmp_path / "check", ROOT / "native" / "handover"
+    folder = ROOT / "native" / "handover"
     sources = [ROOT / "tests" / "native" / "handover_check.c", *sorted(folder.glob("*.c"))]
-    compile_it = ["gcc", "-O1", "-pthread", f"-I{ROOT}/native/include", f"-I{folder}", "-o", program, *sources]
-    subprocess.run(compile_it, check=True)
+    program = compile_c(tmp_path / "check", f"-I{ROOT}/native/include", f"-I{folder}", *sources)
     done = subprocess.run([program, "5000"], capture_output=True, text=True, timeout=60)
 
     assert (0, "") == (done.returncode, done.stderr)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 
 
 @pytest.fixture
 def start(clients, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """Starts main_ends.c with these words on an emulated machine."""
-    program, env = tmp_path / "main_ends", {**os.environ, "LD_LIBRARY_PATH": str(clients("a100").machine.directory)}
-    source = Path(__file__).with_name("main_ends.c")
-    subprocess.run(["gcc", "-w", "-pthread", "-o", program, source, "-ldl"], check=True)
+    program = compile_c(tmp_path / "main_ends", Path(__file__).with_name("main_ends.c"))
+    env = {**os.environ, "LD_LIBRARY_PATH": str(clients("a100").machine.directory)}
     return lambda *words: subprocess.Popen([program, *words], env=env, stdout=subprocess.PIPE, text=True)
 
 

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 
 GIB = 1 << 30
 OUT_OF_MEMORY = 2
@@ -13,10 +14,7 @@ OUT_OF_MEMORY = 2
 @pytest.fixture(scope="module")
 def scarce(tmp_path_factory) -> Path:
     """The program, built; see its head."""
-    program = tmp_path_factory.mktemp("scarce") / "scarce"
-    source = Path(__file__).with_name("scarce.c")
-    subprocess.run(["gcc", "-w", "-O1", "-rdynamic", "-pthread", "-o", program, source, "-ldl"], check=True)
-    return program
+    return compile_c(tmp_path_factory.mktemp("scarce") / "scarce", "-rdynamic", Path(__file__).with_name("scarce.c"))
 
 
 def test_every_request_of_the_driver_may_fail(clients, scarce):

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 
 SOURCE = Path(__file__).with_name("back_to_back.c")
 
@@ -12,9 +13,7 @@ SOURCE = Path(__file__).with_name("back_to_back.c")
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Path:
     """The compiled client."""
-    path = tmp_path_factory.mktemp("client") / "back_to_back"
-    subprocess.run(["gcc", "-O2", "-w", "-o", path, SOURCE, "-ldl"], check=True)
-    return path
+    return compile_c(tmp_path_factory.mktemp("client") / "back_to_back", SOURCE)
 
 
 @pytest.mark.real_time

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 from kit.driver_calls import INVALID_VALUE, NOT_READY, PTX, Argument, Driver, Out
 from kit.driver_process import DriverProcess, ProcessEnded
 
@@ -172,9 +173,8 @@ def test_work_of_a_destroyed_stream_and_event_still_ends(gpu):
 @pytest.mark.parametrize("how", ["destroy", "reset"])
 def test_threads_whose_context_another_one_ends_get_an_error(clients, tmp_path: Path, how, strict):
     """Calls that are under way while another thread ends their context answer with an error, and nothing crashes."""
-    machine, program = clients("a100", f"strict={strict}").machine, tmp_path / "vanishing"
-    source = Path(__file__).with_name("vanishing.c")
-    subprocess.run(["gcc", "-w", "-O1", "-pthread", "-o", program, source, "-ldl"], check=True)
+    machine = clients("a100", f"strict={strict}").machine
+    program = compile_c(tmp_path / "vanishing", Path(__file__).with_name("vanishing.c"))
     env = {**os.environ, "LD_LIBRARY_PATH": str(machine.directory)}
 
     done = subprocess.run([program, how, "400"], env=env, capture_output=True, text=True, timeout=60, check=False)

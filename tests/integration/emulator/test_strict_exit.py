@@ -6,6 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from kit.compiling import compile_c
+
 EXIT = r"""
 #include <dlfcn.h>
 #include <pthread.h>
@@ -49,8 +51,7 @@ def test_a_program_leaves_while_its_threads_are_in_the_driver(clients, tmp_path:
     """Handlers registered later than cuInit still have a driver, destructors get CUDA_ERROR_DEINITIALIZED; status 0."""
     machine = clients("a100", "strict=1").machine
     (tmp_path / "leave.c").write_text(EXIT, "utf-8")
-    program = tmp_path / "leave"
-    subprocess.run(["gcc", "-w", "-pthread", "-o", program, tmp_path / "leave.c", "-ldl"], check=True)
+    program = compile_c(tmp_path / "leave", tmp_path / "leave.c")
     env = {**os.environ, "LD_LIBRARY_PATH": str(machine.directory)}
 
     for _ in range(20):
@@ -73,9 +74,8 @@ def test_a_stopped_process_loses_the_gpu_after_its_slice(clients):
 
 def test_cancelled_threads_take_no_lock_along(clients, tmp_path: Path):
     """Threads that are cancelled while they launch, wait and allocate leave a driver that works for the others."""
-    machine, program = clients("a100").machine, tmp_path / "cancelled"
-    source = Path(__file__).with_name("cancelled.c")
-    subprocess.run(["gcc", "-w", "-O1", "-pthread", "-o", program, source, "-ldl"], check=True)
+    machine = clients("a100").machine
+    program = compile_c(tmp_path / "cancelled", Path(__file__).with_name("cancelled.c"))
     env = {**os.environ, "LD_LIBRARY_PATH": str(machine.directory)}
 
     done = subprocess.run([program, "200"], env=env, capture_output=True, text=True, timeout=40, check=False)

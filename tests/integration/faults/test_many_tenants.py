@@ -1,10 +1,10 @@
 """Tenants come and go by the thousand, as CUDA programs under the hook: the arbiter ends where it began."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 from stage import Stage
 from waiting import eventually
 
@@ -17,12 +17,7 @@ BATCH = 50
 @pytest.fixture(scope="module")
 def visit(tmp_path_factory) -> Path:
     """The compiled visitor."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    target = tmp_path_factory.mktemp("visit") / "visit"
-    subprocess.run([compiler, "-O1", "-w", "-o", target, PROGRAM, "-ldl"], check=True)
-    return target
+    return compile_c(tmp_path_factory.mktemp("visit") / "visit", PROGRAM)
 
 
 def come_and_go(scene: Stage, visit: Path, libraries: list[Path], first: int, count: int) -> None:

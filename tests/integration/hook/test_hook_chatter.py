@@ -1,16 +1,18 @@
 """What a process says about memory stays below what the arbiter reads of it, so its messages about turns are read."""
 
 import time
+from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 from kit.driver_calls import MIB, Out
-from test_hook_programs import compile_c
 
 from aliquot.arbiter.abi import MessageType
 from aliquot.arbiter.server import Settings
 
 MEMORY = (MessageType.RESERVE, MessageType.RELEASE, MessageType.DENIED, MessageType.SHARE, MessageType.UNSHARE)
 THREADS = ("first", "second", "third", "fourth")
+FIRST_WORD = Path(__file__).parent / "programs" / "first_word.c"
 TOO_MUCH = 1 << 40
 LOOPS = {
     "refused allocations": (2500, "repeat", "cuMemAlloc_v2", Out(), TOO_MUCH),
@@ -42,7 +44,7 @@ def test_memory_is_asked_for_more_slowly_than_the_arbiter_reads(tenant, loop, tm
 @pytest.fixture(scope="module")
 def first_word(tmp_path_factory) -> str:
     """first_word.c, built so that the hook's calls of libc reach it."""
-    return str(compile_c("first_word.c", tmp_path_factory.mktemp("first_word") / "first_word", "-rdynamic"))
+    return str(compile_c(tmp_path_factory.mktemp("first_word") / "first_word", "-rdynamic", FIRST_WORD))
 
 
 def test_nothing_is_said_on_a_new_connection_before_its_hello(tenant, first_word):

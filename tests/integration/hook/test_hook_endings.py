@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 from kit.driver_calls import MIB, PTX, Argument, Out
 from kit.driver_process import DriverProcess
-from test_hook_programs import compile_c
 
 from aliquot.arbiter.abi import MessageType
 
@@ -14,7 +14,7 @@ from aliquot.arbiter.abi import MessageType
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory) -> Path:
     """endings.c, built."""
-    return compile_c("endings.c", tmp_path_factory.mktemp("endings") / "endings")
+    return compile_c(tmp_path_factory.mktemp("endings") / "endings", Path(__file__).parent / "programs/endings.c")
 
 
 @pytest.mark.parametrize("how", ["destroy", "reset"])
@@ -65,7 +65,6 @@ class Waiting:
         return self.driver.new("cuDevicePrimaryCtxRetain", 0)
 
     def green(self) -> int:
-        """A green context."""
         sms = self.driver.call("cuDeviceGetDevResource", 0, Out(256), 1).value
         return self.driver.new("cuGreenCtxCreate", self.driver.new("cuDevResourceGenerateDesc", sms, 1), 0, 1)
 

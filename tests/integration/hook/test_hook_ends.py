@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_hook_programs import compile_c
+from kit.compiling import compile_c
 
 SOURCE = Path(__file__).parents[1] / "emulator" / "main_ends.c"
 
@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "emulator" / "main_ends.c"
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     """main_ends.c, built."""
-    return compile_c(str(SOURCE), tmp_path / "main_ends")
+    return compile_c(tmp_path / "main_ends", SOURCE)
 
 
 def test_a_process_ends_with_the_last_thread_of_its_own(tenant, program):

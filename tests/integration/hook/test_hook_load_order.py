@@ -1,10 +1,9 @@
 """Load order: whatever opens the driver first, every later open of it reaches the hook."""
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 
 from aliquot.arbiter.abi import MessageType
 
@@ -14,27 +13,19 @@ SPELLINGS = 10
 PLUGIN = "extern int {function}(), {init}();\nvoid *address(int first) {{ return first ? {init} : {function}; }}\n"
 
 
-def compile_c(*arguments: object) -> None:
-    """Run the machine's C compiler; skip without one."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    subprocess.run([compiler, *map(str, arguments)], check=True)
-
-
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory) -> Path:
     """The program `opens`, and a plug-in that was linked with each library under each of its names."""
     folder = tmp_path_factory.mktemp("opens")
-    compile_c("-O1", "-w", "-o", folder / "opens", PROGRAMS / "opens.c", "-ldl")
+    compile_c(folder / "opens", PROGRAMS / "opens.c")
     for library, (function, init) in LIBRARIES.items():
         for name in (f"{library}.so", f"{library}.so.1"):
             (folder / "stub").mkdir(exist_ok=True)
             (folder / "stub.c").write_text(f"int {function}() {{ return 0; }}\nint {init}() {{ return 0; }}\n")
             stub = folder / "stub" / name
-            compile_c("-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", stub, folder / "stub.c")
+            compile_c(stub, "-shared", "-fPIC", f"-Wl,-soname,{name}", folder / "stub.c")
             (folder / "plugin.c").write_text(PLUGIN.format(function=function, init=init))
-            compile_c("-shared", "-fPIC", "-o", folder / f"plugin-{name}", folder / "plugin.c", stub)
+            compile_c(folder / f"plugin-{name}", "-shared", "-fPIC", folder / "plugin.c", stub)
     return folder
 
 

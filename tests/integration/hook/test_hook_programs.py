@@ -1,7 +1,5 @@
 """The gate and ordinary programs: captures, contexts and streams that come and go, exits, and waits of their own."""
 
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.compiling import compile_c
 
 from aliquot.arbiter.abi import MessageType
 
@@ -26,21 +25,10 @@ DRIVERS = {
 }
 
 
-def compile_c(source: str, target: Path, *options: object) -> Path:
-    """Run the machine's C compiler; skip without one."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    subprocess.run(
-        [compiler, "-O1", "-w", "-o", target, PROGRAMS / source, *map(str, options), "-ldl", "-pthread"], check=True
-    )
-    return target
-
-
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory) -> Callable[..., list[str]]:
     """The command of a program in gate.c."""
-    program = compile_c("gate.c", tmp_path_factory.mktemp("gate") / "gate")
+    program = compile_c(tmp_path_factory.mktemp("gate") / "gate", PROGRAMS / "gate.c")
     return lambda *words: [str(program), *map(str, words)]
 
 
@@ -275,7 +263,7 @@ def test_events_are_rarer_than_launches(tenant):
 
 def test_cancelled_threads_take_no_lock_along(tenant, tmp_path: Path):
     """Threads that are cancelled while they launch, wait and allocate leave a tenant that goes on."""
-    program = compile_c(str(PROGRAMS.parents[1] / "emulator" / "cancelled.c"), tmp_path / "cancelled")
+    program = compile_c(tmp_path / "cancelled", PROGRAMS.parents[1] / "emulator" / "cancelled.c")
     scene = tenant(memory_mib=4096, auto_grant=True)
 
     done = scene.execute([str(program), "100"], mode="library-path")

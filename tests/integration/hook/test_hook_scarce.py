@@ -1,9 +1,9 @@
 """Programs under the hook on a machine that has no memory, thread or descriptor left."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 
 SOURCE = Path(__file__).parents[1] / "emulator" / "scarce.c"
 
@@ -11,9 +11,7 @@ SOURCE = Path(__file__).parents[1] / "emulator" / "scarce.c"
 @pytest.fixture(scope="module")
 def scarce(tmp_path_factory) -> Path:
     """The program, built; see its head."""
-    program = tmp_path_factory.mktemp("scarce") / "scarce"
-    subprocess.run(["gcc", "-w", "-O1", "-rdynamic", "-pthread", "-o", program, SOURCE, "-ldl"], check=True)
-    return program
+    return compile_c(tmp_path_factory.mktemp("scarce") / "scarce", "-rdynamic", SOURCE)
 
 
 @pytest.mark.timeout(180)

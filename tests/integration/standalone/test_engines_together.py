@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 from waiting import eventually
 
 from aliquot.standalone.engine import Engine
@@ -22,9 +22,7 @@ MEMORY_MIB = 13 * 1024
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The client in C."""
-    program = tmp_path_factory.mktemp("llama") / "engine"
-    subprocess.run(["gcc", "-o", program, PROGRAMS / "engine.c", "-ldl"], check=True)
-    return program
+    return compile_c(tmp_path_factory.mktemp("llama") / "engine", PROGRAMS / "engine.c")
 
 
 @contextlib.contextmanager

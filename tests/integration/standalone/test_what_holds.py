@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from kit.compiling import compile_c
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_MIB = "4096"
@@ -42,7 +43,7 @@ EXPECTED = documented()
 def programs(tmp_path_factory) -> dict[str, list[str]]:
     """The command of each way; ways that this machine cannot build are left out."""
     folder = tmp_path_factory.mktemp("ways")
-    subprocess.run(["gcc", "-o", folder / "ways", PROGRAMS / "ways.c", "-ldl", "-lpthread"], check=True)
+    compile_c(folder / "ways", PROGRAMS / "ways.c")
     commands = {way: [str(folder / "ways"), way] for way in WAYS if not way.startswith(("go", "env"))}
     commands["env -i"] = ["env", "-i", str(folder / "ways"), "plain"]
     if shutil.which("go"):

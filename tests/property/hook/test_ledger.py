@@ -2,13 +2,12 @@
 
 import ctypes
 import random
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.compiling import compile_c
 
 NATIVE = Path(__file__).resolve().parents[3] / "native"
 POINTER, ARRAY, VMM, MODULE, OWNER = 1, 2, 3, 8, 17
@@ -33,17 +32,12 @@ class Entry(ctypes.Structure):
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory):
     """ledger.c and what it stands on, as a library that checks its invariants at each change."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    target = tmp_path_factory.mktemp("ledger") / "ledger.so"
-    options = ["-O1", "-shared", "-fPIC", "-w", "-DALIQUOT_CHECKS=2", f"-I{NATIVE}/include", f"-I{NATIVE}/hook"]
+    options = ["-shared", "-fPIC", "-DALIQUOT_CHECKS=2", f"-I{NATIVE}/include", f"-I{NATIVE}/hook"]
     sources = [
         NATIVE / "hook/memory/ledger.c",
         *(NATIVE / "hook/base" / f"{part}.c" for part in ("say", "conf", "conf_path")),
     ]
-    subprocess.run([compiler, *options, "-o", target, *sources, "-ldl", "-lpthread"], check=True)
-    library = ctypes.CDLL(str(target))
+    library = ctypes.CDLL(str(compile_c(tmp_path_factory.mktemp("ledger") / "ledger.so", *options, *sources)))
     library.ledger_put.argtypes = [Entry, ctypes.POINTER(Entry)]
     library.ledger_put.restype = ctypes.c_bool
     for name in ("ledger_get", "ledger_take"):
