@@ -30,7 +30,6 @@ def output() -> str:
 
 
 def figures() -> dict[str, int]:
-    """The table."""
     rows = (line.split(maxsplit=1) for line in output().partition("\n\n")[0].splitlines())
     return {what: int(count) for count, what in rows}
 

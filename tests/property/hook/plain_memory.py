@@ -16,7 +16,6 @@ STEP, HEAP, SMALL = 32 * MIB, 8 * MIB, MIB
 
 
 def whole(size: int, unit: int) -> int:
-    """Rounded up."""
     return -(-size // unit) * unit
 
 
@@ -125,7 +124,6 @@ class Process:
             pool.trim()
 
     def forget(self, context: int) -> None:
-        """A context has ended."""
         self.pieces = [piece for piece in self.pieces if piece.context != context]
         self.heap.pop(context, None)
         del self.contexts[context]

@@ -103,7 +103,6 @@ class MemoryHistory(RuleBasedStateMachine):
         return [(process, item) for process in self.processes for item in getattr(process, name)]
 
     def one(self, name: str, pick: int) -> tuple[Process, Any]:
-        """One of them."""
         items = self.every(name)
         return items[pick % len(items)]
 

@@ -16,7 +16,6 @@ class PlainLedger:
     held: dict[str, tuple[str, list[tuple[int, int, int]], Ask]] = field(default_factory=dict)
 
     def reserve(self, tenant: str, placement: Placement, ask: Ask) -> None:
-        """Write a placement down."""
         uuids = [gpu.uuid for gpu in self.nodes[placement.node].gpus]
         pieces = [(uuids.index(s.gpu), s.request_milli, s.memory_mib) for s in placement.slices]
         self.held[tenant] = (placement.node, pieces, ask)
@@ -40,7 +39,6 @@ class PlainLedger:
         return [d.memory_mib - sum(b for _, b, _ in self.on(node, g)) for g, d in enumerate(self.nodes[node].gpus)]
 
     def cpu(self, node: str) -> int:
-        """CPU left."""
         return self.nodes[node].cpu_milli - sum(ask.cpu_milli for n, _, ask in self.held.values() if n == node)
 
     def memory(self, node: str) -> int:

@@ -27,7 +27,6 @@ class Oracle:
         return {node: self.score(ledger, ask, node) for node in nodes}
 
     def choose(self, ledger: PlainLedger, ask: Ask, node: str) -> tuple[int, ...]:
-        """Devices of the node."""
         return common_choice(ledger, ask, node, allowed(ledger, ask, node), self.prefers)
 
     def decide(self, ledger: PlainLedger, ask: Ask) -> tuple[str, tuple[int, ...]] | None:
@@ -103,7 +102,6 @@ class Clustering(Oracle):
     """See the policy."""
 
     def score(self, ledger, ask, node):
-        """Kinds on the node."""
         if not ask.milli:
             return 0
 
@@ -161,7 +159,6 @@ class Gaia(Oracle):
         return (int(idle < len(free)), -idle)
 
     def choose(self, ledger, ask, node):
-        """By the same rules."""
         if ask.devices != 1:
             return super().choose(ledger, ask, node)
         free, topology = ledger.free(node), ledger.nodes[node].topology
@@ -247,7 +244,6 @@ class Fgd(Oracle):
             yield int(100.0 * (1.0 / (1.0 + exp(-(fall / 1000.0))))), g
 
     def score(self, ledger, ask, node):
-        """The largest."""
         return max((score for score, _ in self.values(ledger, ask, node, by_model(ledger, ask, node))), default=-1)
 
     def choose(self, ledger, ask, node):

@@ -70,7 +70,6 @@ class Machine:
         self.programs: dict[int, Program] = {}
 
     def start(self, *_: object, **__: object) -> Program:
-        """As `start_program`."""
         program = Program(len(self.programs) + 1)
         self.programs[program.pid] = program
         return program
@@ -95,7 +94,6 @@ class Pod:
     ended: str = ""
 
     def manifest(self, name: str) -> str:
-        """What is applied."""
         gpu = {"request": str(self.milli / 1000), "memory": f"{self.mib}Mi"}
         pod = {"restartPolicy": self.policy, "containers": [{"name": "main", "command": ["true"]}]}
         spec = {"gpu": gpu, "template": {"spec": pod}}

@@ -92,23 +92,18 @@ class Pods:
         return iter(list(self.by_uid().values()))
 
     def by_uid(self) -> dict[str, NodePod]:
-        """As `NodePods`."""
         return self._bodies() if self.synced else dict(self._fetched)
 
     def keys(self) -> dict[str, PodKey]:
-        """As `NodePods`."""
         return {uid: pod.key for uid, pod in self.by_uid().items()}
 
     def get(self, uid: str) -> NodePod | None:
-        """As `NodePods`."""
         return self.by_uid().get(uid)
 
     def says(self, uid: str) -> Answer:
-        """As `NodePods`."""
         return "used" if uid in self.by_uid() else "gone" if self.synced else "silent"
 
     async def refresh(self) -> None:
-        """As `NodePods`."""
         self._fetched = self._bodies()
 
 
@@ -192,7 +187,6 @@ class AllocationFaults(RuleBasedStateMachine):
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Half a step."""
         if self.arbiter.crashed or self.steps_left == 0:
             self.arbiter.crashed = True
             raise Crash

@@ -281,7 +281,6 @@ class Driver:
     libnvml: Path
 
     def edits(self, ours: Path | None) -> Edits:
-        """Nothing."""
         return Edits()
 
 
@@ -293,7 +292,6 @@ class Drivers:
         self.version = 1
 
     def shown(self, had: str, *, again: bool) -> Driver:
-        """As `NodeDriver`."""
         name = had if had and again else f"v{self.version}"
         return Driver(name, self.folder / name / "libcuda.so.1", self.folder / name / "libnvidia-ml.so.1")
 
@@ -367,7 +365,6 @@ class NodeFaults(Faults):
         self.drivers.version += 1
 
     def remove_now(self, name: str) -> None:
-        """With its pod."""
         self.provisioner.remove_pod(f"uid-{name}")
 
     def reconcile_now(self) -> None:

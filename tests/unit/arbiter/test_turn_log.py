@@ -6,7 +6,6 @@ S = 1_000_000_000
 
 
 def shown(log: TurnLog, now_s: float) -> list[tuple[str, float, float]]:
-    """The turns in seconds."""
     found = log.last_minute("GPU-0", int(now_s * S)).turns
     return [(turn.tenant, turn.began_ns / S, turn.ended_ns / S) for turn in found]
 

@@ -27,34 +27,28 @@ def completed(*words: str) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
-def test_commands_are_offered():
-    """Every command that begins so is offered."""
-    assert [name for name in [*COMMANDS, *lab.COMMANDS] if name.startswith("d")] == completed("d")
+D_COMMANDS = [name for name in [*COMMANDS, *lab.COMMANDS] if name.startswith("d")]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["d"], D_COMMANDS),
+        (["up", "--emulate", "a"], ["a100", "a100-80g"]),
+        (["sim", "run", "--policy", "binpack,sp"], ["binpack,spread"]),
+        (["get", "po"], ["pods", "pod", "po"]),
+        (["logs", ""], []),
+    ],
+    ids=["commands", "profiles", "policies after the last comma", "kinds", "names, which need an engine"],
+)
+def test_what_may_come_next_is_offered(words: list[str], offered: list[str]):
+    """Every word that begins so and may stand there."""
+    assert sorted(offered) == sorted(completed(*words))
 
 
 def test_options_are_offered():
     """A command's options are offered after it."""
     assert {"--port", "--no-web", "--emulate"} <= set(completed("up", "--"))
-
-
-def test_profiles_are_offered():
-    """After --emulate the profiles are offered."""
-    assert ["a100", "a100-80g"] == completed("up", "--emulate", "a")
-
-
-def test_policies_are_offered_after_the_last_comma():
-    """After --policy of a simulation the policies are offered, also for the second of a list."""
-    assert ["binpack,spread"] == completed("sim", "run", "--policy", "binpack,sp")
-
-
-def test_kinds_are_offered():
-    """After get the kinds are offered."""
-    assert {"pods", "pod", "po"} == set(completed("get", "po"))
-
-
-def test_names_need_an_engine():
-    """Without an engine no SharePod is offered, and nothing is said."""
-    assert [] == completed("logs", "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -24,7 +24,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(*words: str) -> str:
-    """What the command prints."""
     done = CliRunner().invoke(command.get, words, catch_exceptions=False)
     assert 0 == done.exit_code, done.output
     return done.stdout

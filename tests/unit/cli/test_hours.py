@@ -23,7 +23,6 @@ NOTHING = HourLine("", "", "", 0, 0, 0, 0, 0, 0)
 def shown(
     capsys: pytest.CaptureFixture[str], form: str = "text", *, by: str = "", namespace: str = "", **more: str
 ) -> str:
-    """What is printed."""
     view = HoursView("24h", by, FormType(("text", "wide", "json", "yaml", "csv")).convert(form, None, None), namespace)
     view.print(Hours(0, 86_400, 192.0, LINES, NOTHING, **more))
     return capsys.readouterr().out

@@ -183,13 +183,6 @@ def test_a_number_without_an_end_is_refused(words, text):
     assert str(done.exception).startswith(f"{words[-1]} {text} must be a finite number ")
 
 
-def test_a_number_without_an_end_ends_with_status_2():
-    """What is refused is told in one line on standard error, with status 2."""
-    done = aliquot("sim", "turns", "--seconds", "nan")
-
-    assert (2, "aliquot: --seconds nan must be a finite number from 16 to 100000\n") == (done.returncode, done.stderr)
-
-
 def test_no_option_takes_click_s_own_numbers():
     """No command has an option of click's floats, which take NaN."""
     sources = [path for package in (aliquot_cli, lab_cli) for path in Path(package.__file__).parent.rglob("*.py")]

@@ -1,6 +1,5 @@
 """The reference under docs/reference is made from the code, and is what the code says now."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,19 +29,3 @@ def test_every_command_has_its_section_with_an_example():
 
     assert {*COMMANDS, *LAB} == set(sections)
     assert [] == [name for name, part in sections.items() if "\nExample" not in part]
-
-
-def test_links_in_the_reference_lead_somewhere():
-    """Every relative link of a page is a file, and every anchor a heading of it."""
-    broken = []
-    for page in FOLDER.glob("*.md"):
-        prose = re.sub(r"`[^`]*`", "", page.read_text())
-        for target in re.findall(r"\]\(([^)]+)\)", prose):
-            file, _, anchor = target.partition("#")
-            path = (FOLDER / file) if file else page
-            heads = re.findall(r"^#+ (.+)$", path.read_text(), re.M) if anchor and path.suffix == ".md" else []
-            known = {re.sub(r"[^a-z0-9 -]", "", head.lower()).replace(" ", "-") for head in heads}
-            if not path.exists() or (anchor and anchor not in known):
-                broken.append(f"{page.name}: {target}")
-
-    assert [] == broken

@@ -19,7 +19,6 @@ def half(part: int) -> Memory:
 
 
 def main(request: GpuRequest, **more: Any) -> ContainerAsk:
-    """The ask of container main."""
     return ContainerAsk("main", request, **more)
 
 

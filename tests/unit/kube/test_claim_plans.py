@@ -31,7 +31,6 @@ def claim(*devices: str, parameters: Any = None, compute: str = "30", called: st
 
 
 def planned(made: ResourceClaim, **how: Any) -> ContainerPlan:
-    """Its only container."""
     plan = claim_plan(made, {A: 16384, B: 16384}, **how)
     assert plan is not None and plan.node == "node-1"
     return plan.containers[made.called]

@@ -49,52 +49,34 @@ def test_every_example_asks_for_the_same_in_aliquots_words(document: dict[str, A
         assert tuple(replace(c, priority=0) for c in before_ask.containers) == after.containers
 
 
+DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: a, labels: {x: "y"}}
+spec:
+  replicas: 2
+  template:
+    metadata: {annotations: {other.dev/a: b, tencent.com/vcuda-core-limit: "80"}}
+    spec:
+      tolerations: [{key: gpu}]
+      containers:
+      - name: main
+        image: x
+        resources: {requests: {cpu: "1", tencent.com/vcuda-core: 30}, limits: {cpu: "2", tencent.com/vcuda-core: 30}}
+"""
+
+
 def test_nothing_else_is_touched():
     """Names, labels, images, other resources and unknown fields stay as they were; the original is not changed."""
-    document = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "a", "labels": {"x": "y"}},
-        "spec": {
-            "replicas": 2,
-            "template": {
-                "metadata": {"annotations": {"other.dev/a": "b", "tencent.com/vcuda-core-limit": "80"}},
-                "spec": {
-                    "tolerations": [{"key": "gpu"}],
-                    "containers": [
-                        {
-                            "name": "main",
-                            "image": "x",
-                            "resources": {
-                                "requests": {"cpu": "1", "tencent.com/vcuda-core": 30},
-                                "limits": {"cpu": "2", "tencent.com/vcuda-core": 30},
-                            },
-                        }
-                    ],
-                },
-            },
-        },
-    }
-    before = yaml.safe_dump(document)
+    document = yaml.safe_load(DEPLOYMENT)
     (made,) = convert(document)
+    expected = yaml.safe_load(DEPLOYMENT)["spec"]["template"]
+    expected["metadata"]["annotations"] = {"other.dev/a": "b", "aliquot.dev/gpu-limit": "0.8"}
+    resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "aliquot.dev/gpu-percent": 30}}
+    expected["spec"]["containers"][0]["resources"] = resources
 
-    assert before == yaml.safe_dump(document)
-    assert {
-        "metadata": {"annotations": {"other.dev/a": "b", "aliquot.dev/gpu-limit": "0.8"}},
-        "spec": {
-            "tolerations": [{"key": "gpu"}],
-            "containers": [
-                {
-                    "name": "main",
-                    "image": "x",
-                    "resources": {
-                        "requests": {"cpu": "1"},
-                        "limits": {"cpu": "2", "aliquot.dev/gpu-percent": 30},
-                    },
-                }
-            ],
-        },
-    } == made.document["spec"]["template"]
+    assert yaml.safe_load(DEPLOYMENT) == document
+    assert expected == made.document["spec"]["template"]
     assert {"x": "y"} == made.document["metadata"]["labels"]
 
 
@@ -128,28 +110,16 @@ def test_lists_are_converted_item_by_item():
     assert 2 == len(made)
 
 
+CRON_JOB = """{kind: CronJob, metadata: {name: nightly}, spec: {jobTemplate: {spec: {template: {spec: {containers: [
+  {name: m, resources: {limits: {tencent.com/vcuda-core: 150}}}]}}}}}}"""
+
+
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
         ("text", "a manifest is a mapping with apiVersion, kind and metadata, not 'text'"),
         (
-            {
-                "kind": "CronJob",
-                "metadata": {"name": "nightly"},
-                "spec": {
-                    "jobTemplate": {
-                        "spec": {
-                            "template": {
-                                "spec": {
-                                    "containers": [
-                                        {"name": "m", "resources": {"limits": {"tencent.com/vcuda-core": 150}}}
-                                    ]
-                                }
-                            }
-                        }
-                    }
-                },
-            },
+            yaml.safe_load(CRON_JOB),
             'cronjob "nightly": spec.jobTemplate.spec.template.spec.containers[m].resources.'
             'limits["tencent.com/vcuda-core"] 150',
         ),
@@ -167,33 +137,40 @@ def test_what_can_not_be_read_is_named_by_its_path(document: object, sentence: s
     assert sentence in str(caught.value)
 
 
-def container(**limits: Any) -> dict[str, Any]:
-    """A container with these limits, as the API server completes them."""
-    return {"name": "m", "resources": {"limits": limits, "requests": dict(limits)}}
+def pod(limits: dict[str, Any], **metadata: dict[str, str]) -> dict[str, Any]:
+    """A pod, or the template of one, whose container has these limits as the API server completes them."""
+    resources = {"limits": limits, "requests": dict(limits)}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": "p", **metadata},
+        "spec": {"containers": [{"name": "m", "resources": resources}]},
+    }
+
+
+def deployment(limits: dict[str, Any], **metadata: dict[str, str]) -> dict[str, Any]:
+    return {"kind": "Deployment", "metadata": {"name": "d"}, "spec": {"template": pod(limits, **metadata)}}
+
+
+ELASTIC_JOB = """{kind: ElasticJob, metadata: {name: e}, spec: {replicaSpecs: {Worker: {template: {metadata: {labels: {
+  sharedgpu/gpu_request: "0.5"}}}}}}}"""
+LABELS = {"sharedgpu/gpu_request": "0.5", "sharedgpu/min_available": "2", "sharedgpu/colour": "red"}
+UNKNOWN = (
+    'resources.limits["aliquot.dev/gpu-percents"] is not a resource of Aliquot; it knows aliquot.dev/gpu-percent, '
+)
 
 
 @pytest.mark.parametrize(
     ("document", "notes"),
     [
         (
-            {
-                "kind": "ElasticJob",
-                "metadata": {"name": "e"},
-                "spec": {
-                    "replicaSpecs": {"Worker": {"template": {"metadata": {"labels": {"sharedgpu/gpu_request": "0.5"}}}}}
-                },
-            },
+            yaml.safe_load(ELASTIC_JOB),
             [
                 'spec.replicaSpecs.Worker.template.metadata.labels["sharedgpu/gpu_request"] is left as it is: '
                 "no pods are looked for in the kind ElasticJob"
             ],
         ),
         (
-            {
-                "kind": "Pod",
-                "metadata": {"name": "p"},
-                "spec": {"containers": [container(**{"nvidia.com/mig-3g.20gb": 1})]},
-            },
+            pod({"nvidia.com/mig-3g.20gb": 1}),
             [
                 'spec.containers[0].resources.limits["nvidia.com/mig-3g.20gb"] is left as it is: '
                 "Aliquot gives no MIG instances; for a share of Aliquot's write aliquot.dev/gpu-percent and "
@@ -201,22 +178,14 @@ def container(**limits: Any) -> dict[str, Any]:
             ],
         ),
         (
-            {
-                "kind": "Deployment",
-                "metadata": {"name": "d"},
-                "spec": {"template": {"spec": {"containers": [container(**{"alpha.kubernetes.io/nvidia-gpu": 1})]}}},
-            },
+            deployment({"alpha.kubernetes.io/nvidia-gpu": 1}),
             [
                 'spec.template.spec.containers[0].resources.limits["alpha.kubernetes.io/nvidia-gpu"] is left as it is: '
                 "for whole GPUs of Aliquot's write aliquot.dev/gpu-percent: 100 for each in resources.limits"
             ],
         ),
         (
-            {
-                "kind": "Pod",
-                "metadata": {"name": "p", "annotations": {"gpu-fraction": "0.5"}},
-                "spec": {"containers": [container(**{"aliyun.com/gpu-mem": 2, "aliyun.com/gpu-core.percentage": 30})]},
-            },
+            pod({"aliyun.com/gpu-mem": 2, "aliyun.com/gpu-core.percentage": 30}, annotations={"gpu-fraction": "0.5"}),
             [
                 'metadata.annotations["gpu-fraction"] is left as it is: write aliquot.dev/gpu-percent, hundredths of a '
                 "GPU, in resources.limits",
@@ -225,51 +194,21 @@ def container(**limits: Any) -> dict[str, Any]:
             ],
         ),
         (
-            {
-                "kind": "Pod",
-                "metadata": {
-                    "name": "p",
-                    "labels": {
-                        "sharedgpu/gpu_request": "0.5",
-                        "sharedgpu/min_available": "2",
-                        "sharedgpu/colour": "red",
-                    },
-                },
-                "spec": {"containers": [container()]},
-            },
+            pod({}, labels=LABELS),
             [
                 "sharedgpu/min_available is not kept: pods are placed one by one",
                 "sharedgpu/colour is not kept: it is not known here",
             ],
         ),
         (
-            {
-                "kind": "Deployment",
-                "metadata": {"name": "d"},
-                "spec": {
-                    "template": {
-                        "metadata": {"annotations": {"aliquot.dev/gpu-model": "T4"}},
-                        "spec": {"containers": [container(**{"aliquot.dev/gpu-percents": 20})]},
-                    }
-                },
-            },
-            [
-                'spec.template.spec.containers[m].resources.limits["aliquot.dev/gpu-percents"] is not a resource of '
-                "Aliquot; it knows aliquot.dev/gpu-percent, aliquot.dev/gpu-memory"
-            ],
+            deployment({"aliquot.dev/gpu-percents": 20}, annotations={"aliquot.dev/gpu-model": "T4"}),
+            [f"spec.template.spec.containers[m].{UNKNOWN}aliquot.dev/gpu-memory"],
         ),
         (
-            {
-                "kind": "Pod",
-                "metadata": {"name": "p"},
-                "spec": {"containers": [container(**{"nvidia.com/gpumem": 9, "aliquot.dev/gpu-percents": 20})]},
-            },
-            [
-                'spec.containers[m].resources.limits["aliquot.dev/gpu-percents"] is not a resource of Aliquot; it '
-                "knows aliquot.dev/gpu-percent, aliquot.dev/gpu-memory"
-            ],
+            pod({"nvidia.com/gpumem": 9, "aliquot.dev/gpu-percents": 20}),
+            [f"spec.containers[m].{UNKNOWN}aliquot.dev/gpu-memory"],
         ),
-        ({"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container(**{"nvidia.com/gpu": 1})]}}, []),
+        (pod({"nvidia.com/gpu": 1}), []),
         ({"kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"name": "gpu"}]}}, []),
     ],
 )

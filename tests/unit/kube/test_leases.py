@@ -1,6 +1,5 @@
 """One leader at a time, whatever clocks, requests and candidates do; in virtual time."""
 
-import asyncio
 import contextlib
 import datetime
 import random
@@ -231,17 +230,6 @@ def test_who_slept_through_the_lead_of_another_begins_anew(scene: Scene):
     step(a)
 
     assert [("a", True), ("b", True), ("b", False), ("a", False), ("a", True)] == scene.told
-
-
-async def test_of_two_takers_one_fails(scene: Scene):
-    """Two candidates that both saw the lease free: the second's write names an old version and is refused."""
-    a, b, c = (scene.candidate(name) for name in "abc")
-    step(a, b, c)
-    scene.after(15)
-
-    await asyncio.gather(b.step(), c.step())
-
-    assert 1 == sum(e.leads() for e in (a, b, c))
 
 
 def test_times_must_be_in_order():

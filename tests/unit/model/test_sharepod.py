@@ -164,15 +164,6 @@ def test_memory_that_would_not_be_limited_is_refused():
     assert all(parse_sharepod(sharepod({"request": gpus, "memory": "400Mi"})) for gpus in (1, 2.5))
 
 
-def test_shares_may_be_percentages():
-    """30% is 0.3 in a SharePod; more than 100 % is refused with what to write."""
-    request = parse_sharepod(sharepod({"request": "30%", "limit": "60%", "memory": "25%"})).request
-    with pytest.raises(BadSharePod, match=r'spec.gpu.limit: "130%" is more than one GPU.*write 1\.3'):
-        parse_sharepod(sharepod({"request": "30%", "limit": "130%"}))
-
-    assert (300, 600, 4096) == (request.request_milli, request.ceiling_milli, request.memory_on(16384))
-
-
 @pytest.mark.parametrize("kind", ["Pod", "Deployment", "Job"])
 def test_a_manifest_for_clusters_is_answered_with_what_to_write(kind: str):
     """One sentence says what is different on one machine, instead of one wrong field after the other."""

@@ -109,7 +109,6 @@ class FakeApi:
         self.patches: list[tuple[str, str, dict[str, Any]]] = []
 
     async def patch(self, _kind: Any, name: str, body: dict[str, Any], *, namespace: str) -> None:
-        """A merge patch."""
         self.patches.append((namespace, name, body["metadata"]["annotations"]))
 
 

@@ -28,7 +28,6 @@ MACHINE = Machine(GPUS, Path("libcuda"), Path("libnvml"))
 
 
 def devices(held: Any = {}, why_not: Any = {}) -> dict[str, dict[str, Any]]:  # noqa: B006
-    """By name."""
     return {device["name"]: device for device in devices_of(MACHINE, held, why_not)}
 
 

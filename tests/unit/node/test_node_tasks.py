@@ -25,8 +25,6 @@ async def for_ever() -> None:
 
 
 def fails_with(error: Exception) -> Work:
-    """Work that fails."""
-
     async def work() -> None:
         raise error
 

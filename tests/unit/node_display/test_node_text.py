@@ -10,7 +10,6 @@ import pytest
 from node_scenes import UUIDS, facts, machine, sources
 from starlette.testclient import TestClient
 
-from aliquot.http import connections
 from aliquot.http.listening import PortTaken
 from aliquot.node.display.server import application, graph, serving, usage
 
@@ -134,22 +133,3 @@ def test_a_port_that_is_taken_is_named():
         other.listen()
         with pytest.raises(PortTaken, match="address already in use; set --display-address or"):
             asyncio.run(attempt(other.getsockname()[1]))
-
-
-def test_who_asks_for_nothing_keeps_nobody_from_the_node(monkeypatch: pytest.MonkeyPatch):
-    """Above a bound connections are closed at once, and one that stays silent is closed after a while."""
-    monkeypatch.setattr(connections, "PATIENCE_S", 0.3)
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
-
-    async def scene() -> tuple[list[bytes], str]:
-        async with serving(application(sources()), 0) as port, httpx.AsyncClient() as http:
-            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
-            ends = [await asyncio.wait_for(reader.read(), 10) for reader, _ in silent]
-            text = (await http.get(f"http://127.0.0.1:{port}/version")).text
-            for _, writer in silent:
-                writer.close()
-            return ends, text
-
-    ends, text = asyncio.run(scene())
-
-    assert 4 * [b""] == ends and text.startswith("aliquot ")

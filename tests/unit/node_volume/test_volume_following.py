@@ -38,7 +38,6 @@ class Node:
         self.driver = self.agent()
 
     def agent(self) -> NodeDriver:
-        """An agent that starts."""
         volume = DriverVolume(self.hook.parent / "volume", self.hook)
         return NodeDriver(volume, lambda: find_source(self.root, self.container), lambda: self.module)
 

@@ -23,22 +23,18 @@ class Told(BasePolicy):
         self.left: list[Shape] = []
 
     def scores(self, shape, nodes):
-        """One for the favourite."""
         self.asked.append(nodes.tolist())
         return (nodes == self.favourite).astype(np.int64)
 
     def arrived(self, shape):
-        """Write it down."""
         self.seen.append(shape)
 
     def departed(self, shape):
-        """Write it down."""
         self.left.append(shape)
 
 
 @pytest.fixture
 def told() -> Told:
-    """The policy."""
     return Told()
 
 

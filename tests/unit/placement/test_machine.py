@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ledger import check
 
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import BadRequest, Device, GpuRequest, Labels, Plan, Slice
+from aliquot.model.requests import BadRequest, Device, GpuRequest, Labels
 from aliquot.placement.cluster import LedgerError
 from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
 from aliquot.placement.read_model import ledger_gpus
@@ -105,14 +105,6 @@ def test_a_wake_where_turns_do_not_keep_it_names_those_that_do():
         machine.place("a", 300, wake_us=5000)
 
 
-def test_several_named_gpus_are_those_to_choose_from():
-    """A request that names two GPUs gets a share of one of them."""
-    machine = Machine(gpus=3)
-
-    assert ["GPU-1"] == machine.place("a", 300, gpu="1,2")
-    assert ["GPU-2"] == machine.place("b", 800, gpu="1,2")
-
-
 def test_memory_on_a_gpu_is_never_promised_twice():
     """Memory is reserved like compute."""
     machine = Machine(gpus=1)
@@ -146,12 +138,6 @@ def test_a_number_that_may_be_a_percentage_has_a_hint(milli: int, hint: str):
     assert str(refused.value).endswith(f"ask for at most 1.0{', or ' if hint else ''}{hint}")
 
 
-def test_more_gpus_than_there_are_never_fit():
-    """A sum over the machine is refused with what it has."""
-    with pytest.raises(NeverFits, match=r"ask for at most 1\.0"):
-        Machine(gpus=1).place("a", 1500)
-
-
 def test_a_gpu_can_be_named_by_index_or_uuid():
     """A named GPU is taken or nothing is; an unknown name lists the known."""
     machine = Machine(gpus=2)
@@ -171,54 +157,12 @@ def test_a_model_is_known_by_its_words():
             machine.place("b", 100, model=other)
 
 
-def test_same_anti_affinity_label_means_different_gpus():
-    """Tenants that carry the same anti-affinity label never share a GPU."""
-    machine = Machine(gpus=2)
-
-    assert machine.place("a", 300, anti_affinity="noisy") != machine.place("b", 300, anti_affinity="noisy")
-
-
-def test_an_affinity_label_never_splits():
-    """Tenants with the same affinity label share a GPU, and one that finds it full waits."""
-    machine = Machine(gpus=2)
-    machine.place("a", 700, affinity="team")
-
-    with pytest.raises(NoRoom, match='is not where affinity "team" is'):
-        machine.place("b", 700, affinity="team")
-
-
-def test_an_exclusive_gpu_takes_only_its_own():
-    """Tenants with different exclusion labels never share a GPU, none being a label of its own."""
-    machine = Machine(gpus=2)
-
-    assert machine.place("a", 100, exclusion="x") == ["GPU-0"]
-    assert machine.place("b", 100) == ["GPU-1"]
-    assert machine.place("c", 100, exclusion="x") == ["GPU-0"]
-
-
-def test_the_same_gpu_id_is_the_same_gpu():
-    """Requests for the same named vGPU land together."""
-    machine = Machine(gpus=2)
-    machine.place("a", 900)
-
-    assert machine.place("b", 200, gpu_id="v") == machine.place("c", 200, gpu_id="v") == ["GPU-1"]
-
-
 def test_a_label_of_one_device_is_not_for_several():
     """An affinity label and a vGPU's name mean one device, so a request for more than one GPU may not carry them."""
     with pytest.raises(BadRequest, match=r'affinity "x" means one device, 1\.50 GPUs are on 2'):
         Machine(gpus=2).place("a", 1500, affinity="x")
     with pytest.raises(BadRequest, match='vGPU "v" means one device'):
         Machine(gpus=2).place("a", 2000, gpu_id="v")
-
-
-def test_labels_leave_with_their_resident():
-    """A tenant that is released takes its labels along."""
-    machine = Machine(gpus=1)
-    machine.place("a", 300, exclusion="x")
-    machine.ledger.release("a")
-
-    assert machine.place("b", 300) == ["GPU-0"]
 
 
 def test_a_name_is_given_once():
@@ -228,17 +172,6 @@ def test_a_name_is_given_once():
 
     with pytest.raises(LedgerError, match="choose another name"):
         machine.place("a", 300)
-
-
-def test_a_plan_that_does_not_fit_changes_nothing():
-    """Reserving is all or nothing."""
-    ledger = Machine(gpus=2).ledger
-    plan = Plan((Slice("GPU-0", 500, 1000, 10), Slice("GPU-1", 1500, 2000, 10)))
-
-    with pytest.raises(LedgerError):
-        ledger.reserve("a", plan, GpuRequest(2000))
-
-    assert ([1000, 1000], {}) == (free_milli(ledger), ledger.plans)
 
 
 @settings(deadline=None, max_examples=40)

@@ -26,7 +26,6 @@ def decider(policy: str, *models: str) -> Decider:
 
 
 def gpus_of(placed: Placement | Infeasible) -> set[str]:
-    """The GPUs of a placement."""
     assert isinstance(placed, Placement), [str(verdict.reason) for verdict in placed.reasons()]
     return {piece.gpu for piece in placed.slices}
 

@@ -79,5 +79,4 @@ def fast(native: Kernels) -> Iterator[Kernels]:
 
 @pytest.fixture(scope="session")
 def plain() -> Kernels:
-    """The oracle."""
     return Kernels()

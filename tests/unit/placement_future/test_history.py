@@ -15,7 +15,6 @@ SHAPES = (SMALL, ONE, TASK)
 
 
 def counted(history: ArrivalHistory) -> dict[Shape, int]:
-    """Count by shape."""
     return {shape: count for _, shape, count in history.counts()}
 
 
@@ -51,7 +50,6 @@ def test_dump_and_load_give_the_same_history(arrivals: list[Shape], window: int)
 
 
 def shape_of(history: ArrivalHistory, number: int) -> Shape:
-    """The shape of a number."""
     return next(shape for n, shape, _ in history.counts() if n == number)
 
 

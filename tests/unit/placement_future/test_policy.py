@@ -9,12 +9,11 @@ from asking import asking
 from conftest import Feed, cluster_of
 
 from aliquot.model.requests import Device, Labels
-from aliquot.placement import kernels as loops
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.kernels import Kernels
-from aliquot.placement.policies.aliquot import Aliquot, BadMemory, Constants
+from aliquot.placement.policies.aliquot import Aliquot, BadMemory
 from aliquot.topology import parse_topo
 
 TWO_PAIRS = """\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity
@@ -76,19 +75,6 @@ class Watched(Aliquot):
     def _learn(self) -> None:
         self.inline += 1
         super()._learn()
-
-
-def test_library_and_oracle_place_alike(native: Kernels):
-    """Every pod of a long run goes to the same devices with the library and without it."""
-    arrivals, constants = pods(260, 1), Constants(sequences=2, visits=16)
-    found = []
-    for form in (native, loops.Kernels()):
-        loops._current = form
-        found.append(run(Aliquot(constants), arrivals))
-    loops.use(None)
-
-    assert found[0] == found[1]
-    assert None in found[0]
 
 
 def test_what_fits_is_placed(fast: Kernels):

@@ -45,7 +45,6 @@ class Tree:
 
     @property
     def dist(self) -> Path:
-        """Where the artifacts are."""
         return self.root / "dist"
 
     def write(self, name: str, text: str, *, commit: bool = True) -> None:
@@ -63,7 +62,6 @@ class Tree:
         self.write(name, text.replace(old, new))
 
     def commit(self) -> None:
-        """Commits everything."""
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message", "Change")
 

@@ -28,7 +28,6 @@ def settle(folder: Path, *, check: bool) -> int:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """What lies there."""
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 

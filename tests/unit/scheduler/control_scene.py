@@ -24,7 +24,6 @@ from aliquot.scheduler.ledger import Ledger
 
 
 def node(name: str, gpus: int = 2, model: str = "Tesla V100-SXM2-16GB", memory_mib: int = 16384) -> Node:
-    """A node with GPUs."""
     devices = tuple(Device(i, GpuUuid(f"GPU-{name}-{i}"), model, memory_mib) for i in range(gpus))
     text = write_inventory(Inventory(devices))
     return msgspec.convert({"metadata": {"name": name, "annotations": {GPUS: text}}}, Node)
@@ -114,7 +113,6 @@ class Truth:
         return b"{}"
 
     async def get(self, resource: Resource[Pod], name: str, *, namespace: str) -> Pod:
-        """A pod."""
         await asyncio.sleep(0)
         if self.faults and self.faults[0] == "unreadable":
             self.faults.pop(0)
@@ -124,7 +122,6 @@ class Truth:
         return self.pod(name)
 
     async def find(self, resource: Resource[Pod], name: str, *, namespace: str) -> Pod | None:
-        """A pod or None."""
         found = self._found(name)
         await asyncio.sleep(0)
         return found

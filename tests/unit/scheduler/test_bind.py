@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from ledger import check
 
 from aliquot.kube.api import Api
-from aliquot.kube.names import PLAN
 from aliquot.kube.plan import read_plan
 
 HALF = {"aliquot.dev/gpu-percent": 50, "aliquot.dev/gpu-memory": "4Gi"}
@@ -258,56 +257,6 @@ def test_who_does_not_lead_binds_nothing():
 
     assert "does not lead" in asyncio.run(s.bind(pod, "n"))
     assert 0 == s.truth.binds
-
-
-def test_a_node_that_goes_takes_its_ledger_along_and_brings_it_back():
-    """A node that leaves and returns has its pods' shares in the ledger again."""
-    s = scene()
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
-    asyncio.run(s.bind(pod, "n"))
-    s.catch_up()
-    from aliquot.kube.reflector import Change
-
-    s.ledger.node_changed(Change("deleted", s.nodes[0]))
-    away = s.reserved()
-    s.ledger.node_changed(Change("added", s.nodes[0]))
-
-    assert ({}, {"GPU-n-0": (500, 4096)}) == (away, s.reserved())
-
-
-def test_a_share_is_reserved_whichever_comes_first():
-    """A bound pod whose node is not known yet is reserved when the node comes."""
-    s = scene()
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
-    asyncio.run(s.bind(pod, "n"))
-    nodes, s.nodes = s.nodes, []
-    s.start()
-    before = s.reserved()
-    from aliquot.kube.reflector import Change
-
-    s.ledger.node_changed(Change("added", nodes[0]))
-
-    assert ({}, {"GPU-n-0": (500, 4096)}) == (before, s.reserved())
-
-
-def test_a_plan_that_does_not_fit_is_a_stray():
-    """A pod whose plan takes what others have is told apart; the ledger stays right for the others."""
-    s = scene()
-    pods = [s.truth.create(name, HALF) for name in "ab"]
-    s.catch_up()
-    for pod in pods:
-        asyncio.run(s.bind(pod, "n"))
-    s.catch_up()
-    forged = {PLAN: s.truth.pods["a"]["metadata"]["annotations"][PLAN]}
-    third = s.truth.create("c", HALF, annotations=forged)
-    s.truth.pods["c"]["spec"]["nodeName"] = "n"
-    s.truth._tell("modified", s.truth.pods["c"])
-    s.catch_up()
-
-    assert third.metadata.uid in s.ledger.inconsistent
-    assert {"GPU-n-0": (1000, 8192)} == s.reserved()
 
 
 SIZES = [5, 10, 25, 33, 50, 100, 150]

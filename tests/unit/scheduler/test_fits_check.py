@@ -67,7 +67,6 @@ class Queue:
     # The client's methods
 
     async def request(self, method: str, path: str) -> bytes:
-        """Kueue is there."""
         return b"{}"
 
     async def apply(self, kind: Resource[Any], body: dict[str, Any], *, manager: str, sub: str) -> Any:

@@ -57,7 +57,6 @@ class KubeScheduler:
 
 
 def group(cluster: KubeScheduler, count: int, percent: int = 60, name: str = "g") -> list[Pod]:
-    """The pods of a group."""
     return [cluster.pod(f"{name}{i}", percent, name) for i in range(count)]
 
 

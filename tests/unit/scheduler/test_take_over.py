@@ -48,18 +48,6 @@ class Taking:
         return went
 
 
-async def test_nothing_is_bound_before_every_step_is_done():
-    """The pods are listed anew, what was learned is read, and what was being given back is closed: then it leads."""
-    taking = Taking()
-    taking.scheduler._lead_changed(True)
-    went = await taking.goes_on(2)
-    before = taking.scheduler.leads()
-    went += await taking.goes_on(1)
-
-    assert ["renew", "recall", "recover"] == went
-    assert (False, True) == (before, taking.scheduler.leads())
-
-
 async def test_what_one_lead_saw_does_not_count_for_the_next():
     """A take-over that the end of the lead interrupts does not let the next lead begin before its own is done."""
     taking = Taking()

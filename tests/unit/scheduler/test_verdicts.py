@@ -49,7 +49,6 @@ def percent(number: int, memory: str = "") -> dict[str, Any]:
 
 
 def ask(made: Pod) -> PodAsk:
-    """What it asks for."""
     found = read(made)
     assert found is not None
     return found

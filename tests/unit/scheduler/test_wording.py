@@ -19,29 +19,23 @@ def heard(*calls: tuple[float, str]) -> list[bool]:
     return found
 
 
-def test_a_woken_pod_is_refused_in_other_words_and_its_retry_in_the_same():
-    """A new pod has the plain wording; each wake turns to the other one, the call for the pod so changed does not."""
-    assert [False, False, True, True] == heard((0, "1"), (0.02, "2"), (5, "2"), (0.02, "3"))
+@pytest.mark.parametrize(
+    ("calls", "second"),
+    [
+        ([(0, "1"), (0.02, "2"), (5, "2"), (0.02, "3")], [False, False, True, True]),
+        ([(0, "1"), (0.02, "2"), (0.5, "2"), (0.02, "3"), (0, "3")], [False, False, True, True, False]),
+        ([(0, "1"), (10, "2")], [False, False]),
+        ([(0, "1"), (0.01, "1"), (0.01, "2")], [False, True, True]),
+        ([(0, "1"), (0.02, "2"), (1, "3")], [False, False, True]),
+    ],
+    ids=["a wake after 5 s", "soon and at once", "a late retry", "before the refusal is written", "a change by others"],
+)
+def test_a_woken_pod_is_refused_in_other_words_and_its_retry_in_the_same(calls: list, second: list[bool]):
+    """A new pod has the plain wording; each wake turns to the other one, the call for the pod so changed does not.
 
-
-def test_how_long_a_pod_slept_is_of_no_account():
-    """A pod that is woken half a second after a refusal, or at once, has other words as well."""
-    assert [False, False, True, True, False] == heard((0, "1"), (0.02, "2"), (0.5, "2"), (0.02, "3"), (0, "3"))
-
-
-def test_a_retry_may_come_late():
-    """A retry that kube-scheduler held back for its back-off has the words of the refusal that it follows from."""
-    assert [False, False] == heard((0, "1"), (10, "2"))
-
-
-def test_a_pod_that_is_woken_before_its_refusal_is_written_is_no_retry():
-    """The call for a pod that is still as it was cannot follow from the refusal before it."""
-    assert [False, True, True] == heard((0, "1"), (0.01, "1"), (0.01, "2"))
-
-
-def test_a_change_by_others_is_no_retry():
-    """A pod that is changed after its retry was woken by something else."""
-    assert [False, False, True] == heard((0, "1"), (0.02, "2"), (1, "3"))
+    A retry may be held back for long; it cannot follow from a refusal that is not written, or from another's change.
+    """
+    assert second == heard(*calls)
 
 
 def test_a_pod_that_is_woken_all_the_time_has_new_words_once_a_second():

@@ -35,7 +35,6 @@ class Truth:
         return msgspec.convert(copy.deepcopy(found), resource.type) if found else None
 
     async def create(self, resource: Resource[Any], body: dict[str, Any], *, namespace: str) -> None:
-        """The first one."""
         if resource.kind in self.objects:
             raise AlreadyExists("it is there")
         self._put(resource.kind, body)
@@ -69,7 +68,6 @@ class Clock:
 
 
 def keeper(truth: Truth, clock: Clock, shown: list[CertificateBundle], *, leads: bool = True) -> CertificateManager:
-    """One replica."""
     return CertificateManager(truth, "gpu", ("hook.gpu.svc",), lambda: leads, shown.append, clock=clock)  # type: ignore[arg-type]
 
 

@@ -147,7 +147,6 @@ class Scene:
         self.node = msgspec.convert({"metadata": {"name": "n"}, "status": status}, Node)
 
     def pods(self) -> list[Pod]:
-        """The holder pods."""
         from aliquot.kube.objects import PODS
 
         return self.store.all(PODS)
@@ -161,7 +160,6 @@ class Scene:
         )
 
     def ask(self, name: str, percent: int, **notes: str) -> PodAsk:
-        """What a pod asks for."""
         annotations = {f"aliquot.dev/{key}": value for key, value in notes.items()}
         limits = {"limits": {"aliquot.dev/gpu-percent": percent}}
         metadata = {"name": name, "namespace": "team", "uid": name, "annotations": annotations}
@@ -176,7 +174,6 @@ class Scene:
         return self.ledger.allocate(self.ask(name, percent, **notes), "n", 0.0).plan.containers["c"].slices[0].gpu
 
     def end(self, name: str) -> None:
-        """A pod has ended."""
         for allocation in self.ledger.allocations[name]:
             self.ledger.forget(allocation)
 

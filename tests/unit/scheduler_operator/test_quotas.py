@@ -39,7 +39,6 @@ def ledger(*quotas: Quota) -> Ledger:
 
 
 def ask(name: str, percent: int, namespace: str = "team", model: str = "", **words: str) -> PodAsk:
-    """What a pod asks for."""
     limits = {"aliquot.dev/gpu-percent": percent}
     notes = {"aliquot.dev/gpu-model": model} if model else {}
     notes |= {f"aliquot.dev/{name.replace('_', '-')}": text for name, text in words.items()}
@@ -95,7 +94,6 @@ def test_no_order_of_promises_goes_over_the_bound(steps: list[tuple[str, int, in
 
 
 def quota(limits: list[dict[str, Any]], status: dict[str, Any] | None = None) -> GPUQuota:
-    """A GPUQuota."""
     return msgspec.convert({"metadata": {"name": "q"}, "spec": {"limits": limits}, "status": status or {}}, GPUQuota)
 
 

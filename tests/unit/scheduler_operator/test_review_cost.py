@@ -28,7 +28,6 @@ def review(main: list[dict[str, Any]], first: list[dict[str, Any]] | None = None
 
 
 def said(body: bytes) -> dict[str, Any]:
-    """The response."""
     found: dict[str, Any] = answer(body, Admission().mutate)["response"]
     return found
 

@@ -36,7 +36,6 @@ class Failing:
         """There would be room."""
 
     def admit(self, name: str, *_: Any, **__: Any) -> NoReturn:
-        """Fail."""
         self.asked.append(name)
         raise self._error
 

@@ -36,7 +36,6 @@ class Heard:
         self._said = said
 
     def write(self, text: str) -> None:
-        """Keep it."""
         self.text += text
         self._said.set()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tenants import Crash, FakeArbiter, FakeDisk, fake_hook, faulty, whole_folders
+from tenants import FakeArbiter, FakeDisk, fake_hook, faulty, whole_folders
 
 from aliquot.arbiter.client import ArbiterError, NoArbiter
 from aliquot.arbiter.records import TenantGpu, TenantRecord
@@ -53,13 +53,11 @@ class Scene:
         return Lodger(key, record, TenantFolder(directory, conf))
 
     def reserve(self, key: str) -> None:
-        """Reserve for a tenant."""
         if key in self.reserved:
             raise LedgerError(f'tenant "{key}" has a reservation')
         self.reserved.add(key)
 
     def provision(self, tenancy: Tenancy[Lodger], tenant: Lodger, **how: Any) -> None:
-        """Provision with a reservation."""
         tenancy.provision(tenant, lambda: self.reserve(tenant.key), **how)
 
     def left(self) -> tuple[set[str], set[str], set[str]]:
@@ -88,31 +86,6 @@ def test_a_tenant_has_a_reservation_a_folder_and_a_place_at_the_arbiter_until_it
     assert {} == tenancy.tenants
 
 
-@pytest.mark.parametrize("fault", ["full", "full at the mark"])
-def test_a_full_disk_leaves_nothing_and_the_next_try_succeeds(scene: Scene, fault: str):
-    """Where a folder cannot be made, whole or to its last file, neither share nor folder nor tenant is left."""
-    tenancy = scene.tenancy()
-    scene.disk.faults.append(fault)
-
-    with pytest.raises(OSError, match="No space left on device"):
-        scene.provision(tenancy, scene.lodger("a"))
-    assert (set(), set(), set()) == scene.left()
-
-    scene.provision(tenancy, scene.lodger("a"))
-    assert ({"a"}, {"a"}, {"a"}) == scene.left()
-
-
-def test_an_arbiter_that_refuses_leaves_nothing(scene: Scene):
-    """A tenant that the arbiter does not take has no share and no folder."""
-    tenancy = scene.tenancy()
-    scene.arbiter.faults += ["", "refuses"]
-
-    with pytest.raises(ArbiterError, match="No space left"):
-        scene.provision(tenancy, scene.lodger("a"))
-
-    assert (set(), set(), set()) == scene.left()
-
-
 def test_no_folder_is_made_while_the_arbiter_is_away(scene: Scene):
     """A caller that tries again and again meanwhile writes nothing."""
     tenancy = scene.tenancy()
@@ -121,19 +94,6 @@ def test_no_folder_is_made_while_the_arbiter_is_away(scene: Scene):
 
     with pytest.raises(NoArbiter):
         scene.provision(tenancy, scene.lodger("a"))
-
-    assert (set(), set(), set()) == scene.left()
-
-
-def test_a_tenant_that_the_arbiter_took_without_an_answer_is_removed_when_it_answers(scene: Scene):
-    """A registration that was carried out and not confirmed leaves a stranger, whom the next status shows."""
-    tenancy = scene.tenancy()
-    scene.arbiter.faults += ["", "unanswered"]
-
-    with pytest.raises(NoArbiter):
-        scene.provision(tenancy, scene.lodger("a"))
-    assert {"a"} == set(scene.arbiter.tenants)
-    tenancy.reconcile(scene.arbiter.now())
 
     assert (set(), set(), set()) == scene.left()
 
@@ -174,20 +134,6 @@ def test_an_arbiter_with_the_same_tenants_is_not_asked_again(scene: Scene):
     tenancy.reconcile(scene.arbiter.now())
 
     assert [] == scene.arbiter.calls
-
-
-def test_an_arbiter_that_restarts_in_the_middle_of_registering_again_is_given_all(scene: Scene):
-    """Those it was given just before it died are given to its successor."""
-    tenancy = scene.tenancy()
-    for key in "ab":
-        scene.provision(tenancy, scene.lodger(key))
-    scene.arbiter.restart(forget=True)
-    scene.arbiter.faults += ["", "", "forgets"]
-
-    tenancy.reconcile(scene.arbiter.now())
-    tenancy.reconcile(scene.arbiter.now())
-
-    assert {"a", "b"} == set(scene.arbiter.tenants)
 
 
 def test_a_name_that_an_earlier_tenant_had_is_taken_over(scene: Scene):
@@ -273,38 +219,6 @@ def test_strangers_are_left_alone_until_the_first_sweep(scene: Scene):
     assert ({"a"}, {"a"}, {"a"}) == scene.left()
 
 
-CRASHES = [
-    (["crash before"], []),
-    (["crash after"], []),
-    ([], ["crash before"]),
-    ([], ["crash half"]),
-    ([], ["crash after"]),
-    (["", "crash before"], []),
-    (["", "crash after"], []),
-]
-
-
-@pytest.mark.parametrize(("at_arbiter", "on_disk"), CRASHES)
-def test_a_crash_between_any_two_steps_leaves_nothing_after_the_next_start(
-    scene: Scene, at_arbiter: list[str], on_disk: list[str]
-):
-    """The next program takes over what had been provisioned; of what had not, a sweep leaves nothing."""
-    earlier = scene.tenancy()
-    scene.provision(earlier, scene.lodger("had"))
-    scene.arbiter.faults += at_arbiter
-    scene.disk.faults += on_disk
-    with pytest.raises(Crash):
-        scene.provision(earlier, scene.lodger("a"))
-
-    tenancy = scene.tenancy(recovering=True)
-    scene.provision(tenancy, scene.lodger("had"), running=True)
-    tenancy.sweep(scene.folder / "tenants")
-
-    assert ({"had"}, {"had"}, {"had"}) == scene.left()
-    scene.provision(tenancy, scene.lodger("a"))
-    assert ({"a", "had"}, {"a", "had"}, {"a", "had"}) == scene.left()
-
-
 class Thread(threading.Thread):
     """Runs something, and keeps what it raised."""
 
@@ -315,7 +229,6 @@ class Thread(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Run it."""
         try:
             self._work()
         except Exception as error:

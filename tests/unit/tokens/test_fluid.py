@@ -27,7 +27,6 @@ def test_rates_are_requests_and_the_rest_levelled_up(shares, milli):
 
 
 def alone(shares: list[Share]) -> list[int]:
-    """On one GPU."""
     return rates(shares, [["g"]] * len(shares))
 
 

@@ -32,7 +32,6 @@ def used(policy: KubeSharePolicy, now_ns: int, **used_ms: int) -> None:
 
 
 def chosen(policy: KubeSharePolicy, now_ns: int) -> list[str]:
-    """Who is granted now."""
     return [action.tenant for action in policy.tick(now_ns) if isinstance(action, Grant)]
 
 

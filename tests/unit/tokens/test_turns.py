@@ -162,19 +162,6 @@ def test_equal_tenants_go_in_the_order_they_came():
     assert policy.tick(0)[0].tenant == "z"
 
 
-def test_farthest_below_its_request_goes_first():
-    """Of two tenants below their requests, the one that misses more is granted."""
-    policy = policy_of(small=(200, 1000), big=(700, 1000), holder=(100, 1000))
-    for name in ("holder",):
-        policy.want(name, 0)
-    policy.tick(0)
-    policy.want("small", 0)
-    policy.want("big", 0)
-    policy.returned("holder", 90 * MS)
-
-    assert policy.tick(90 * MS)[0].tenant == "big"
-
-
 def test_gang_gets_all_gpus_or_none():
     """A tenant with two GPUs waits until both are free and gets them in one grant."""
     policy = policy_of(a=(500, 1000))

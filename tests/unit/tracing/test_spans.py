@@ -29,7 +29,6 @@ def nowhere() -> Iterator[str]:
 
 
 def dropped(spans: Spans) -> float:
-    """The counter."""
     return spans.backlog.dropped._value.get()
 
 

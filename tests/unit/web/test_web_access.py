@@ -37,7 +37,6 @@ class Cluster:
         self.away = False
 
     def may_list(self, token: str, what: ListQuestion) -> bool:
-        """As `Reviews` does."""
         if self.away:
             raise Unreachable("away", may_have_happened=False)
         self.asked.append(what)

@@ -132,7 +132,6 @@ class Recorded(Scene):
 
 @pytest.fixture
 def explaining() -> Explaining:
-    """Somebody who explains."""
     return Explaining()
 
 

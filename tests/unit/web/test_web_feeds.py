@@ -20,7 +20,6 @@ class Page:
         self.drawn = 0
 
     def set(self, **texts: str) -> None:
-        """News."""
         self.texts = texts
         self.revision += 1
 

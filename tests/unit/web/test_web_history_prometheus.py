@@ -63,14 +63,12 @@ class FakePrometheus:
         return {"status": "success", "data": {"resultType": "matrix", "result": series}}
 
     def close(self) -> None:
-        """End it."""
         self._server.shutdown()
         self._server.server_close()
 
 
 @pytest.fixture
 def prometheus() -> Iterator[FakePrometheus]:
-    """A fake of Prometheus."""
     fake = FakePrometheus()
     yield fake
     fake.close()

@@ -29,7 +29,6 @@ def cells(text: str) -> list[tuple[str, str, str]]:
 
 
 def pending(milli: int, message: str = "") -> Workload:
-    """A workload that waits."""
     return Workload("lab/w", "SharePod", "Pending", milli, milli, [], 9.0, message=message)
 
 

@@ -25,19 +25,18 @@ def judged(*looks: TenantStatus, every_s: float = 10.0) -> tuple[float | None, i
     return history.kept_percent("GPU-0", "a")
 
 
-def test_a_tenant_without_windows_has_no_figure():
-    """Before the arbiter has judged a window there is nothing to show."""
-    assert (None, 0) == judged(status(0, 0), status(0, 0))
-
-
-def test_what_the_arbiter_has_counted_before_is_shown_at_once():
-    """The first look shows the windows since the tenant came."""
-    assert (75.0, 40) == judged(status(40, 30))
-
-
-def test_later_looks_add_what_came_since():
-    """Each window counts once, however often it is looked at."""
-    assert (90.0, 50) == judged(status(40, 40), status(40, 40), status(50, 45))
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        ([status(0, 0), status(0, 0)], (None, 0)),
+        ([status(40, 30)], (75.0, 40)),
+        ([status(40, 40), status(40, 40), status(50, 45)], (90.0, 50)),
+    ],
+    ids=["no window yet", "those of before the first look", "those since"],
+)
+def test_each_window_counts_once(looks: list[TenantStatus], expected: tuple[float | None, int]):
+    """The first look shows the windows since the tenant came, later ones add what came since."""
+    assert expected == judged(*looks)
 
 
 @pytest.mark.parametrize("later", [status(4, 4), status(50, 20)])

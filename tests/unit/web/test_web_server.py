@@ -171,7 +171,6 @@ def sockets() -> Iterator[list[socket.socket]]:
 
 
 def connected(server: WebServer) -> socket.socket:
-    """One more connection."""
     return socket.create_connection(("127.0.0.1", server.port), timeout=10)
 
 
@@ -193,7 +192,6 @@ class Looks:
         monkeypatch.setattr(connections.BoundedConnection, "_still_there", lambda one: self.look(one))
 
     def look(self, connection: Any) -> None:
-        """One look."""
         if self._begun.is_set():
             self.counts[connection.client] += 1
             self._look(connection)

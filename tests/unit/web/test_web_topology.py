@@ -20,7 +20,6 @@ def topology(name: str) -> Topology:
 
 
 def drawn(name: str, idle: frozenset[int] = frozenset()) -> Drawing:
-    """Its picture."""
     return drawing(topology_facts("here", topology(name), idle), {})
 
 
