@@ -20,7 +20,6 @@ class _Page(BaseHTTPRequestHandler):
     body = b""
 
     def do_GET(self) -> None:
-        """The page."""
         self.send_response(200 if self.path == "/node.json" else 404)
         self.end_headers()
         self.wfile.write(self.body)

@@ -10,7 +10,6 @@ CHART = ROOT / "deploy" / "chart"
 
 
 def run(helm: str, *arguments: str, plane: ControlPlane | None = None, status: int = 0) -> str:
-    """What helm prints."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(plane.rooms.state) if plane else "/nonexistent"}
     if plane:
         environment["KUBECONFIG"] = str(plane.kubeconfig)

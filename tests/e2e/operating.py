@@ -1,6 +1,5 @@
 """SharePods, vGPUs and quotas on the test cluster: making them and waiting for what becomes of them."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,44 +89,3 @@ def remove(plane: ControlPlane, namespace: str, *names: str) -> None:
         return {pod["metadata"]["name"] for pod in pods_of(plane, namespace)} & set(names)
 
     wait_for(left, lambda pods: not pods, "pods stay")
-
-
-class Agent:
-    """What a node's agent does where the stock plugin has the GPUs: it tells which of them the holder pods were given.
-
-    The stock plugin is played too: a holder has one of `count` GPUs from its start to its end.
-    """
-
-    def __init__(self, plane: ControlPlane, node: str, count: int) -> None:
-        self._plane, self._path = plane, f"/api/v1/nodes/{node}"
-        self._node = node
-        described = json.loads(plane.api.get(self._path)["metadata"]["annotations"]["aliquot.dev/gpus"])["devices"]
-        self._devices = {device["uuid"]: device for device in described[:count]}
-        self._told: list[str] | None = None
-        plane.api.merge(f"{self._path}/status", {"status": {key: {"nvidia.com/gpu": str(count)} for key in CAPACITY}})
-        self.look()
-
-    def holders(self) -> list[dict[str, Any]]:
-        """The holder pods on the node that have not ended."""
-        found = self._plane.api.get("/api/v1/namespaces/kube-system/pods?labelSelector=aliquot.dev%2Fvgpu")["items"]
-        return [pod for pod in found if pod["spec"].get("nodeName") == self._node]
-
-    def look(self) -> None:
-        """Look once, and tell what is new."""
-        holders = self.holders()
-        given = [pod["metadata"].get("annotations", {}).get("aliquot.dev/holds", "") for pod in holders]
-        free = [uuid for uuid in self._devices if uuid not in given]
-        for place, pod in enumerate(holders):
-            if not given[place] and pod["status"].get("phase") == "Running":
-                given[place] = free.pop(0)
-                name = pod["metadata"]["name"]
-                note = {"metadata": {"annotations": {"aliquot.dev/holds": given[place]}}}
-                self._plane.api.merge(f"/api/v1/namespaces/kube-system/pods/{name}", note)
-        held = sorted(filter(None, given))
-        if held != self._told:
-            text = json.dumps({"devices": [self._devices[uuid] for uuid in held]})
-            self._plane.api.merge(self._path, {"metadata": {"annotations": {"aliquot.dev/gpus": text}}})
-            self._told = held
-
-
-CAPACITY = ("capacity", "allocatable")

@@ -42,7 +42,6 @@ def percent(number: int, memory: str = "") -> dict[str, Any]:
 
 
 def pods_of(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
-    """All pods of a namespace."""
     found: list[dict[str, Any]] = plane.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
     return found
 

@@ -76,7 +76,6 @@ VALUES = {"AliquotUnregisteredProcesses": "2", "AliquotInconsistentPods": "1", "
 
 @pytest.fixture(scope="module")
 def promtool() -> Path:
-    """The program."""
     try:
         return program("promtool")
     except Unavailable as why:

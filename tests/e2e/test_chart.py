@@ -230,7 +230,6 @@ class Installed:
         self.part: Part | None = None
 
     def put(self, verb: str, *flags: str) -> None:
-        """Install or upgrade."""
         # Tests before this one may have applied the CRDs by hand.
         flags = ("--timeout", "60s", "--take-ownership", ON_FAKE_NODES, *flags)
         run(self.helm, verb, "aliquot", str(CHART), "--namespace", HOME, *flags, plane=self.plane)

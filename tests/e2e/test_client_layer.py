@@ -18,9 +18,8 @@ from aliquot.kube.api import Api
 from aliquot.kube.config import load_config, open_client
 from aliquot.kube.custom import SHAREPODS
 from aliquot.kube.errors import AlreadyExists, Conflict, Invalid, NotFound
-from aliquot.kube.leases import Elector, Terms
 from aliquot.kube.names import PLAN
-from aliquot.kube.objects import LEASES, NODES, PODS, Binding, Meta, ObjectReference, Pod
+from aliquot.kube.objects import NODES, PODS, Binding, Meta, ObjectReference, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, read_plan, write_plan
 from aliquot.kube.reflector import Change, Reflector, Tuning
 from aliquot.model.ids import GpuUuid
@@ -136,31 +135,6 @@ async def equal(api: Api, store: Reflector[Pod], namespace: str) -> None:
             if there == {p.metadata.name: p.metadata.resource_version for p in store}:
                 return
             await asyncio.sleep(0.05)
-
-
-async def test_one_of_two_candidates_leads_and_the_other_follows_it(control_plane: ControlPlane, namespace: str):
-    """On the real API server one candidate leads; when it stops renewing, the other does within the duration."""
-    async with Api.connect(str(control_plane.kubeconfig)) as api:
-        terms = Terms(lasts_s=2, renew_within_s=1.5, every_s=0.2)
-        one, two = (Elector(api, namespace, "lead", name, terms) for name in ("one", "two"))
-        first = asyncio.create_task(one.run())
-        while not one.leads():
-            await asyncio.sleep(0.02)
-        second = asyncio.create_task(two.run())
-        await asyncio.sleep(1.0)
-        both = one.leads(), two.leads()
-        one.api = Api(open_client(load_config(str(control_plane.kubeconfig))))  # as if it were cut off
-        await one.api.close()
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        while not two.leads():
-            await asyncio.sleep(0.02)
-        second.cancel()
-        await asyncio.gather(second, return_exceptions=True)
-        lease = await api.get(LEASES, "lead", namespace=namespace)
-
-        assert (True, False) == both
-        assert (1, "") == (lease.spec.lease_transitions, lease.spec.holder_identity)
 
 
 async def test_plan_and_node_are_one_write(control_plane: ControlPlane, namespace: str):

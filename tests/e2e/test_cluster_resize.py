@@ -180,6 +180,5 @@ def settled(cluster: Whole, namespace: str) -> dict[str, Any]:
 
 
 def events(cluster: Whole, namespace: str) -> list[dict[str, Any]]:
-    """The namespace's events."""
     found: list[dict[str, Any]] = cluster.plane.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
     return found

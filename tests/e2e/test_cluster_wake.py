@@ -66,7 +66,6 @@ def pod(name: str, percent: int, kernel_ms: float, rest_ms: float, **annotations
 
 
 def create(cluster: Whole, namespace: str, body: dict[str, Any]) -> None:
-    """Create a pod."""
     cluster.plane.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
 
 

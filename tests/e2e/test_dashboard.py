@@ -125,28 +125,6 @@ def test_try_it_says_what_would_be_bound(pages: Pages, control_plane: ControlPla
     assert [piece["uuid"] for piece in trial["pieces"]] == [uuid for uuid, _, _ in slices_of(pod)]
 
 
-def test_only_its_own_names_are_answered(pages: Pages):
-    """The name that the administrator gave is answered, another is not."""
-    assert (200, 421) == (pages.get("/", "gpus.example")[0], pages.get("/", "evil.example")[0])
-
-
-def test_every_page_is_served(pages: Pages):
-    """All pages work on a cluster's facts, the topology of a node among them."""
-    node = pages.facts("nodes?limit=1")["items"][0]["name"]
-    for path in (
-        "/",
-        "/gpus",
-        "/gpus?group=model&sort=free",
-        "/workloads",
-        f"/topology?node={node}",
-        "/pool",
-        "/try?request=2",
-    ):
-        status, body = pages.get(path)
-        assert 200 == status and b"<h1>" in body, path
-    assert b'svg class="tree"' in pages.get(f"/topology?node={node}")[1]
-
-
 def test_each_account_sees_what_it_may_list(pages: Pages, control_plane: ControlPlane, namespace: str):
     """One account lists the pods of a namespace and sees their names; another lists nodes and sees no name at all."""
     other = f"{namespace}-b"
@@ -168,20 +146,6 @@ def test_each_account_sees_what_it_may_list(pages: Pages, control_plane: Control
     control_plane.remove_namespace(other)
     log = pages.scheduler.part.tail(100_000)
     assert not [token for token in (team, nodes, nobody, pages.token) if token in log]
-
-
-def test_a_token_in_the_form_opens_a_session(pages: Pages, control_plane: ControlPlane, namespace: str):
-    """A service account signs in by the form, reads by its cookie, and is nobody after signing out."""
-    token = token_of(control_plane, namespace, "viewer")
-    allow(control_plane, namespace, "viewer", "vgpus", group="aliquot.dev")
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
-    status, _, cookie = pages.ask("/signin", "POST", f"token={token}", **form)
-    word = cookie.partition(";")[0]
-
-    assert 303 == status and "HttpOnly" in cookie and token not in cookie
-    assert 200 == pages.ask("/", Cookie=word)[0]
-    assert 303 == pages.ask("/signout", "POST", Cookie=word)[0]
-    assert 401 == pages.ask("/", Cookie=word)[0]
 
 
 def test_a_session_holds_at_every_replica(pages: Pages, control_plane: ControlPlane, namespace: str):

@@ -28,7 +28,6 @@ class ClusterRoom(Room):
         self.environment |= {"KUBECONFIG": str(plane.kubeconfig)}
 
     def ask_kube(self, place: str, block: Block, step: Step) -> None:
-        """Type it."""
         self.counts["run on a cluster"] += 1
         self.type(place, block, step)
 

@@ -215,25 +215,6 @@ def test_the_impossible_is_explained(control_plane: ControlPlane, namespace: str
     assert "preemption: 0/" in message("nowhere")
 
 
-def test_labels_keep_containers_apart_and_together(
-    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
-):
-    """Anti-affinity means different GPUs; affinity means one GPU, and who does not fit there waits."""
-    apart = {"aliquot.dev/anti-affinity": "noisy"}
-    near = {"aliquot.dev/affinity": "red"}
-    create(control_plane, namespace, *(gpu_pod(f"apart-{i}", percent(10), annotations=apart) for i in range(4)))
-    create(control_plane, namespace, *(gpu_pod(f"near-{i}", percent(40), annotations=near) for i in range(3)))
-    found = wait_bound(control_plane, namespace, 6)
-    time.sleep(1)
-    found = [pod for pod in pods_of(control_plane, namespace) if pod["spec"].get("nodeName")]
-    gpus: dict[str, list[str]] = {}
-    for pod in found:
-        gpus.setdefault(pod["metadata"]["name"].split("-")[0], []).append(slices_of(pod)[0][0])
-
-    assert (4, 4) == (len(gpus["apart"]), len(set(gpus["apart"])))
-    assert (2, 1) == (len(gpus["near"]), len(set(gpus["near"])))
-
-
 @pytest.fixture
 def classes(control_plane: ControlPlane, namespace: str) -> Iterator[tuple[str, str]]:
     """Two priority classes, the lower one first."""
@@ -247,7 +228,6 @@ def classes(control_plane: ControlPlane, namespace: str) -> Iterator[tuple[str, 
 
 
 def bound(plane: ControlPlane, namespace: str, name: str) -> bool:
-    """Is the pod bound?"""
     return bool(plane.pod(namespace, name)["spec"].get("nodeName"))
 
 
@@ -304,17 +284,6 @@ def test_whom_a_disruption_budget_keeps_is_not_asked_to_go(
     # Who has ended frees the room, and is still to be seen for a moment.
     eventually(lambda: left == {p["metadata"]["name"] for p in pods_of(control_plane, namespace)}, "others went")
     agree(control_plane, scheduler, namespace)
-
-
-def test_bad_bodies_do_no_harm(scheduler: OurScheduler):
-    """Cut, empty and odd bodies are answered with one sentence and a status; the server goes on."""
-    bodies = [b"", b"{", b"[]", b'{"Pod": 1}', b'{"Pod": {"spec": {"containers": 7}}}', b"\xff\xfe", b"[" * 100_000]
-    for verb in ("filter", "prioritize", "preempt", "bind", "dry-run"):
-        for body in bodies:
-            status, answer = scheduler.post(f"/{verb}", body)
-            assert 400 == status
-            assert answer["Error"]
-    assert "ok\n" == scheduler.get("/healthz")
 
 
 def test_a_new_node_can_be_thought_about(control_plane: ControlPlane, scheduler: OurScheduler):

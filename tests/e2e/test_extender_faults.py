@@ -33,7 +33,6 @@ def scheduler(control_plane: ControlPlane, nodes: list[str]) -> Iterator[OurSche
 
 
 def create(plane: ControlPlane, namespace: str, *pods: dict[str, Any]) -> None:
-    """Create pods."""
     plane.api.create(f"/api/v1/namespaces/{namespace}/pods", *pods)
 
 

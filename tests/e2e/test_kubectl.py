@@ -65,7 +65,6 @@ def ask(plane: ControlPlane, *arguments: str, status: int = 0) -> str:
 
 
 def facts(plane: ControlPlane, *arguments: str) -> Any:
-    """The same as data."""
     return json.loads(ask(plane, *arguments, "-o", "json"))
 
 

@@ -1,6 +1,9 @@
 """What a device plugin may count on, held against a real kubelet and against the stand-in that unit tests use."""
 
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +11,7 @@ from typing import Any, Protocol
 
 import grpc
 import pytest
+from cluster import programs
 from cluster.images import BUSYBOX
 from cluster.kubelet_node import KubeletNode
 from cluster.parts import until
@@ -17,6 +21,7 @@ from plugins import FOLDER, POD_RESOURCES, DevicePlugin, held_devices
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.kubelet_api import deviceplugin_pb2_grpc as rpc
 
+ROOT = Path(__file__).resolve().parents[2]
 RESOURCE = "contract.aliquot.dev/part"
 IDS = [f"g0-{number:02}" for number in range(8)]
 
@@ -121,7 +126,6 @@ class StandIn:
         return ("default", pod, "main", RESOURCE)
 
     def stop(self) -> None:
-        """Ends the stand-in."""
         self._kubelet.stop()
 
 
@@ -263,3 +267,12 @@ def test_the_stand_in_refuses_more_than_is_free():
     plugin.stop()
     kubelet.stop()
     shutil.rmtree(root)
+
+
+def test_the_committed_stubs_are_fresh():
+    """The stubs are what tools/gen_proto.py makes of the proto files of the version in tools/go.mod."""
+    command = [sys.executable, str(ROOT / "tools/gen_proto.py"), "--check"]
+    path = f"{Path(programs.find_go()).parent}:{os.environ['PATH']}"
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
+
+    assert 0 == done.returncode, done.stderr

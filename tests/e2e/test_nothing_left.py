@@ -87,21 +87,6 @@ def second(control_plane: ControlPlane, cluster_parts: Parts) -> Iterator[Second
         plane.close()
 
 
-def test_a_reboot_keeps_what_was_on_disk(second: Second):
-    """When everything stops at once and starts again, objects are kept, and the node restarts its pods."""
-    second.plane.create_pod("default", "again", BUSYBOX, "/bin/sleep", "1000", restartPolicy="Always")
-    second.plane.wait_running("default", "again")
-
-    second.plane.reboot()
-    second.node.start_parts()
-
-    def restarted() -> bool:
-        status = second.plane.pod("default", "again")["status"]
-        return status["phase"] == "Running" and status["containerStatuses"][0]["restartCount"] == 1
-
-    until(restarted, "the pod after the reboot", 60)
-
-
 def test_all_is_gone_after_a_cluster(control_plane: ControlPlane, second: Second):
     """A cluster with a real node and a running pod, beside another cluster, disappears without a trace."""
     state = second.plane.rooms.state

@@ -123,31 +123,6 @@ def test_what_happens_is_seen(visit: Open, up: Up):
     expect(page.locator("#workloads")).not_to_contain_text("default/newcomer", timeout=30_000)
 
 
-def test_a_waiting_pod_is_explained_device_by_device(visit: Open, up: Up):
-    """The page of a waiting SharePod says for each GPU what stands against it, and what would let it in."""
-    page = visit(up.url).go("/workloads/default/waits")
-
-    expect(page.locator("#why")).to_contain_text("default/waits waits: asks 2 GPUs")
-    assert 1 <= page.locator("#why .reasons li").count() <= 2
-    assert "1.00 were asked" in page.locator("#why .reasons li").first.inner_text()
-    assert 1 <= page.locator("#why .ways li").count()
-
-
-def test_try_it_says_what_apply_would_do(visit: Open, up: Up):
-    """Where What if says that a request goes is where the engine then puts it."""
-    page = visit(up.url).go("/try?request=0.2&memory=1Gi")
-    said = re.search(r"on GPU (\d)", page.locator("#trial").inner_text())
-    assert said is not None
-    up.apply("tried", ["sleep", "60"], request=0.2, memory="1Gi")
-    try:
-        pods = subprocess.run(up._command("get", "-o", "json"), check=True, env=up.env, capture_output=True, text=True)
-        placed = {pod["name"]: pod["gpus"] for pod in json.loads(pods.stdout)}
-    finally:
-        subprocess.run(up._command("delete", "tried"), check=True, env=up.env, capture_output=True)
-
-    assert [int(said[1])] == placed["default/tried"]
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_topology_is_the_machines(visit: Open, up: Up, scheme: str):
     """The drawn tree has every GPU once, and the table says the link of each pair."""

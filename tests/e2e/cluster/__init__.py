@@ -10,6 +10,6 @@
 - `plane.partition()`, `plane.cut_watches()`, `plane.compact()`, `plane.reboot()` for bad days;
 - `plane.fake_nodes(5, "h100")`, `plane.create_pod`, `plane.wait_running`, `plane.api`, `plane.kubectl` for scenes;
 - `node.path("/var/lib/kubelet/...")` is where kubelet's folders are outside, `node.ctr` speaks to containerd,
-  `emulated.emulated_gpus(node)` gives containers GPUs, `emulated.with_packages` this environment's Python packages;
+  `emulated.with_packages` gives containers this environment's Python packages;
 - `whole.whole(node, "v100x4")` is all of Aliquot on it; `gpu_node.gpu_node` and `ours.OurScheduler` are its halves.
 """

@@ -189,7 +189,6 @@ class ControlPlane:
         return ready
 
     def remove_nodes(self, names: Sequence[str]) -> None:
-        """Deletes nodes."""
         for name in names:
             self.api.delete(f"/api/v1/nodes/{name}")
 

@@ -118,7 +118,6 @@ class ClusterStage:
         return Sample(status.now_ns, charged, completed)
 
     def usage(self) -> dict[Tenant, float]:
-        """By the arbiter."""
         return {_who(t.name): float(t.usage) for gpu in self._cluster.gpus.status().gpus for t in gpu.tenants}
 
 

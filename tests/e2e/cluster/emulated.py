@@ -1,26 +1,8 @@
-"""Emulated GPUs for containers of the real node, and the Python packages that use them."""
+"""The Python packages of this environment for containers of the real node."""
 
 import sys
 import sysconfig
 from typing import Any
-
-from aliquot.driver.emulation import EmulatedMachine, prepare
-
-from .kubelet_node import KubeletNode
-
-DRIVER = "/usr/local/emulated"
-"""Where a container finds the emulated driver's libraries; `LD_LIBRARY_PATH` names it."""
-
-
-def emulated_gpus(node: KubeletNode, spec: str = "v100x2") -> EmulatedMachine:
-    """Gives the node emulated GPUs such as `v100x2`; all containers that mount them share one clock and one ledger."""
-    return prepare(node.control_plane.rooms.state / "gpus", spec)
-
-
-def driver_edits(machine: EmulatedMachine) -> dict[str, Any]:
-    """What a CDI device adds to a container that is to have all GPUs of the machine."""
-    mount = {"hostPath": str(machine.directory), "containerPath": DRIVER, "options": ["rw", "nosuid", "nodev", "bind"]}
-    return {"env": [f"LD_LIBRARY_PATH={DRIVER}"], "mounts": [mount]}
 
 
 def with_packages(container: dict[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,6 @@ class OurScheduler:
         self.plane.schedule_with(done.stdout, *flags)
 
     def get(self, path: str) -> Any:
-        """What it answers."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         connection.sock = self.plane.rooms.connect(self.port)
         connection.request("GET", path)

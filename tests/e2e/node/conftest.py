@@ -11,7 +11,6 @@ from node_scene import Scene, running
 
 @pytest.fixture(scope="module")
 def one_scene(kubelet_node: KubeletNode) -> Iterator[Scene]:
-    """The agent."""
     name = f"node-{uuid.uuid4().hex[:8]}"
     plane = kubelet_node.control_plane
     plane.make_namespace(name)

@@ -70,42 +70,6 @@ def test_a_pod_that_reaches_a_shared_gpu_without_a_share_is_told(clean: Scene):
     assert "unregistered-process" in clean.agent.log.read_text()
 
 
-@LONG
-def test_a_restarted_arbiter_accuses_nobody_who_registers_again(clean: Scene):
-    """Programs attach to the next arbiter within the time of grace."""
-    create(clean, "shares", clean.slice(0, 300), ["python3", "/probe/probe.py"])
-    clean.told("shares")
-    before = told(clean, "aliquot_node_unregistered_found_total")
-
-    clean.arbiter.kill()
-    clean.arbiter.start()
-    until(lambda: told(clean, "aliquot_node_audited") == [1.0], "the comparison")
-    until(lambda: [t.processes for gpu in clean.status().gpus for t in gpu.tenants] == [1], "its process")
-
-    assert before == told(clean, "aliquot_node_unregistered_found_total")
-    assert set() == accused(clean)
-
-
-@LONG
-def test_with_audit_kill_such_a_program_is_ended(clean: Scene):
-    """And the event says so; its neighbour goes on."""
-    clean.agent.stop()
-    clean.flags.append("--audit-kill")
-    clean.agent.start()
-    until(clean.fit, "the shares")
-    neighbours(clean)
-
-    (message, *_) = until(lambda: clean.events("GpuUnregisteredProcessEnded"), "the finding")
-    until(lambda: clean.phase("bypasses") == "Failed", "its end")
-    clean.flags.remove("--audit-kill")
-
-    assert message.endswith("no share holds it; it was killed")
-    state = clean.plane.pod(clean.namespace, "bypasses")["status"]["containerStatuses"][0]["state"]
-    assert 137 == state["terminated"]["exitCode"]
-    assert "Running" == clean.phase("shares")
-    assert [1.0] == told(clean, "aliquot_node_unregistered_killed_total")
-
-
 def accused(scene: Scene) -> set[str]:
     """Pods that an event of the audit is about."""
     items = scene.plane.api.get(f"/api/v1/namespaces/{scene.namespace}/events")["items"]

@@ -78,7 +78,6 @@ class Claims:
         self.pod(name)
 
     def status(self, name: str) -> dict[str, Any]:
-        """The status of a claim."""
         found: dict[str, Any] = self.scene.plane.api.get(f"{self.root}/{name}").get("status", {})
         return found
 

@@ -16,7 +16,6 @@ from operating import create, remove, sharepod
 from plugins import FOLDER, POD_RESOURCES, DevicePlugin, held_devices, stock_plugin
 
 STOCK = "nvidia.com/gpu"
-FOUR = 4
 
 
 class Beside:

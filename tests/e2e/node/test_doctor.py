@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,39 +57,3 @@ def test_cdi_that_is_off_breaks_pods_and_its_way_out_mends_them(scene: Scene, no
     assert {} == faults(node_root)
     scene.create("sees", {"main": scene.slice(0, 300)})
     assert [scene.gpus[0]] == scene.told("sees")["uuids"]
-
-
-def test_parts_that_died_are_told(scene: Scene, node_root: Path):
-    """An agent and an arbiter that were killed leave their sockets, a kubelet that ended leaves its own."""
-    scene.agent.kill()
-    scene.arbiter.kill()
-
-    told = faults(node_root)
-
-    assert {"agent", "arbiter"} == set(told)
-    assert "is left over: the agent that made it is gone" in told["agent"][0]
-    assert "the arbiter does not answer" in told["arbiter"][0]
-    scene.arbiter.start()
-    scene.agent.start()
-    until(lambda: faults(node_root) == {}, "a sound node")
-    scene.plane["kubelet"].stop()
-    assert {"kubelet"} <= set(faults(node_root))
-
-
-def test_a_full_disk_is_told(scene: Scene, node_root: Path):
-    """As the node has it, seen from inside of it."""
-    rooms = scene.plane.rooms
-    rooms.run(["/bin/mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", "/var/lib/aliquot"])
-    try:
-        rooms.run(["/bin/sh", "-c", "head -c 4096 /dev/zero > /var/lib/aliquot/full; true"])
-        code = (
-            "from pathlib import Path; from aliquot.node.doctor.reading import folder_state; "
-            "print(folder_state(Path('/var/lib/aliquot')))"
-        )
-        environment = [f"{name}={value}" for name, value in surroundings().items()]
-        said = rooms.run(["/usr/bin/env", *environment, sys.executable, "-c", code])
-    finally:
-        rooms.run(["/bin/umount", "/var/lib/aliquot"])
-
-    assert "full" == said.strip()
-    assert {} == faults(node_root)

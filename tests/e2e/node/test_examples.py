@@ -228,7 +228,6 @@ class Applied:
                 self.charged_ns[tenant.name] = self.charged_ns.get(tenant.name, 0) + tenant.charged_ns
 
     def remove(self) -> None:
-        """Everything that was applied."""
         for file, namespace in self.files.items():
             text = (EXAMPLES / file).read_text()
             if "kubeshare.nthu" not in text:

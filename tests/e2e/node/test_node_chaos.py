@@ -14,7 +14,6 @@ from cluster.kubelet_node import KubeletNode
 from cluster.whole import whole
 
 SHORT, LONG = 6, 100
-FLAGS = ("--health-period-s", "0.5")
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,9 @@
 """What cannot be honoured is refused in words, and nothing runs without its share."""
 
-import msgspec
 from cluster.parts import until
 from node_scene import Scene
 
 from aliquot.kube.names import PLAN_STATUS
-from aliquot.kube.objects import Pod
-from aliquot.kube.plan import PodPlan
-from aliquot.status.workloads import SHARE_MISSING
 
 
 def test_a_pod_without_a_plan_does_not_start(scene: Scene):
@@ -63,47 +59,3 @@ def test_both_resources_are_withdrawn_without_an_arbiter(scene: Scene):
 
     assert "Running" == scene.phase("runs")
     assert {f"{scene.namespace}/runs/main"} == scene.tenants()
-
-
-def test_a_container_that_slipped_through_is_found(scene: Scene):
-    """A pod that kubelet started without any device, its plugin gone and its checkpoint lost, is told."""
-    scene.agent.kill()
-    kubelet = scene.plane["kubelet"]
-    kubelet.stop()
-    (scene.node.path("/var/lib/kubelet/device-plugins") / "kubelet_internal_checkpoint").unlink()
-    status = f"/api/v1/nodes/{scene.node.name}/status"
-    scene.plane.api.merge(status, {"status": {"capacity": {"aliquot.dev/gpu-percent": "200"}}})
-    kubelet.start()
-    scene.create("slips", {"main": scene.slice(0, 300)}, "/bin/sleep", "1000")
-    scene.plane.wait_running(scene.namespace, "slips")
-
-    scene.agent.start()
-
-    (message, *_) = until(lambda: scene.events("GpuShareMissing"), "the finding")
-    assert "container main is without its share: kubelet gave it no device" == message
-
-    def state() -> str:
-        return msgspec.convert(scene.plane.pod(scene.namespace, "slips"), Pod).state
-
-    until(lambda: state() == SHARE_MISSING, "the state")
-
-
-def test_a_controllers_pod_that_can_not_be_served_is_replaced(scene: Scene):
-    """A pod whose plan cannot be honoured is deleted where a controller makes another, a bare one is only told."""
-    wrong = PodPlan("another-node", {})
-    scene.create("set", {"main": scene.slice(0, 300)}, replicas=1)
-    scene.create("bare", {"main": scene.slice(0, 300)}, bind=False)
-    (first,) = until(lambda: scene.pods_of("set"), "the pod of the set")
-    for pod in (first, scene.plane.pod(scene.namespace, "bare")):
-        scene.bind(pod["metadata"]["name"], pod["metadata"]["uid"], wrong)
-
-    until(lambda: scene.events("GpuShareReplaced"), "the replacement")
-    until(lambda: [p for p in scene.pods_of("set") if p != first and _other(p, first)], "another pod")
-
-    assert "is for node another-node" in scene.events("GpuShareReplaced")[0]
-    until(lambda: scene.events("GpuShareFailed"), "the report")
-    assert "Pending" == scene.phase("bare")
-
-
-def _other(pod: dict, than: dict) -> bool:
-    return pod["metadata"]["uid"] != than["metadata"]["uid"]

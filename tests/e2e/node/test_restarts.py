@@ -1,7 +1,6 @@
 """Parts die and come back in every order; what runs keeps running and keeps what it was given."""
 
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -118,21 +117,6 @@ def test_what_runs_keeps_its_share_when_kubelet_lost_its_checkpoint(scene: Scene
     assert {f"{scene.namespace}/runs/main", f"{scene.namespace}/next/main"} == scene.tenants()
 
 
-def test_a_container_that_ends_after_kubelet_lost_its_checkpoint_is_found(scene: Scene):
-    """Kubelet cannot start it again; the agent, which ran all the time, tells that its devices are lost."""
-    scene.create("ends", {"main": scene.slice(0, 300)}, "/bin/sleep", "20", restartPolicy="Always")
-    scene.plane.wait_running(scene.namespace, "ends")
-
-    kubelet = scene.plane["kubelet"]
-    kubelet.kill()
-    scene.node.path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint").unlink()
-    kubelet.start()
-
-    (message, *_) = until(lambda: scene.events("GpuShareMissing"), "the finding", 120)
-    assert "container main is without its share: kubelet lost its devices and cannot start it again" == message
-    assert {f"{scene.namespace}/ends/main"} == scene.tenants()
-
-
 def test_a_full_disk_stops_new_shares_and_nothing_else(scene: Scene):
     """When the checkpoint cannot be written nothing new is given, both resources are withdrawn until it can be, and
     what runs goes on."""
@@ -166,25 +150,6 @@ def test_an_agent_that_starts_on_a_full_disk_goes_on(scene: Scene):
     scene.create("next", {"main": scene.slice(0, 300)})
     assert [scene.gpus[0]] == scene.told("next")["uuids"]
     assert computes(scene, "runs")
-
-
-def test_an_agents_first_start_on_a_full_disk_ends_with_the_folder_that_lacks_room(scene: Scene):
-    """An agent that finds nothing of its own and no room to make it ends with a sentence that names the folder, and one
-    that is started when there is room gives shares."""
-    until(lambda: not scene.tenants(), "no tenants")
-    scene.agent.kill()
-    for left in scene.node.path(CHECKPOINT).parent.iterdir():
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
-    with scene.full_disk():
-        scene.agent.launch()
-        until(lambda: not scene.agent.running, "the end of the agent")
-        said = scene.agent.log.read_text().splitlines()[-1]
-        assert said.endswith("No space left on device; is there room in /var/lib/aliquot/driver?")
-    scene.agent.launch()
-    until(scene.fit, "a fit agent")
-    scene.create("first", {"main": scene.slice(0, 300)})
-    assert [scene.gpus[0]] == scene.told("first")["uuids"]
-    assert computes(scene, "first")
 
 
 def test_pods_that_are_deleted_leave_nothing(scene: Scene):
