@@ -163,7 +163,6 @@ class Driver(abc.ABC):
         return self.new("cuMemPoolCreate", pool_properties(handles=handles, device=device))
 
     def take(self, pool: int, size: int) -> Answer:
-        """Allocate from a pool."""
         return self.call("cuMemAllocFromPoolAsync", Out(), size, pool, self.stream)
 
     def free_async(self, pointer: int) -> int:
@@ -330,7 +329,6 @@ class OwnDriver(Driver):
         self._host: dict[int, Any] = {}
 
     def call(self, name: str, *arguments: Argument) -> Answer:
-        """As `Driver`."""
         places: list[Any] = []
         kept: list[Any] = []
         words = [self._word(argument, places, kept) for argument in arguments]
@@ -338,23 +336,19 @@ class OwnDriver(Driver):
         return Answer(code, tuple(_value(place) for place in places))
 
     def host_bytes(self, size: int) -> int:
-        """As `Driver`."""
         data = ctypes.create_string_buffer(size)
         self._host[ctypes.addressof(data)] = data
         return ctypes.addressof(data)
 
     def long(self, name: str, *arguments: Argument) -> int:
-        """As `Driver`."""
         function, kept = ctypes.CDLL(None)[name], list[Any]()
         function.restype = ctypes.c_uint64
         return int(function(*(self._word(argument, [], kept) for argument in arguments)))
 
     def read(self, address: int, size: int) -> bytes:
-        """As `Driver`."""
         return ctypes.string_at(address, size)
 
     def write(self, address: int, data: bytes) -> None:
-        """As `Driver`."""
         ctypes.memmove(address, data, len(data))
 
     def posix(self, name: str, *arguments: Any) -> Any:

@@ -35,7 +35,6 @@ class DriverProcess(Driver):
         self.thread = ""
 
     def call(self, name: str, *arguments: Argument) -> Answer:
-        """As `Driver`."""
         return self.begin(name, *arguments).answer()
 
     def begin(self, name: str, *arguments: Argument) -> Pending:
@@ -56,19 +55,15 @@ class DriverProcess(Driver):
         return OtherThread(self, thread)
 
     def host_bytes(self, size: int) -> int:
-        """As `Driver`."""
         return int(self.do("host_bytes", size))
 
     def long(self, name: str, *arguments: Argument) -> int:
-        """As `Driver`."""
         return int(self.do("long", name, *arguments))
 
     def read(self, address: int, size: int) -> bytes:
-        """As `Driver`."""
         return bytes(self.do("read", address, size))
 
     def write(self, address: int, data: bytes) -> None:
-        """As `Driver`."""
         self.do("write", address, data)
 
     def forked(self, name: str, *arguments: Argument) -> int:

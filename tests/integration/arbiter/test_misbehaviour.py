@@ -12,8 +12,6 @@ from waiting import eventually
 
 from aliquot.arbiter.abi import ABI_VERSION, MESSAGE_STRUCT, AttachFlag, MessageType, Refusal
 
-GOOD_HELLO = MESSAGE_STRUCT.pack(MessageType.HELLO, 0, 0, 1, ABI_VERSION, 0, 1, 0, bytes(16))
-
 
 def refused(process) -> int | None:
     """The reason the connection was closed with, or None if it was closed without one."""

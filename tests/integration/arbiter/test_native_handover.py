@@ -9,7 +9,6 @@ import threading
 import time
 import uuid
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from kit.arbiter import LIBC, OFFSET
@@ -24,7 +23,6 @@ from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.driver.native import HANDOVER, native_part
 from aliquot.tokens import TokenConfig, Turns, token_policy
 
-ROOT = Path(__file__).parents[3]
 FUTEX, FUTEX_WAIT_BITSET, NOT_FOR_GRANTS = 202, 9, 0x7FFFFFFF
 GPU = f"GPU-{uuid.uuid4()}"
 

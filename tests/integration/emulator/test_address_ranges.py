@@ -37,7 +37,6 @@ class Range:
 
 @pytest.fixture
 def own(clients):
-    """Such a process."""
     return Range(clients().gpu())
 
 

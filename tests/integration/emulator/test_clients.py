@@ -5,21 +5,6 @@ import pytest
 NOT_READY = 600
 
 
-def test_bytes_survive_the_way_to_the_device_and_back(clients):
-    """What is copied to the device comes back unchanged, also after a copy between two allocations."""
-    same = clients().run("""
-open_gpu()
-a, b = ck(d.cuMemAlloc(4096)), ck(d.cuMemAlloc(4096))
-out = bytearray(4096)
-ck(d.cuMemcpyHtoD(a, bytes(range(256)) * 16, 4096))
-ck(d.cuMemcpyDtoD(b, a, 4096))
-ck(d.cuMemcpyDtoH(out, b, 4096))
-answer(bytes(out) == bytes(range(256)) * 16)
-""")
-
-    assert same
-
-
 @pytest.mark.real_time
 def test_events_measure_the_kernels_between_them(clients):
     """The ends of a hundred kernels of 1 ms lie 100 ms apart on the GPU's clock.
@@ -106,18 +91,6 @@ answer([ck(d.cuGraphGetNodes(graph))[1], (time.monotonic() - t) * 1e3, out[0]])
     assert first_word == 7
 
 
-def test_allocating_in_a_global_capture_spoils_it(clients):
-    """An allocation that may synchronise is refused with 900 during a global capture, which then ends with 901."""
-    codes = clients().run("""
-open_gpu()
-k = Spinner()
-ck(d.cuStreamBeginCapture(k.stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
-answer([code(d.cuMemAlloc(64)), code(d.cuStreamEndCapture(k.stream)), code(d.cuMemAlloc(64))])
-""")
-
-    assert codes == [900, 901, 0]
-
-
 def test_unjoined_stream_fails_the_capture(clients):
     """A capture whose side stream was not joined ends with 904."""
     result = clients().run("""
@@ -131,26 +104,6 @@ answer(code(d.cuStreamEndCapture(k.stream)))
 """)
 
     assert result == 904
-
-
-def test_pool_keeps_memory_up_to_its_threshold(clients):
-    """Memory freed to a pool returns to the device, unless the release threshold says to keep it."""
-    returned, kept = clients().run("""
-open_gpu()
-pool = ck(d.cuDeviceGetDefaultMemPool(0))
-stream = ck(d.cuStreamCreate(1))
-free = []
-for threshold in (0, 1 << 30):
-    ck(d.cuMemPoolSetAttribute(pool, d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, d.cuuint64_t(threshold)))
-    before = ck(d.cuMemGetInfo())[0]
-    p = ck(d.cuMemAllocAsync(64 << 20, stream))
-    ck(d.cuMemFreeAsync(p, stream)); ck(d.cuStreamSynchronize(stream))
-    free.append((before - ck(d.cuMemGetInfo())[0]) >> 20)
-answer(free)
-""")
-
-    assert returned == 0
-    assert kept == 64
 
 
 def test_a_stream_frees_what_was_allocated_without_one(clients):
@@ -197,33 +150,6 @@ answer([codes, [alive, ended, gone, lib.cuGraphDestroy(other)]])
 """)
 
     assert (codes, ends) == ([1, 0, 1, 1, 1, 1, 1, 0, 0, 1], [0, 0, 1, 0])
-
-
-def test_mapped_physical_memory_is_readable_and_given_back(clients):
-    """Virtual memory management maps created memory at a reserved address and charges it until it is released."""
-    mapped, after, first = clients().run("""
-open_gpu()
-size = 4 << 20
-prop = d.CUmemAllocationProp()
-prop.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-prop.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-before = ck(d.cuMemGetInfo())[0]
-at = ck(d.cuMemAddressReserve(size, 0, 0, 0))
-handle = ck(d.cuMemCreate(size, prop, 0))
-ck(d.cuMemMap(at, size, 0, handle, 0))
-access = d.CUmemAccessDesc()
-access.location = prop.location
-access.flags = d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-ck(d.cuMemSetAccess(at, size, [access], 1))
-ck(d.cuMemsetD8(at, 5, size))
-out = bytearray(1)
-ck(d.cuMemcpyDtoH(out, at, 1))
-mapped = before - ck(d.cuMemGetInfo())[0]
-ck(d.cuMemUnmap(at, size)); ck(d.cuMemRelease(handle)); ck(d.cuMemAddressFree(at, size))
-answer([mapped, before - ck(d.cuMemGetInfo())[0], out[0]])
-""")
-
-    assert (mapped, after, first) == (4 << 20, 0, 5)
 
 
 def test_forked_child_cannot_use_the_driver(clients):
@@ -275,23 +201,6 @@ answer(device.name)
 """)
 
     assert name == "NVIDIA A100-SXM4-40GB"
-
-
-def test_context_takes_its_memory_with_it(clients):
-    """Releasing the primary context for the last time frees what was allocated in it and what it cost itself."""
-    before, after = clients().run("""
-import pynvml as n
-n.nvmlInit()
-h = n.nvmlDeviceGetHandleByIndex(0)
-open_gpu()
-p = ck(d.cuMemAlloc(1 << 30))
-used = [n.nvmlDeviceGetMemoryInfo(h).used >> 20]
-ck(d.cuDevicePrimaryCtxRelease(0))
-answer(used + [n.nvmlDeviceGetMemoryInfo(h).used >> 20])
-""")
-
-    assert before == 1024 + 400
-    assert after == 0
 
 
 def test_host_function_runs_in_stream_order(clients):

@@ -23,7 +23,6 @@ class Ledger:
 
     @property
     def lost(self) -> int:
-        """In bytes."""
         return self._before - self._gpu.memory_info()[0]
 
 

@@ -8,8 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,17 +127,6 @@ class Stage(RunningArbiter):
         time.sleep(seconds)
         end_ns, after = counts(clients)
         return [(late - early) / (end_ns - start_ns) for early, late in zip(before, after, strict=True)]
-
-    def interleaved(
-        self, clients: list[Client], disturbed: Callable[[], AbstractContextManager]
-    ) -> tuple[float, float]:
-        """What the clients complete together in the best of three half seconds, undisturbed and disturbed in turn."""
-        quiet, busy = [], []
-        for _ in range(3):
-            quiet.append(sum(self.shares(clients, 0.5)))
-            with disturbed():
-                busy.append(sum(self.shares(clients, 0.5)))
-        return max(quiet), max(busy)
 
     def charged(self, clients: list[Client], seconds: float = WINDOW_S) -> list[float]:
         """What each is charged from now on, as a part of the time that passes: exact however busy the machine is."""

@@ -102,26 +102,3 @@ def test_steps_that_wait_for_each_other_go_on_beside_a_neighbour(stage, mode, ke
     assert beside.beyond_s(its_turns) <= 0.1, report(mode, beside, its_turns)
     assert 0.3 < share < 0.65
     assert neighbour.end() == 0
-
-
-def test_a_small_share_is_no_deadlock(stage):
-    """A tenant of a tenth whose steps wait for each other goes on, though its waiting is charged."""
-    scene = stage(gpus="v100x2")
-    found = partners(scene, "ranks", 100)
-    scene.client("b", 900).wait_ready()
-
-    seen = steps(found[0], 4)
-
-    assert seen.rate > 15
-    assert seen.longest_s < 2
-
-
-def test_a_limit_is_no_deadlock(stage):
-    """A tenant alone, held at half of the GPU, is stopped between steps that wait for each other, and goes on."""
-    scene = stage(gpus="v100")
-    found = partners(scene, "streams", 300, 500)
-
-    seen = steps(found[0], 3)
-
-    assert seen.rate > 60
-    assert seen.longest_s < 0.5

@@ -63,21 +63,6 @@ def test_a_process_that_only_asks_costs_its_tenant_nothing(stage):
     assert program.end() == 0
 
 
-@pytest.mark.real_time
-def test_a_process_that_only_asks_delays_no_neighbour(stage):
-    """Two tenants take turns as without the monitor that one of them runs."""
-    scene = stage()
-    folder = scene.tenant("a", 500)
-    program = bursty(scene, folder)
-    neighbour = scene.client("b", 500).wait_ready()
-    Viewer(scene, folder, "nvml")
-
-    shares = scene.shares([program, neighbour])
-
-    assert min(shares) > 0.25, shares
-    assert [program.end(), neighbour.end()] == [0, 0]
-
-
 def test_a_monitor_sees_its_tenant_and_loads_no_driver(stage):
     """A program of NVML alone sees the tenant's limit and processes; it has one thread and loads no CUDA driver."""
     scene = stage()

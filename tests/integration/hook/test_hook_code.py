@@ -27,11 +27,9 @@ class Code:
         self.path.write_bytes(PTX)
 
     def load(self, loader: str) -> Answer:
-        """By one of `LOADERS`."""
         return self.gpu.call(loader, Out(), *LOADERS[loader](str(self.path)))
 
     def unload(self, loader: str, handle: int) -> int:
-        """What was loaded so."""
         return self.gpu.code("cuLibraryUnload" if "Library" in loader else "cuModuleUnload", handle)
 
     def use(self, way: str, handle: int) -> int:

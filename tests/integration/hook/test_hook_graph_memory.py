@@ -1,7 +1,7 @@
 """Memory of graphs: from a launch to its free, wherever that comes from, by the ledger of the device."""
 
 import pytest
-from kit.driver_calls import INVALID_VALUE, MIB, OUT_OF_MEMORY, Graph, child_parameters
+from kit.driver_calls import INVALID_VALUE, MIB, Graph, child_parameters
 from kit.driver_process import DriverProcess
 from waiting import eventually
 
@@ -23,49 +23,6 @@ def nothing_stays(scene, gpu: DriverProcess) -> None:
     """Neither charged nor lent by the device."""
     eventually(lambda: gpu.settle() == 0, "the ledger is empty", 10)
     assert 0 == scene.lent()
-
-
-@pytest.mark.parametrize("captured", [False, True], ids=["node", "captured"])
-def test_what_a_destroyed_graph_has_allocated_and_nobody_freed_is_charged_on(start, captured):
-    """Graphs that are launched and destroyed one after another, freeing nothing, do not pass the limit."""
-    scene, gpu = start()
-    codes = []
-    for _ in range(8):
-        graph = gpu.graph(100 * MIB, captured=captured)
-        codes.append(graph.code or graph.launch())
-        gpu.sync()
-        graph.destroy()
-
-    assert [0] * 5 + [OUT_OF_MEMORY] * 3 == codes
-    assert 5 * 100 * MIB <= scene.lent() <= 512 * MIB
-
-
-@pytest.mark.parametrize("way", ["linear", "async"], ids=["cuMemFree", "cuMemFreeAsync"])
-def test_what_is_freed_outside_a_graph_that_is_gone_is_charged_no_more(start, way):
-    """After its graph is destroyed the memory is given back by cuMemFree and cuMemFreeAsync, and can be had again."""
-    scene, gpu = start()
-    graph = gpu.graph(400 * MIB)
-    graph.launch()
-    gpu.sync()
-    graph.destroy()
-    lived = gpu.charged()
-    freed = gpu.free(way, graph.pointer)
-    eventually(lambda: gpu.settle() == 0, "the ledger is empty", 10)
-
-    assert (416 * MIB, 0, 0) == (lived, freed, gpu.allocate("linear", 500 * MIB).code)
-    assert 500 * MIB == scene.lent()
-
-
-def test_a_graph_that_frees_its_own_memory_is_charged_while_it_can_be_launched(start):
-    """Fifty launches of it hold its memory once; destroyed it holds none, on the device and in the ledger."""
-    scene, gpu = start()
-    graph = gpu.graph(200 * MIB, frees=True)
-    codes = {graph.launch() for _ in range(50)}
-    gpu.sync()
-
-    assert ({0}, 224 * MIB, 224 * MIB) == (codes, gpu.charged(), scene.lent())
-    graph.destroy()
-    nothing_stays(scene, gpu)
 
 
 def test_a_graph_may_be_launched_again_once_its_memory_is_free(start):

@@ -72,15 +72,3 @@ def test_a_capture_that_ends_with_its_stream_or_context_leaves_nothing_charged(t
 
     assert (0, 0, 0) == (facts["made"], facts["ended"], facts["left"])
     assert facts["during"] >= 64 * MIB
-
-
-def test_a_capture_that_ends_well_stays_charged_until_its_graph_is_destroyed(tenant):
-    """The allocations of a good capture are charged as long as there is its graph."""
-    program = tenant(memory_mib=512, auto_grant=True).run(
-        CAPTURES + "new_stream(); begin(); made = allocate(); good = end(); kept = held()\n"
-        "L.cuGraphDestroy(graph); say(made=made, good=good, kept=kept, left=settled())"
-    )
-    facts = program.read()
-
-    assert (0, 0, 0) == (facts["made"], facts["good"], facts["left"])
-    assert facts["kept"] >= 64 * MIB

@@ -2,7 +2,6 @@
 
 import pytest
 
-PRE = "import os, subprocess; LIB = 'libcuda.so.1'\n"
 WAYS = {
     "plain": "cuda = Cuda()",
     "deepbind": "cuda = Cuda(lambda n: ctypes.CDLL(n, mode=os.RTLD_NOW | os.RTLD_DEEPBIND))",

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-PODS = "/api/v1/pods"
-
 
 @dataclass
 class Request:
@@ -28,7 +26,6 @@ class Request:
 
     @property
     def watching(self) -> bool:
-        """Is it a watch?"""
         return self.query.get("watch") == "true"
 
 
@@ -47,7 +44,6 @@ class Answer:
         await self.writer.drain()
 
     async def send(self, data: bytes) -> None:
-        """One piece."""
         self.writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         await self.writer.drain()
 
@@ -56,12 +52,10 @@ class Answer:
         await self.send(json.dumps({"type": kind, "object": obj}).encode() + b"\n")
 
     async def end(self) -> None:
-        """A clean end."""
         self.writer.write(b"0\r\n\r\n")
         await self.writer.drain()
 
     async def whole(self, code: int, body: Any, headers: str = "") -> None:
-        """A whole answer."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         head = f"HTTP/1.1 {code} X\r\nContent-Type: application/json\r\n{headers}Content-Length: {len(data)}\r\n\r\n"
         self.writer.write(head.encode() + data)
@@ -77,7 +71,6 @@ Fault = Callable[["Server", Request, Answer], Awaitable[bool | None]]
 
 
 def status(code: int, reason: str, message: str = "on purpose") -> dict[str, Any]:
-    """A Status object."""
     return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
 
 
@@ -101,7 +94,6 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -155,7 +147,6 @@ class Server:
             writer.transport.abort()
 
     async def client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
         self._connections.add(writer)
         try:
             while (request := await _read(reader)) is not None:

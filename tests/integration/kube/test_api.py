@@ -25,8 +25,6 @@ async def talking() -> AsyncIterator[tuple[Server, Api]]:
 
 
 def says(code: int, reason: str = "", headers: str = "") -> Callable[[Server, Request, Answer], Awaitable[None]]:
-    """Answer with a Status."""
-
     async def fault(server: Server, request: Request, answer: Answer) -> None:
         await answer.whole(code, status(code, reason), headers)
 

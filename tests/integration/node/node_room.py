@@ -176,7 +176,6 @@ class Room:
         return made
 
     def kill_arbiter(self) -> None:
-        """As a crash does."""
         self.arbiter.kill()
         self.arbiter.wait()
         assert self.arbiter.stdout

@@ -41,11 +41,9 @@ class ClaimRoom(Room):
         return ClaimDriver(self.settings, cast("Any", self), self.allocations, background)
 
     async def find(self, _: object, name: str, *, namespace: str) -> ResourceClaim | None:
-        """As an Api."""
         return self.stored.get(name)
 
     async def get(self, resource: object, name: str, *, namespace: str) -> ResourceClaim:
-        """As an Api."""
         if (found := await self.find(resource, name, namespace=namespace)) is None:
             raise NotFound(f"{name} is not there")
         return found

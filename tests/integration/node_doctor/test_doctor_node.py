@@ -164,7 +164,6 @@ def stock_plugin(node: Node) -> Callable[[], object]:
 
 
 def kubelet_gone(node: Node) -> Callable[[], object]:
-    """Kubelet has ended."""
     node.kubelet.stop()
     saved = node.kept.read_bytes()
 

@@ -127,7 +127,6 @@ class Room:
         return done.stdout
 
     def kill_arbiter(self) -> None:
-        """As a crash does."""
         self.arbiter.kill()
         self.arbiter.wait()
 

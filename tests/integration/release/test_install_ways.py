@@ -77,7 +77,6 @@ WAYS = (by_pip, by_uv_tool, by_pipx)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For x86-64."""
     return build("x86_64", tmp_path_factory.mktemp("wheel"))
 
 

@@ -60,7 +60,6 @@ class Tree:
         return done
 
     def release(self, *, status: int = 0) -> subprocess.CompletedProcess[str]:
-        """`make release`."""
         return self.run("make", "release", f"PYTHON={sys.executable}", f"HELM={self._helm}", status=status)
 
     def handed_out(self) -> dict[str, bytes]:

@@ -33,7 +33,6 @@ print(total.value >> 20)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For x86-64."""
     return build("x86_64", tmp_path_factory.mktemp("x86"))
 
 

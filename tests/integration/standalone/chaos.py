@@ -215,7 +215,6 @@ def fault(machine: Machine, chance: random.Random) -> Iterator[str]:
 
 
 def kill(machine: Machine, chance: random.Random) -> str:
-    """Kill one process."""
     name, pid = chance.choice(sorted(machine.targets().items()))
     if name == "engine":
         machine.engine_killed = True

@@ -10,7 +10,7 @@ from waiting import engine_lives, eventually
 
 from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, HOOK, NativePartMissing, native_part
 
-from .stage import Aliquot, engine_of
+from .stage import Aliquot, Cluster, engine_of
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,6 +40,12 @@ def engine(aliquot_cli: Aliquot) -> Iterator[Aliquot]:
     """The command with `aliquot up` on two emulated V100 in the background, without a dashboard."""
     with engine_of(aliquot_cli, "v100x2", "--no-web"):
         yield aliquot_cli
+
+
+@pytest.fixture
+def up(engine: Aliquot, tmp_path: Path) -> Cluster:
+    """An engine with two emulated GPUs."""
+    return Cluster(engine, tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,6 @@ class Cluster:
         self._file = folder / "pod.yaml"
 
     def apply(self, text: str, *flags: str):
-        """Apply a text."""
         self._file.write_text(text)
         return self.command("apply", "-f", str(self._file), *flags)
 
@@ -138,7 +137,6 @@ class Disk:
                 return
 
     def free(self) -> None:
-        """Give it back."""
         self._ballast.unlink()
 
 
@@ -167,7 +165,6 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Its children."""
     return [child for child, parent in all_processes() if parent == pid]
 
 

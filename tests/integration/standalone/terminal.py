@@ -105,7 +105,6 @@ class Terminal:
             self._follow(0.1)
 
     def press(self, keys: bytes) -> None:
-        """Type."""
         os.write(self._master, keys)
 
     def wait(self, timeout_s: float) -> int:

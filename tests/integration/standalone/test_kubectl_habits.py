@@ -15,12 +15,6 @@ from .stage import Aliquot, Cluster, sharepod
 VIEW = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).total >> 20)"
 
 
-@pytest.fixture
-def up(engine: Aliquot, tmp_path) -> Cluster:
-    """An engine with two emulated GPUs."""
-    return Cluster(engine, tmp_path)
-
-
 def labelled(name: str, namespace: str = "default", script: str = "sleep 300", **labels: str) -> str:
     """A SharePod with labels, in a namespace."""
     document = json.loads(sharepod(name, script, request=0.1, memory="512Mi"))

@@ -54,7 +54,6 @@ class Machine:
 
 @pytest.fixture
 def machine(engine: Aliquot, tmp_path: Path) -> Machine:
-    """Such a machine."""
     return Machine(engine, tmp_path)
 
 

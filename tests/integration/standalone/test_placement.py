@@ -110,16 +110,6 @@ def test_an_unknown_policy_is_told_before_anything_starts(aliquot_cli: Aliquot):
     assert (2, True) == (done.returncode, 'no policy "best"; there are aliquot, bestfit, ' in done.stderr)
 
 
-def test_explain_needs_no_engine_for_an_imagined_machine(aliquot_cli: Aliquot):
-    """With --emulate an empty machine of that profile is asked, and no engine is started."""
-    fits = aliquot_cli("explain", "--emulate", "v100x4", "--gpu-request", "2")
-    nothing = aliquot_cli("explain", "--emulate", "v100x4")
-
-    assert "links between them: 1 x NV2" in fits.stdout
-    assert (2, True) == (nothing.returncode, "is an empty machine; give a request" in nothing.stderr)
-    assert not aliquot_cli.engine_is_up
-
-
 @pytest.fixture
 def pair(aliquot_cli: Aliquot, tmp_path) -> Iterator[Cluster]:
     """An engine with two emulated V100, the default policy, and nothing learned."""

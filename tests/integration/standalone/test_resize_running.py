@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from .stage import Aliquot, Cluster, sharepod
+from .stage import Cluster, sharepod
 
 HOLDER = """
 import ctypes, pathlib, signal, sys, time
@@ -20,12 +20,6 @@ while mark.read_text() != "free": time.sleep(0.02)
 assert L.cuMemFree_v2(p) == 0
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def up(engine: Aliquot, tmp_path) -> Cluster:
-    """An engine with two emulated GPUs."""
-    return Cluster(engine, tmp_path)
 
 
 def size(pod: dict) -> tuple[int, int, int, int]:

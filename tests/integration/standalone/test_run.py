@@ -161,22 +161,6 @@ def test_substitution_survives_an_empty_environment(lasting: Aliquot):
     assert ("2048 0 2\n", 0) == (done.stdout, done.returncode), done.stderr
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_numba_kernel_runs_unmodified(aliquot_cli: Aliquot, mode):
-    """numba-cuda compiles, launches and sees its own memory, in each mode."""
-    pytest.importorskip("numba.cuda")
-    code = (
-        "import numpy as np; from numba import cuda\n"
-        "@cuda.jit\ndef kernel(a):\n    a[cuda.grid(1)] = 1\n"
-        "kernel[1, 32](cuda.to_device(np.zeros(32))); cuda.synchronize()\n"
-        "print(cuda.current_context().get_memory_info().total >> 20)"
-    )
-    options = ("run", "--emulate", "a100", "--gpu-mem", "2Gi", "--inject", mode)
-    done = aliquot_cli(*options, "--", sys.executable, "-W", "ignore", "-c", code)
-
-    assert ("2048\n", 0) == (done.stdout, done.returncode), done.stderr
-
-
 @rooms
 def test_an_installed_driver_is_covered_and_reached_from_behind(aliquot_cli: Aliquot, tmp_path):
     """Where a driver is installed, a tenant finds ours in its place, and ours finds the driver by absolute path."""

@@ -15,12 +15,6 @@ from waiting import eventually
 from .stage import Aliquot, Cluster, sharepod
 
 
-@pytest.fixture
-def up(engine: Aliquot, tmp_path) -> Cluster:
-    """An engine with two emulated GPUs."""
-    return Cluster(engine, tmp_path)
-
-
 def tenants(command: Aliquot) -> list[str]:
     """The names of those that have a place."""
     return [tenant["name"] for tenant in json.loads(command("get", "tenants", "-o", "json").stdout)]
@@ -134,13 +128,6 @@ def test_programs_read_their_gpu_as_a_number(aliquot_cli: Aliquot):
     uuid = done.stderr.partition("GPU-")[2].partition(",")[0].replace("-", "")
 
     assert f"2 1 {uuid}\n" == done.stdout, done.stderr
-
-
-def test_a_share_may_be_a_percentage(lasting: Aliquot):
-    """30% is 0.3, and percentages and numbers may be mixed."""
-    done = lasting.run("-v", "--gpu-request", "30%", "--gpu-limit", ".6", "--", "true")
-
-    assert (0, True) == (done.returncode, "limit 0.60" in done.stderr)
 
 
 def test_an_engine_in_the_background(aliquot_cli: Aliquot, tmp_path):

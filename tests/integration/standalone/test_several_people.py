@@ -58,7 +58,6 @@ def drivers(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def logins(drivers: Path) -> Iterator[tuple[Login, Login]]:
-    """Two logins."""
     both = Login(drivers, "a"), Login(drivers, "b")
     yield both
     for login in both:

@@ -1,6 +1,5 @@
 """`aliquot top` in tmux: a terminal as people have it, resized while it runs, with and without colour."""
 
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -47,17 +46,6 @@ def test_top_in_a_terminal_that_changes_its_size(tmux: Tmux):
     tmux.wait(r"NODE +GPU")
     tmux.keys("q")
     assert 0 == tmux.ended()
-
-
-def test_top_without_colour(tmux: Tmux):
-    """With NO_COLOR the screen has no coloured cell."""
-    tmux.start(*TOP, NO_COLOR="1")
-    tmux.wait(r"team/worker")
-    tones = re.findall(r"\x1b\[[\d;]*?[34]8;2;(\d+);(\d+);(\d+)", tmux.screen(colours=True))
-    indexed = re.findall(r"\x1b\[(?:[\d;]*;)?(3[1-6]|4[1-6]|9[1-6])m", tmux.screen(colours=True))
-
-    assert [] == indexed
-    assert all(max(map(int, tone)) - min(map(int, tone)) <= 2 for tone in tones)
 
 
 def test_top_where_no_application_can_be(tmux: Tmux):

@@ -17,12 +17,6 @@ from .stage import Aliquot, Cluster, sharepod
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
-@pytest.fixture
-def up(engine: Aliquot, tmp_path) -> Cluster:
-    """An engine with two emulated GPUs."""
-    return Cluster(engine, tmp_path)
-
-
 @pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.yaml")))
 def test_every_example_is_taken(up: Cluster, example):
     """Each file in examples/ applies, and applying it again changes nothing."""
@@ -86,19 +80,6 @@ def test_a_deleted_pod_has_no_process_left(up: Cluster):
 
     assert (0, "sharepod/a deleted\n") == (done.returncode, done.stdout)
     eventually(lambda: not Path(f"/proc/{child}").exists(), "the child has ended")
-
-
-def test_logs_follow_a_running_container(up: Cluster):
-    """`logs -f` shows what was printed and what comes."""
-    up.apply(sharepod("a", "echo one; sleep 1; echo two; sleep 60"))
-    up.wait_phase("a", "Running")
-    following = up.command.start("logs", "-f", "a")
-    assert following.stdout is not None
-    lines = [following.stdout.readline() for _ in range(2)]
-    following.kill()
-    following.communicate()
-
-    assert lines == ["one\n", "two\n"]
 
 
 def test_an_impossible_sharepod_is_refused_with_status_2(up: Cluster):

@@ -6,7 +6,6 @@ import resource
 import shutil
 import signal
 import socket
-import sys
 import time
 from pathlib import Path
 
@@ -14,12 +13,6 @@ import pytest
 from waiting import eventually, stop
 
 from .stage import Aliquot, Cluster, children_of, engine_pid, sharepod
-
-
-@pytest.fixture
-def up(engine: Aliquot, tmp_path) -> Cluster:
-    """An engine with two emulated GPUs."""
-    return Cluster(engine, tmp_path)
 
 
 def test_an_arbiter_that_dies_comes_back_with_its_tenants(up: Cluster):
@@ -141,17 +134,6 @@ def test_an_engine_out_of_descriptors_answers_again_when_some_are_free(up: Clust
         caller.close()
 
     assert 0 == up.command("get", "gpus").returncode
-
-
-def test_a_program_left_behind_by_a_run_ends_with_it(up: Cluster, tmp_path):
-    """What a run leaves in the background on the GPU is ended with its place, so no share is given twice."""
-    progress, pid_file = tmp_path / "p", tmp_path / "pid"
-    left = f"setsid {sys.executable} -m aliquot_lab.bench.client steady --progress {progress}"
-    wait = f"while ! test -s {progress}; do sleep 0.1; done; sleep 1"
-    script = f"{left} >/dev/null 2>&1 & echo $! > {pid_file}; {wait}"
-    assert 0 == up.command("run", "--gpu-request", ".6", "--", "sh", "-c", script).returncode
-    pid = int(pid_file.read_text())
-    eventually(lambda: not Path(f"/proc/{pid}").exists(), "the program has ended", 5)
 
 
 @pytest.mark.parametrize(

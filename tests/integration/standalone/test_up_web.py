@@ -104,14 +104,6 @@ def test_the_ledger_and_the_dashboard_agree(served: Served):
     assert ["shared", "whole"] == sorted(gpu["state"] for gpu in gpus)
 
 
-def test_a_port_that_was_asked_for_is_not_passed_over(served: Served):
-    """A port that was asked for and is taken ends `up` with one sentence."""
-    port = served.url.rstrip("/").rpartition(":")[2]
-    done = served.command("up", "--emulate", "v100", "--port", port)
-
-    assert 1 == done.returncode and f"--port {port} is taken by " in done.stderr
-
-
 def test_without_the_dashboard_nothing_listens(aliquot_cli: Aliquot):
     """--no-web serves SharePods alone."""
     process = aliquot_cli.start("up", "--emulate", "v100", "--no-web")

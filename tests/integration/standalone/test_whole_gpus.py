@@ -94,14 +94,6 @@ def test_memory_alone_is_held_and_no_launch_waits(aliquot_cli: Aliquot):
     assert seen["counted"]["launches"] >= 20
 
 
-def test_a_shared_gpu_is_always_enforced(aliquot_cli: Aliquot):
-    """A part of a GPU that is not to be enforced is refused in one sentence, with status 2."""
-    done = aliquot_cli.run("--gpu-request", "0.5", "--enforce", "memory", "--", "true")
-
-    assert 2 == done.returncode
-    assert "aliquot: --enforce memory needs whole GPUs, --gpu-request is 0.50" in done.stderr
-
-
 def test_what_is_not_gated_is_measured_and_known(engine: Engine, tmp_path: Path):
     """The arbiter tells the tenant's use, memory and processes by NVML; none of them counts as unregistered.
 

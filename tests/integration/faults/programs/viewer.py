@@ -55,7 +55,6 @@ def launch(lib: ctypes.CDLL) -> int:
 
 
 def main() -> None:
-    """Runs one of them."""
     mode, seconds = sys.argv[1], float(sys.argv[2])
     if mode == "nvml":
         nvml(seconds)

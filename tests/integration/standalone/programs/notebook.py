@@ -35,7 +35,6 @@ if "unified" in words:
 
 
 def as_it_was(pointer: int) -> bool:
-    """Byte for byte."""
     gpu.ok("cuMemcpyDtoH_v2", room, pointer, SIZE)
     return gpu.read(room, SIZE) == held[pointer]
 
