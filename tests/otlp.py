@@ -93,7 +93,6 @@ class Receiver:
         return sorted(self.spans, key=lambda span: (span.began_ns, -span.ended_ns))
 
     def close(self) -> None:
-        """End."""
         self._ended.set()
         self._server.shutdown()
         self._thread.join()

@@ -46,17 +46,14 @@ class FakeArbiter:
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[FakeArbiter]:
-        """A connection."""
         self._alive()
         yield self
 
     def status(self, *, admin: bool = False) -> Status:
-        """As `ArbiterClient`."""
         with self._call("status"):
             return self.now()
 
     def add_tenant(self, record: TenantRecord) -> None:
-        """As `ArbiterClient`."""
         with self._call(f"add {record.name}"):
             known = self.tenants.get(record.name)
             if known is not None and known != record:
@@ -65,7 +62,6 @@ class FakeArbiter:
                 self._open(record)
 
     def resize_tenant(self, record: TenantRecord) -> None:
-        """As `ArbiterClient`."""
         with self._call(f"resize {record.name}"):
             known = self.tenants.get(record.name)
             if known is None or known.socket != record.socket:
@@ -73,7 +69,6 @@ class FakeArbiter:
             self.tenants[record.name] = record
 
     def remove_tenant(self, name: str, *, end: bool = False) -> None:
-        """As `ArbiterClient`."""
         with self._call(f"remove {name}"):
             if name not in self.tenants:
                 raise ArbiterError(f"there is no tenant {name!r}")
@@ -88,7 +83,6 @@ class FakeArbiter:
                 self._open(record)
 
     def now(self) -> Status:
-        """Its status."""
         gpus: dict[str, GpuStatus] = {}
         for record in self.tenants.values():
             for gpu in record.gpus:
@@ -149,7 +143,6 @@ class FakeDisk:
         self._make, self._write, self._remove = lifecycle.make_folder, folders.write_whole, TenantFolder.remove
 
     def make(self, folder: TenantFolder, hook: Path, purpose: str) -> None:
-        """Stands for `make_folder`."""
         self.arbiter._alive()
         fault = self.faults.popleft() if self.faults else ""
         if fault == "crash before":
@@ -161,7 +154,6 @@ class FakeDisk:
             self._crash()
 
     def remove(self, folder: TenantFolder) -> None:
-        """Stands for `TenantFolder.remove`."""
         self.arbiter._alive()
         self._remove(folder)
 

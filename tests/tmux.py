@@ -18,7 +18,6 @@ class Tmux:
         self._server = f"alq-{uuid.uuid4().hex[:8]}"
 
     def __call__(self, *words: str) -> str:
-        """A tmux command."""
         command = ["tmux", "-L", self._server, "-f", os.devnull, *words]
         return subprocess.run(command, env=self._env, capture_output=True, text=True, check=False).stdout
 
@@ -29,7 +28,6 @@ class Tmux:
         self("new-session", "-d", "-x", width, "-y", height, *settings, *_SHELL, *words)
 
     def keys(self, *keys: str) -> None:
-        """Press keys."""
         self("send-keys", *keys)
 
     def screen(self, *, colours: bool = False) -> str:

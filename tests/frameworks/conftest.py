@@ -104,7 +104,6 @@ class Seen:
         self.versions: dict[str, dict[str, str]] = {}
 
     def of(self, client: Client, way: str) -> dict[str, Line]:
-        """Feature by feature."""
         if (client.name, way) not in self.by:
             self.by[client.name, way] = {}
             with contextlib.closing(self._run(client, way)) as lines:
@@ -148,6 +147,14 @@ class Seen:
             entry["ways"][way] = {"date": time.strftime("%Y-%m-%d"), "features": features}
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
         RESULTS.write_text(json.dumps({"clients": clients}, indent=1, sort_keys=True))
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    """One emulated H100."""
+    one = Room("h100")
+    yield one
+    one.close()
 
 
 @pytest.fixture(scope="session")

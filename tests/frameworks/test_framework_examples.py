@@ -3,7 +3,6 @@
 import json
 import signal
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,6 @@ JAX = str(PROGRAMS / "jax_train.py")
 DEVICE_FILE = "from jax._src import hardware_utils; hardware_utils._NVIDIA_GPU_DEVICES = ['/dev/null']"
 CONTEXT_MIB = 600
 """A context of an H100 and the libraries that PyTorch loads into it."""
-
-
-@pytest.fixture
-def room() -> Iterator[Room]:
-    """One emulated H100."""
-    one = Room("h100")
-    yield one
-    one.close()
 
 
 def start(room: Room, program: str, *words: object, memory: str = "4Gi") -> Run:
@@ -57,7 +48,6 @@ def test_training_continues_from_its_checkpoint(room: Room, tmp_path: Path):
 
 
 def ask(url: str, body: bytes | None = None) -> Any:
-    """One request."""
     with urllib.request.urlopen(url, body, timeout=60) as answer:
         return json.load(answer)
 

@@ -4,7 +4,6 @@ import json
 import signal
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +48,6 @@ for cell in json.load(open(path))["cells"]:
             break
 ask(f"/api/kernels/{kernel}", "DELETE")
 """
-
-
-@pytest.fixture
-def room() -> Iterator[Room]:
-    """One emulated H100."""
-    one = Room("h100")
-    yield one
-    one.close()
 
 
 @pytest.fixture

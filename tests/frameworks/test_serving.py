@@ -15,12 +15,10 @@ MEMORY_MIB = 4096
 
 
 def serving(ask: RequestedShare, *words: str) -> Work:
-    """The server."""
     return Work(SERVER, ask, "cuda13", "serve.py", words)
 
 
 def training(ask: RequestedShare) -> Work:
-    """Its neighbour."""
     return Work(TRAINING, ask, "cuda13", "torch_steps.py")
 
 

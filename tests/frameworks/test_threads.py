@@ -1,19 +1,9 @@
 """Threads that have no context yet."""
 
-from collections.abc import Iterator
-
 import pytest
 from conftest import HERE, PROGRAMS, SHARE
 from environments import python
 from gpuruns import WAYS, Room
-
-
-@pytest.fixture
-def room() -> Iterator[Room]:
-    """One emulated H100."""
-    one = Room("h100")
-    yield one
-    one.close()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,14 +16,6 @@ SHARE = ("--gpu-request", ".3", "--gpu-limit", ".6", "--gpu-mem", "4Gi")
 SLOW = 1000  # kernels of 10 ms: the GPU is what a step waits for, however busy the machine is
 WINDOW_S = 10.0  # of the arbiter
 START_S = 300  # a busy machine takes that long to import PyTorch and what its optimizers import with the first one
-
-
-@pytest.fixture
-def room() -> Iterator[Room]:
-    """One emulated H100."""
-    one = Room("h100")
-    yield one
-    one.close()
 
 
 def train(room: Room, way: str, *words: object) -> Run:

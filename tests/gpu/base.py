@@ -235,16 +235,6 @@ def rates(files: Sequence[Path], seconds: float) -> list[float]:
     return [(b - a) / span for a, b in zip(first, last, strict=True)]
 
 
-def charged_shares(running, seconds: float) -> dict[str, float]:
-    """Each tenant's charged time as a fraction of the next `seconds`."""
-    first = running.arbiter.status()
-    time.sleep(seconds)
-    last = running.arbiter.status()
-    before = {tenant.name: tenant.charged_ns for tenant in first.gpus[0].tenants}
-    span_ns = last.now_ns - first.now_ns
-    return {t.name: round((t.charged_ns - before.get(t.name, 0)) / span_ns, 4) for t in last.gpus[0].tenants}
-
-
 def held_by(libnvml: Path, *pids: int) -> int | None:
     """MiB of the first GPU that NVML counts for processes; asked in a process of its own, outside any tenant."""
     code = (

@@ -12,7 +12,6 @@ def _add(a, b, out, count, block: tl.constexpr):
 
 
 def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a + b."""
     out = torch.empty_like(a)
     _add[(triton.cdiv(a.numel(), 256),)](a, b, out, a.numel(), block=256)
     return out
