@@ -332,11 +332,12 @@ def sharepod(name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def bound(control_plane: ControlPlane, namespace: str, helm: str) -> Iterator[tuple[str, str]]:
-    """Two nodes with a pod of the agent's account on each, and the account's rights from the chart."""
+    """Two nodes with a pod of the agent's account on each, and the accounts' rights from the chart."""
     nodes = control_plane.fake_nodes(2, "v100", gpus=1, prefix="bound")
-    kinds = ("DaemonSet", "NetworkPolicy")
     made = rendered(helm, "--set=claims.enabled=true")
-    found = [body for (kind, name), body in made.items() if name == "aliquot-node" and kind not in kinds]
+    rights = ("ServiceAccount", "Role", "ClusterRole", "Policy", "Binding")
+    ours = ("aliquot-node", "aliquot-scheduler")
+    found = [body for (kind, name), body in made.items() if name in ours and kind.endswith(rights)]
     text = yaml.safe_dump_all(found).replace(HOME, namespace)
     control_plane.kubectl("apply", "-f", "-", input_=text)
     for node in nodes:
@@ -361,6 +362,36 @@ def allocated_claim(plane: ControlPlane, path: str, node: str) -> str:
     return name
 
 
+def refusal(account: Path, path: str, body: dict[str, Any] | None, kind: str = MERGE) -> str:
+    """What the API server says against a patch, or against a deletion without a body; empty if it does it."""
+
+    async def ask() -> str:
+        async with Api.connect(str(account)) as api:
+            try:
+                content = json.dumps(body).encode() if body else None
+                where, _, manager = path.partition("?fieldManager=")
+                params = {"fieldManager": manager} if manager else None
+                method = "PATCH" if body else "DELETE"
+                await api.request(method, where, content=content, content_type=kind, params=params)
+            except KubeError as error:
+                return str(error)
+        return ""
+
+    return asyncio.run(ask())
+
+
+def test_the_scheduler_changes_annotations_of_pods_only(
+    control_plane: ControlPlane, namespace: str, bound: tuple[str, str]
+):
+    """Its token writes a plan, and neither labels, owners nor anything that the pod runs."""
+    account = kubeconfig(control_plane, control_plane.kubectl("create", "token", "aliquot-scheduler", "-n", namespace))
+    pod, image = f"/api/v1/namespaces/{namespace}/pods/{bound[0]}", {"containers": [{"name": "c", "image": "other"}]}
+
+    for body in ({"metadata": {"labels": {"a": "b"}}}, {"metadata": {"finalizers": ["a.example/b"]}}, {"spec": image}):
+        eventually(lambda body=body: "but its annotations" in refusal(account, pod, body), "it is not in force")
+    assert "" == refusal(account, pod, {"metadata": {"annotations": {"aliquot.dev/plan": "x"}}})
+
+
 def test_a_node_agent_writes_to_its_own_node_only(control_plane: ControlPlane, namespace: str, bound: tuple[str, str]):
     """With the token of a pod on one node, the agent changes neither another node nor its pods, and no node's spec."""
     mine, other = bound
@@ -372,42 +403,25 @@ def test_a_node_agent_writes_to_its_own_node_only(control_plane: ControlPlane, n
     note = {"metadata": {"annotations": {"aliquot.dev/gpus": "x"}}}
     capacity = {"status": {"capacity": {"aliquot.dev/gpu-memory": "9"}}}
 
-    def refusal(path: str, body: dict[str, Any] | None, account: Path = agent, kind: str = MERGE) -> str:
-        """What the API server says against a patch, or against a deletion without a body; empty if it does it."""
-
-        async def ask() -> str:
-            async with Api.connect(str(account)) as api:
-                try:
-                    content = json.dumps(body).encode() if body else None
-                    where, _, manager = path.partition("?fieldManager=")
-                    params = {"fieldManager": manager} if manager else None
-                    method = "PATCH" if body else "DELETE"
-                    await api.request(method, where, content=content, content_type=kind, params=params)
-                except KubeError as error:
-                    return str(error)
-            return ""
-
-        return asyncio.run(ask())
-
     # A policy is in force some time after it was made.
-    eventually(lambda: "its own node only" in refusal(f"{nodes}/{other}", note), "the policy is not in force")
+    eventually(lambda: "its own node only" in refusal(agent, f"{nodes}/{other}", note), "the policy is not in force")
 
-    assert "its own node only" in refusal(f"{nodes}/{other}/status", capacity)
-    assert "pods of its own node only" in refusal(f"{pods}/{other}", note)
-    assert "pods of its own node only" in refusal(f"{pods}/{other}", None)
-    assert "may not change the spec" in refusal(f"{nodes}/{mine}", {"spec": {"unschedulable": True}})
-    assert "names no node" in refusal(f"{nodes}/{mine}", note, unbound)
-    assert "" == refusal(f"{nodes}/{mine}", note) == refusal(f"{nodes}/{mine}/status", capacity)
-    assert "" == refusal(f"{pods}/{mine}", note) == refusal(f"{pods}/{mine}", None)
+    assert "its own node only" in refusal(agent, f"{nodes}/{other}/status", capacity)
+    assert "pods of its own node only" in refusal(agent, f"{pods}/{other}", note)
+    assert "pods of its own node only" in refusal(agent, f"{pods}/{other}", None)
+    assert "may not change the spec" in refusal(agent, f"{nodes}/{mine}", {"spec": {"unschedulable": True}})
+    assert "names no node" in refusal(unbound, f"{nodes}/{mine}", note)
+    assert "" == refusal(agent, f"{nodes}/{mine}", note) == refusal(agent, f"{nodes}/{mine}/status", capacity)
+    assert "" == refusal(agent, f"{pods}/{mine}", note) == refusal(agent, f"{pods}/{mine}", None)
 
     slices, claims = f"{DEVICES}/resourceslices", f"{DEVICES}/namespaces/{namespace}/resourceclaims"
     for node in (other, mine):
         pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": "gpu.aliquot.dev", "nodeName": node, "pool": pool, "devices": []}
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": f"slice-{node}"}}
-        said = refusal(f"{slices}/slice-{node}?fieldManager=x", body | {"spec": spec}, kind=APPLY)
+        said = refusal(agent, f"{slices}/slice-{node}?fieldManager=x", body | {"spec": spec}, kind=APPLY)
         assert said == "" if node == mine else "devices of its own node only" in said
-        said = refusal(f"{claims}/{allocated_claim(control_plane, claims, node)}/status", {"status": {"devices": [
+        said = refusal(agent, f"{claims}/{allocated_claim(control_plane, claims, node)}/status", {"status": {"devices": [
             {"driver": "gpu.aliquot.dev", "pool": node, "device": "gpu-0", "data": {"tenant": "x"}}
         ]}})  # fmt: skip
         assert said == "" if node == mine else "changing status.devices requires" in said

@@ -8,7 +8,7 @@ pod in another project's words would wait for ever without being rewritten; `Ign
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from aliquot.kube import names, unread
@@ -71,6 +71,7 @@ def configurations(
     whole: bool = True,
     failure_policy: str = "Fail",
     scheduler: str = "",
+    agent: str = "",
 ) -> list[dict[str, Any]]:
     """The MutatingWebhookConfiguration and the ValidatingWebhookConfiguration; the program adds their trust bundle.
 
@@ -78,6 +79,7 @@ def configurations(
         whole: Plain nvidia.com/gpu pods are Aliquot's too; False where the stock plugin has them.
         failure_policy: What the API server does with a pod that requests a share while no webhook answers.
         scheduler: The user who may change plans; the service account that the chart gives the scheduler without it.
+        agent: The user who may say what a node has applied; the chart's account of the node agents without it.
     """
 
     def hook(name: str, path: str, rule: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -104,11 +106,11 @@ def configurations(
     ours = {"apiGroups": [names.GROUP], "apiVersions": [names.VERSION]}
     asks = [{"name": "speaks-of-gpus", "expression": asks_for_gpus(whole=whole)}]
     looks = [{"name": "words-to-look-at", "expression": looked_at(whole=whole)}]
-    user = scheduler or f"system:serviceaccount:{namespace}:aliquot-scheduler"
-    plans = [
-        {"name": "plan-changes", "expression": plan_changes()},
-        {"name": "not-by-the-scheduler", "expression": f"request.userInfo.username != '{user}'"},
-    ]
+    writers = {
+        names.PLAN: scheduler or f"system:serviceaccount:{namespace}:aliquot-scheduler",
+        names.PLAN_APPLIED: agent or f"system:serviceaccount:{namespace}:aliquot-node",
+    }
+    plans = [{"name": "not-by-its-writer", "expression": changed_by_others(writers)}]
     both = ["CREATE", "UPDATE"]
     required = ignored | {"failurePolicy": failure_policy, "matchConditions": asks}
     optional = ignored | {"failurePolicy": "Ignore", "matchConditions": looks, "timeoutSeconds": 2}
@@ -182,14 +184,18 @@ def _listed(keys: Iterable[str]) -> str:
     return f"[{', '.join(repr(key) for key in keys)}]"
 
 
-def plan_changes() -> str:
-    """CEL: does the plan of a pod change? A new pod has none."""
+def changed_by_others(writers: Mapping[str, str]) -> str:
+    """CEL: does one of these annotations of a pod change by another than its writer? A new pod has none of them."""
 
-    def plan(thing: str) -> str:
+    def value(thing: str, key: str) -> str:
         notes = f"{thing}.metadata.annotations"
-        return f"(has({notes}) && '{names.PLAN}' in {notes} ? {notes}['{names.PLAN}'] : '')"
+        return f"(has({notes}) && '{key}' in {notes} ? {notes}['{key}'] : '')"
 
-    return f"{plan('object')} != (oldObject == null ? '' : {plan('oldObject')})"
+    return " || ".join(
+        f"(request.userInfo.username != '{writer}' && "
+        f"{value('object', key)} != (oldObject == null ? '' : {value('oldObject', key)}))"
+        for key, writer in writers.items()
+    )
 
 
 def _whole(kind: str, *hooks: dict[str, Any]) -> dict[str, Any]:

@@ -191,10 +191,11 @@ def test_a_copy_of_a_placed_pod_is_placed_anew(limits: dict[str, Any]):
     assert warning.endswith("dropped: the copy of a placed pod is placed anew")
 
 
-def test_a_plan_changes_at_the_bind_alone():
+@pytest.mark.parametrize("name", ["plan", "plan-applied"])
+def test_a_plan_and_what_a_node_has_of_it_are_not_for_people_to_write(name):
     """A pod that is bound keeps its own, and one that is not gets none past the webhook that would drop it."""
     admission = Admission()
-    bound, other = pod({}, {"aliquot.dev/plan": "{}"}), pod({}, {"aliquot.dev/plan": '{"v":1}'})
+    bound, other = (pod({}, {f"aliquot.dev/{name}": value}) for value in ("{}", '{"v":1}'))
 
     assert admission.validate(ask(other)).faults
     assert admission.validate(ask(other, oldObject=bound)).faults

@@ -39,7 +39,7 @@ from aliquot.model.sharepod import GpuSpec, gpu_request
 
 Document = dict[str, Any]
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS)
+WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS, names.PLAN_APPLIED, names.RESIZE)
 
 
 class BadReview(UserError):
@@ -156,13 +156,15 @@ class Admission:
                 return AdmissionAnswer(warnings=tuple(map(sentence.format, none, kinds)))
             if kind == "Pod":
                 objects = (document, request.get("oldObject") or {})
-                metas = (decoded({"metadata": o.get("metadata")}, MetaOnly).metadata for o in objects)
-                if len({meta.annotations.get(names.PLAN) for meta in metas}) > 1:
-                    fault = (
-                        f'metadata.annotations["{names.PLAN}"] is written by the scheduler alone; leave it out of '
-                        "a new pod, and resize one that runs: kubectl aliquot resize"
+                metas = [decoded({"metadata": o.get("metadata")}, MetaOnly).metadata for o in objects]
+                return AdmissionAnswer(
+                    tuple(
+                        f'metadata.annotations["{key}"] is written by {writer} alone; leave it out of a new pod, and '
+                        "resize one that runs: kubectl aliquot resize"
+                        for key, writer in ((names.PLAN, "the scheduler"), (names.PLAN_APPLIED, "the node's agent"))
+                        if len({meta.annotations.get(key) for meta in metas}) > 1
                     )
-                    return AdmissionAnswer((fault,))
+                )
         except Undecodable as error:
             return AdmissionAnswer((str(error),))
         return AdmissionAnswer()
