@@ -143,11 +143,19 @@ class WatchEvent(Wire):
     object: msgspec.Raw
 
 
+class PodClaim(Value, frozen=True):
+    """A claim by the pod's name for it; in a pod's spec with the claim's own, where no template makes it."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+
+
 class Resources(Value, frozen=True):
     """ResourceRequirements of a container."""
 
     limits: Quantities = {}
     requests: Quantities = {}
+    claims: tuple[PodClaim, ...] = ()
 
 
 class SecurityContext(Value, frozen=True):
@@ -265,6 +273,7 @@ class PodSpec(Wire):
     scheduling_group: SchedulingGroup | None = None
     containers: list[Container] = []
     init_containers: list[Container] = []
+    resource_claims: tuple[PodClaim, ...] = ()
     overhead: Quantities = {}
     affinity: Affinity | None = None
     tolerations: list[Toleration] = []

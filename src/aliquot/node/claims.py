@@ -31,6 +31,7 @@ from aliquot.kube.api import APPLY, Api
 from aliquot.kube.claims import DRIVER, RESOURCE_CLAIMS, ClaimedDevice, ResourceClaim, claim_plan, device_name, uuid_of
 from aliquot.kube.clock import RealClock, seconds_time
 from aliquot.kube.errors import KubeError
+from aliquot.kube.objects import PODS
 from aliquot.kube.plan import PodPlan, write_plan
 from aliquot.kube.quantities import format_mib_quantity
 from aliquot.lib.log import Logger
@@ -141,6 +142,25 @@ class ClaimDriver(
                     raise
             await asyncio.sleep(AGAIN_S)
 
+    async def _require_one_each(self, namespace: str, names: list[str]) -> None:
+        """Raise UnusablePlan where a container uses several of these claims of its pod: it has the share of one."""
+        claims = [await self._api.get(RESOURCE_CLAIMS, name, namespace=namespace) for name in names]
+        for consumer in claims[0].pods:
+            if (pod := await self._api.find(PODS, consumer.name, namespace=namespace)) is None:
+                continue
+            ours = {
+                own.name for own in pod.spec.resource_claims
+                if any(own.resource_claim_name == claim.metadata.name if own.resource_claim_name
+                       else own.name == claim.called for claim in claims)
+            }  # fmt: skip
+            for container in [*pod.spec.init_containers, *pod.spec.containers]:
+                used = sorted({claim.name for claim in container.resources.claims} & ours)
+                if len(used) > 1:
+                    raise UnusablePlan(
+                        f"container {container.name} uses the claims {' and '.join(used)}, and has the share of one: "
+                        "ask for several GPUs in one claim"
+                    )
+
     async def _prepare(self, namespace: str, name: str, uid: str) -> tuple[list[ClaimedDevice], str]:
         if why := self._provisioner.offer.withheld:
             raise NotYet(f"nothing can be given now: {why}")
@@ -249,6 +269,8 @@ class ClaimDriver(
 
         async def one(asked: Any) -> Any:
             try:
+                if len(request.claims) > 1:
+                    await self._require_one_each(asked.namespace, [each.name for each in request.claims])
                 devices, cdi = await self.prepare(asked.namespace, asked.name, asked.uid)
             except (AliquotError, OSError) as error:
                 _LOG.warning("claim-not-prepared", claim=f"{asked.namespace}/{asked.name}", why=str(error))

@@ -12,9 +12,10 @@ import pytest
 from kubelet_stand_in import StartError
 from node_room import NODE, Room
 
-from aliquot.kube.claims import DRIVER, ResourceClaim, device_name
+from aliquot.kube.claims import DRIVER, RESOURCE_CLAIMS, ResourceClaim, device_name
 from aliquot.kube.errors import NotFound
 from aliquot.kube.names import GPU_PERCENT
+from aliquot.kube.objects import Pod, Resource
 from aliquot.model.errors import AliquotError
 from aliquot.node import claims as module
 from aliquot.node.claims import ClaimDriver
@@ -32,7 +33,7 @@ class ClaimRoom(Room):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stored: dict[str, ResourceClaim] = {}
+        self.stored: dict[str, Any] = {}
         self.written: list[dict[str, Any]] = []
         self.driver = self.do(self._serve())
 
@@ -40,13 +41,14 @@ class ClaimRoom(Room):
         background = lambda _, work: self._background.append(asyncio.get_running_loop().create_task(work))  # noqa: E731
         return ClaimDriver(self.settings, cast("Any", self), self.allocations, background)
 
-    async def find(self, _: object, name: str, *, namespace: str) -> ResourceClaim | None:
-        return self.stored.get(name)
+    async def find(self, resource: Resource[Any], name: str, *, namespace: str) -> Any:
+        """As an Api; a pod is stored beside the claims."""
+        return self.stored.get(name if resource is RESOURCE_CLAIMS else f"pod {name}")
 
-    async def get(self, resource: object, name: str, *, namespace: str) -> ResourceClaim:
+    async def get(self, resource: Resource[Any], name: str, *, namespace: str) -> ResourceClaim:
         if (found := await self.find(resource, name, namespace=namespace)) is None:
             raise NotFound(f"{name} is not there")
-        return found
+        return cast("ResourceClaim", found)
 
     async def request(self, _method: str, _path: str, *, content: bytes, **_: Any) -> bytes:
         """As an Api: a patch of a claim's status."""
@@ -67,11 +69,11 @@ class ClaimRoom(Room):
         }  # fmt: skip
         self.stored[name] = msgspec.json.decode(msgspec.json.encode(body), type=ResourceClaim)
 
-    def prepare(self, name: str) -> Any:
-        """Kubelet's call for one claim; its answer."""
-        asked = dra_pb2.Claim(namespace="ns", name=name, uid=f"claim-{name}")
-        request = dra_pb2.NodePrepareResourcesRequest(claims=[asked])
-        return self.do(self.driver.NodePrepareResources(request, None)).claims[asked.uid]
+    def prepare(self, name: str, *others: str) -> Any:
+        """Kubelet's call for the claims of a pod; its answer for the first."""
+        asked = [dra_pb2.Claim(namespace="ns", name=each, uid=f"claim-{each}") for each in (name, *others)]
+        request = dra_pb2.NodePrepareResourcesRequest(claims=asked)
+        return self.do(self.driver.NodePrepareResources(request, None)).claims[f"claim-{name}"]
 
     def unprepare(self, name: str) -> str:
         """Kubelet's call for one claim; the error in its answer."""
@@ -139,6 +141,28 @@ def test_a_claim_gives_what_was_allocated(room: ClaimRoom):
     assert 1 == len({d.cdi_device_ids[0] for d in whole.devices})
     assert "" == room.unprepare("b")
     assert ({}, [], 0) == (room.tenants(), room.specs(), len(list(room.allocations.records)))
+
+
+def test_a_container_uses_one_claim_of_a_pod(room: ClaimRoom):
+    """Two containers may have one each; one that has both is refused with the way out, and nothing is made of it."""
+    claims = [{"name": "x", "resourceClaimName": "a"}, {"name": "y", "resourceClaimName": "b"}]
+    room.claim("a", 0, milli=300)
+    room.claim("b", 0, milli=300)
+
+    def stored(*uses: tuple[str, ...]) -> None:
+        containers = [
+            {"name": f"c{n}", "resources": {"claims": [{"name": name} for name in names]}}
+            for n, names in enumerate(uses)
+        ]
+        body = {"spec": {"resourceClaims": claims, "containers": containers}}
+        room.stored["pod a"] = msgspec.json.decode(msgspec.json.encode(body), type=Pod)
+
+    stored(("x",), ("y", "x"))
+    assert "container c1 uses the claims x and y, and has the share of one" in room.prepare("a", "b").error
+    assert {} == room.tenants()
+    stored(("x",), ("y",))
+    assert "" == room.prepare("a", "b").error
+    assert 2 == len(room.tenants())
 
 
 def test_the_nodes_ledger_judges_claims_and_pods_alike(room: ClaimRoom):
