@@ -421,9 +421,9 @@ def test_a_node_agent_writes_to_its_own_node_only(control_plane: ControlPlane, n
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": f"slice-{node}"}}
         said = refusal(agent, f"{slices}/slice-{node}?fieldManager=x", body | {"spec": spec}, kind=APPLY)
         assert said == "" if node == mine else "devices of its own node only" in said
-        said = refusal(agent, f"{claims}/{allocated_claim(control_plane, claims, node)}/status", {"status": {"devices": [
-            {"driver": "gpu.aliquot.dev", "pool": node, "device": "gpu-0", "data": {"tenant": "x"}}
-        ]}})  # fmt: skip
+        device = {"driver": "gpu.aliquot.dev", "pool": node, "device": "gpu-0", "data": {"tenant": "x"}}
+        status = {"status": {"devices": [device]}}
+        said = refusal(agent, f"{claims}/{allocated_claim(control_plane, claims, node)}/status", status)
         assert said == "" if node == mine else "changing status.devices requires" in said
     control_plane.kubectl("delete", "resourceslices", f"slice-{mine}")
 

@@ -25,8 +25,8 @@ ExecStart={command}
 WatchdogSec=30
 Restart=always
 RestartSec=1
-# What accounts have started goes on while the engine is away, and finds its folders again under the next one.
-KillMode=mixed
+# What accounts have started goes on while the engine is away, with its GPUs kept, and finds its folders again.
+KillMode=process
 TimeoutStopSec=60
 RuntimeDirectory=aliquot
 RuntimeDirectoryMode=0711

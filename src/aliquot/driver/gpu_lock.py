@@ -23,7 +23,7 @@ import os
 import pwd
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -49,18 +49,20 @@ class GpuTaken(AliquotError):
 class GpuLock:
     """The sole right among engines to share some GPUs of a machine, until it is closed or its process dies."""
 
-    def __init__(self, libnvml: Path, gpus: Sequence[Gpu]) -> None:
-        """Take all of these GPUs or none.
+    def __init__(self, libnvml: Path, gpus: Sequence[Gpu], release: Callable[[], None] = lambda: None) -> None:
+        """Take all of these GPUs or none. `release` has a keeper of them let go, when nobody else can take them.
 
         Raises:
             GpuTaken: another engine has one of them.
         """
-        self._descriptor = os.open(libnvml, os.O_RDONLY | os.O_CLOEXEC)
+        self.descriptor = os.open(libnvml, os.O_RDONLY | os.O_CLOEXEC)
+        """The lock is held until no process has it."""
         try:
-            with _alone(self._descriptor):
+            with _alone(self.descriptor):
+                release()
                 check_free(libnvml, gpus)
                 for gpu in gpus:
-                    _control(self._descriptor, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, gpu, os.getpid())
+                    _control(self.descriptor, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, gpu, os.getpid())
         except OSError as error:  # a file system without locks
             _LOG.warning("%s cannot be locked, so other engines are not seen: %s", libnvml, in_words(error))
         except BaseException:
@@ -69,7 +71,7 @@ class GpuLock:
 
     def close(self) -> None:
         """Give the GPUs back."""
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
 
 def check_free(libnvml: Path, gpus: Sequence[Gpu]) -> None:
@@ -136,7 +138,10 @@ def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
     except OSError:
         words, since = [], ""
     if not any("aliquot" in word for word in words):  # of another process namespace, or hidden by one's mount options
-        return f"{where} an engine in a container, or of an account whose processes are hidden; end it first{others}"
+        return (
+            f"{where} runs of the machine's engine, which is to be started again (aliquot up --system), or by an "
+            f"engine in a container, or of an account whose processes are hidden; end it first{others}"
+        )
     if "node" in words[:4]:
         return f"{where} this node's agent, pid {pid} ({since}); leave GPUs to you with its --not-gpus{others}"
     folder = ""  # of the engine, from the command line of its arbiter

@@ -42,7 +42,7 @@ from aliquot.standalone.orphans import IN_CONTAINER, end_orphans
 from aliquot.standalone.parking import Parking
 from aliquot.standalone.paths import RuntimeDir, shown_driver_dir
 from aliquot.standalone.program import TenantProgram, start_program, with_tools
-from aliquot.standalone.tenants import EngineTenant, RunRecord, living_runs, log, write_runs
+from aliquot.standalone.tenants import EngineTenant, LockKeeper, RunRecord, end_keeper, living_runs, log, write_runs
 from aliquot.tenancy.lifecycle import Tenancy
 from aliquot.tenancy.records import kernel_lengths_us, no_context_fits, tenant_record
 
@@ -69,6 +69,8 @@ class Engine:
         self.runtime = runtime
         self.machine = machine
         self._gpu_lock = gpu_lock
+        self._keeper = LockKeeper(runtime, gpu_lock)
+        self._keeper.keep(needed=bool(runs))
         self.ledger = machine.ledger(policy)
         self._learned = LearnedFile(state_dir, self.ledger.decider.policy, emulated=machine.emulated)
         self._learned.recall()
@@ -148,7 +150,7 @@ class Engine:
                 shutil.rmtree(folder, ignore_errors=True)
             runtime.tenants.mkdir(mode=0o711 if runtime.shared else 0o700, exist_ok=True)
             machine = find_machine(emulate, runtime.emulated, only=only_gpus, excluded=not_gpus, fresh=not runs)
-            gpu_lock = GpuLock(machine.libnvml, machine.gpus)
+            gpu_lock = GpuLock(machine.libnvml, machine.gpus, lambda: end_keeper(runtime))
             arbiter = ArbiterOptions(**options)
             engine = cls(
                 runtime, machine, gpu_lock, arbiter, injection=injection, policy=policy, state_dir=state_dir, runs=runs
@@ -515,7 +517,9 @@ class Engine:
     def _write_runs(self) -> None:
         if self.runtime.shared:
             with self._lock:
-                write_runs(self.runtime.runs, [tenant.run for tenant in self.tenants.values() if tenant.run])
+                runs = [tenant.run for tenant in self.tenants.values() if tenant.run]
+                self._keeper.keep(needed=bool(runs))
+                write_runs(self.runtime.runs, runs)
 
     def _tenant(
         self, name: TenantName, plan: Plan, directory: Path, enforce: Enforce, cpus: str, wake_us: int, owner: Account,

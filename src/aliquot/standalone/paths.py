@@ -121,6 +121,7 @@ class RuntimeDir:
         self.tenants = root / "tenants"  # a folder each
         self.sharepods = root / "sharepods.json"  # names of those that have not ended; outlives a killed engine
         self.runs = root / "runs.json"  # of the machine's engine, for the next one
+        self.keeper = root / "keeper"  # the process that keeps the GPUs locked for these
         self.logs = root / "logs"  # the output of pods; survives the engine, but not a reboot
         self.engine_log = root / "engine.log"  # of an engine without a terminal
 

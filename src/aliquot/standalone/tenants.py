@@ -3,21 +3,32 @@
 A run's program is a child of its `aliquot run`, not of the engine, and goes on without one. The next engine takes over
 those whose `aliquot run` still lives, by its process id and start time, with the shares that they have; what the others
 left is ended. SharePods are children of the engine, end with it and are not here.
+
+While such runs go on no other engine may have their GPUs, but the lock of an engine ends with it: so where there are
+runs another process has the lock as well, this module as a program.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from aliquot.arbiter.linux import start_ticks
 from aliquot.arbiter.records import TenantRecord
 from aliquot.driver.cdi import Edits
+from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.injection import TenantFolder
 from aliquot.lib.files import read_plain, write_whole
 from aliquot.lib.log import Logger
@@ -25,8 +36,10 @@ from aliquot.model.errors import in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import Enforce, GpuRequest, Plan, Slice
 from aliquot.standalone.accounts import Account, own_account
+from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import RunLease
 
+KEEPER_LOOK_S: Final = 0.5
 log = Logger("standalone")
 
 
@@ -134,5 +147,61 @@ def living_runs(file: Path) -> list[RunRecord]:
     return [run for run in runs if run.lives]
 
 
+class LockKeeper:
+    """The process that keeps an engine's lock for its runs, until the next engine has it end."""
+
+    def __init__(self, runtime: RuntimeDir, lock: GpuLock) -> None:
+        self._runtime = runtime
+        self._lock = lock
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def keep(self, *, needed: bool) -> None:
+        """Start it, or end it, unless that is done."""
+        if needed == (self._process is not None and self._process.poll() is None):
+            return
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if not needed:
+            return
+        lock, engine, runs = self._lock.descriptor, os.getpid(), self._runtime.runs
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(lock), str(engine), str(runs)], pass_fds=[lock], cwd="/",
+                start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            pid = self._process.pid
+            write_whole(self._runtime.keeper, f"{pid} {start_ticks(pid)}".encode(), synced=False)
+        except OSError as error:
+            log.warning("nothing keeps the GPUs for runs that go on without this engine: %s", in_words(error))
+            if self._process is not None:
+                self._process.kill()  # the next engine could not end it
+
+
+def end_keeper(runtime: RuntimeDir) -> None:
+    """End the keeper of an engine that was in this folder before."""
+    with contextlib.suppress(OSError, ValueError):
+        pid, started = map(int, read_plain(runtime.keeper).split())
+        pidfd = os.pidfd_open(pid)
+        try:
+            if start_ticks(pid) == started:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                select.select([pidfd], [], [])
+        finally:
+            os.close(pidfd)
+
+
 def _fraction(kind: type, text: Any) -> Fraction:
     return Fraction(text)
+
+
+def _keep_lock() -> None:
+    """Go on, with the lock's descriptor open, while the engine lives or runs of it do."""
+    engine, runs = int(sys.argv[2]), Path(sys.argv[3])
+    while os.getppid() == engine or living_runs(runs):
+        time.sleep(KEEPER_LOOK_S)
+
+
+if __name__ == "__main__":
+    _keep_lock()

@@ -108,3 +108,31 @@ def test_two_engines_divide_the_gpus_of_a_machine(logins: tuple[Login, Login]):
         process.send_signal(signal.SIGTERM)
         process.communicate()
     assert (0, 0) == (first.returncode, second.returncode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the machine's engine is root's")
+def test_gpus_stay_with_the_runs_that_go_on_without_the_engine_of_the_machine(logins: tuple[Login, Login]):
+    """While that engine is away no other gets its GPUs; the next one does, and once the runs have ended anybody may."""
+    one, other = logins
+    one.env["ALIQUOT_MACHINE_DIR"] = str(one.runtime)
+    engine = one.up("--system")
+    run = one.start_here("run", "--gpu-request", ".3", "--name", "train", "--", "sh", "-c", "'echo on; exec sleep 300'")
+    assert run.stdout is not None and "on\n" == run.stdout.readline()
+    engine.kill()
+    engine.communicate()
+    refused = other.up()
+    _, said = refused.communicate()
+    again = one.up("--system")
+    shares = one("get", "tenants", "-o", "name").stdout
+    again.kill()
+    again.communicate()
+    run.send_signal(signal.SIGINT)
+    run.communicate()
+    eventually(lambda: not engine_lives(one.runtime), "nothing keeps the GPUs of runs that have ended")
+    second = other.up()
+    second.terminate()
+    second.communicate()
+
+    assert (1, 0) == (refused.returncode, second.returncode)
+    assert "runs of the machine's engine, which is to be started again" in said and 1 == said.count("\n")
+    assert "train" in shares

@@ -31,4 +31,4 @@ def test_the_unit_starts_the_engine_with_the_given_options():
     text = unit(["--system", "--quota", "/etc/a b/100%.yaml"])
 
     assert "-m aliquot.cli up --system --quota '/etc/a b/100%%.yaml'\n" in text
-    assert {"Type=notify", "WatchdogSec=30", "KillMode=mixed", "RuntimeDirectory=aliquot"} <= set(text.splitlines())
+    assert {"Type=notify", "WatchdogSec=30", "KillMode=process", "RuntimeDirectory=aliquot"} <= set(text.splitlines())
