@@ -19,6 +19,7 @@ import click
 import msgspec
 
 from aliquot.driver.native import HANDOVER, NativePartMissing, native_part
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.files import read_plain, write_whole
 from aliquot.model.errors import in_words
 from aliquot.tokens import MS, Handover, TokenConfig, Turns
@@ -95,7 +96,7 @@ class Program:
             return
         emit, now = self.server.events.emit, time.monotonic_ns()
         try:
-            records = msgspec.json.decode(read_plain(self._tenants_file), type=list[TenantRecord])
+            records = decode_json(read_plain(self._tenants_file), list[TenantRecord])
         except (msgspec.DecodeError, RecursionError):
             emit("tenants-file-unreadable", now)
             return

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.package import version
 from aliquot.model.errors import in_words
 
@@ -76,7 +77,7 @@ class Channel:
     def _carry_out(self, line: bytes) -> None:
         server = self._owner.server
         try:
-            request = msgspec.json.decode(line, type=Request)
+            request = decode_json(line, Request)
         except (msgspec.DecodeError, RecursionError) as error:
             self._say(Answer(error=f"not a request: {error}"))
             return

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.package import of_another_version
 
 from .records import WIRE, Answer, GpuTurns, ParkState, Request, Status, TenantGpu, TenantRecord
 
 _CREDENTIALS: Final = struct.Struct("3i")
-_ANSWERS: Final = msgspec.json.Decoder(Answer)
 __all__ = ["ArbiterClient", "ArbiterError", "NoArbiter", "Status", "TenantGpu", "TenantRecord", "Unanswered"]
 
 
@@ -197,7 +197,7 @@ class _Lines:
         if other := of_another_version(f"the arbiter at {self._path.parent}", line, WIRE, self.peer()):
             raise ArbiterError(other)
         try:
-            return _ANSWERS.decode(line)
+            return decode_json(line, Answer)
         except msgspec.MsgspecError as error:
             raise ArbiterError(f"an answer of the arbiter at {self._path} is not understood: {error}") from None
 

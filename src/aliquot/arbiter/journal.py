@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.files import open_plain, read_plain, write_whole
 from aliquot.tokens import TokenPolicy
 
@@ -122,6 +123,6 @@ class Journal:
             if not body or checksum != b"%08x" % zlib.crc32(body):
                 continue
             with contextlib.suppress(msgspec.DecodeError):  # of another version of this program
-                entry = msgspec.json.decode(body, type=Entry)
+                entry = decode_json(body, Entry)
                 entries[entry.tenant, entry.gpu] = entry
         return entries

@@ -26,6 +26,7 @@ from aliquot.driver.gpu import Gpu, read_core_list
 from aliquot.driver.modules import GPUS, minors
 from aliquot.driver.mounts import CUDA, NVML, candidates
 from aliquot.driver.nvml import load_nvml
+from aliquot.lib.decoding import decode_json
 from aliquot.model.errors import AliquotError
 from aliquot.topology import Topology
 
@@ -87,7 +88,7 @@ def find_gpus(libnvml: Path) -> Found:
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
         raise NoDriver(f"{libnvml} does not answer ({reason}). Look with: nvidia-smi; or use --emulate h100")
-    return msgspec.json.decode(done.stdout, type=Found)
+    return decode_json(done.stdout, Found)
 
 
 def gpu_topology(gpus: Sequence[Gpu]) -> Topology:

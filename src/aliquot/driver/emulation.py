@@ -22,6 +22,7 @@ import msgspec
 
 from aliquot.driver.gpu import core_list
 from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, native_part
+from aliquot.lib.decoding import convert_to
 from aliquot.lib.files import write_whole
 from aliquot.model.errors import UserError
 from aliquot.topology import Topology, parse_topo
@@ -82,7 +83,7 @@ def _folder() -> Traversable:
 
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
 PROFILES: Final[Mapping[str, Profile]] = {
-    name: msgspec.convert({"name": name, **msgspec.yaml.decode(entry.read_bytes())}, Profile)
+    name: convert_to(Profile, {"name": name, **msgspec.yaml.decode(entry.read_bytes())})
     for entry in sorted(_folder().iterdir(), key=lambda entry: entry.name)
     if (name := entry.name.removesuffix(".yaml")) != entry.name
 }

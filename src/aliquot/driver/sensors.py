@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from aliquot.driver.nvml import load_nvml
+from aliquot.lib.decoding import decode_json
 from aliquot.status.sensors import Sensors
 
 EVERY_S: Final = 5.0
@@ -84,7 +83,7 @@ class SensorReader:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                self.now = msgspec.json.decode(line, type=dict[str, Sensors])
+                self.now = decode_json(line, dict[str, Sensors])
         self.now = {}
 
 

@@ -21,6 +21,7 @@ from aliquot.kube.config import load_config, open_client
 from aliquot.kube.errors import BadAnswer, Busy, KubeError, NotFound, Unreachable, error_of
 from aliquot.kube.objects import ApiStatus, HasMeta, RawList, Resource
 from aliquot.lib.backoff import Backoff
+from aliquot.lib.decoding import decode_json
 
 T = TypeVar("T", bound=HasMeta)
 Body = Mapping[str, Any]
@@ -167,7 +168,7 @@ class Api:
         while True:
             body = await self.request("GET", path, params=asked, timeout_s=timeout_s)
             try:
-                page = msgspec.json.decode(body, type=RawList)
+                page = decode_json(body, RawList)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise BadAnswer(f"{path}: a list that cannot be read: {error}") from None
             yield page
@@ -242,7 +243,7 @@ class Api:
 def failed(code: int, body: bytes, headers: Mapping[str, str], what: str) -> KubeError:
     """The exception for an answer that is not a success; a body that is no Status is quoted."""
     try:
-        status = msgspec.json.decode(body, type=ApiStatus)
+        status = decode_json(body, ApiStatus)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         status = ApiStatus(message=body[:200].decode("utf-8", "replace").strip(), code=code)
     after = headers.get("Retry-After", "")

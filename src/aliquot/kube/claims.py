@@ -22,6 +22,7 @@ from aliquot.kube.names import GROUP, PLAN
 from aliquot.kube.objects import Meta, MetaOnly, Pod, PodSpec, Quantities, Resource, Value, Wire, without_nulls
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.kube.quantities import parse_quantity
+from aliquot.lib.decoding import convert_to
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI, BadQuantity, format_milli, parse_milli
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, Slice, checked, parse_label
@@ -221,7 +222,7 @@ def parameters_of(claim: ResourceClaim, request: str) -> ShareParameters:
         if mine and isinstance(config.opaque.parameters, dict):
             given |= without_nulls(config.opaque.parameters)
     try:
-        return msgspec.convert(given, ShareParameters) if given else _DEFAULTS
+        return convert_to(ShareParameters, given) if given else _DEFAULTS
     except msgspec.ValidationError as error:
         raise BadRequest(f"parameters: {sentence(error, given, ShareParameters)}") from None
 

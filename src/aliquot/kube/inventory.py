@@ -27,6 +27,7 @@ import msgspec
 from aliquot.driver.gpu import core_list, read_core_list
 from aliquot.kube.names import GPU_KERNELS, GPUS
 from aliquot.kube.objects import Node
+from aliquot.lib.decoding import decode_json
 from aliquot.model.errors import AliquotError
 from aliquot.model.requests import Device
 from aliquot.placement.entries import MeasuredKernels
@@ -94,8 +95,8 @@ def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
         return None
     where = f'metadata.annotations["{GPUS}"]'
     try:
-        raw = msgspec.json.decode(text, type=_Inventory)
-        healths = msgspec.json.decode(text, type=_Healths).devices
+        raw = decode_json(text, _Inventory)
+        healths = decode_json(text, _Healths).devices
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadInventory(f"{where} cannot be read: {error}") from None
     if raw.v != INVENTORY_VERSION:
@@ -140,7 +141,7 @@ def write_kernels(kernels: KernelLengths) -> str:
 def read_kernels(annotations: Mapping[str, str]) -> KernelLengths:
     """The values of a node with these annotations; empty if missing or unreadable."""
     try:
-        return msgspec.json.decode(annotations.get(GPU_KERNELS, "{}"), type=KernelLengths)
+        return decode_json(annotations.get(GPU_KERNELS, "{}"), KernelLengths)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return KernelLengths()
 

@@ -19,6 +19,7 @@ import msgspec
 from aliquot.kube.names import PLAN_STATUS
 from aliquot.kube.plan import read_missing
 from aliquot.kube.quantities import Quantity
+from aliquot.lib.decoding import convert_to, decode_json
 from aliquot.model.sharepod import PATTERNS
 from aliquot.model.validation import sentence
 from aliquot.status.workloads import PENDING, SHARE_MISSING, ContainerState, pod_state
@@ -108,7 +109,7 @@ def decoded(document: Any, kind: type[T]) -> T:
     """
     given = without_nulls(document)
     try:
-        return msgspec.convert(given, kind)
+        return convert_to(kind, given)
     except msgspec.ValidationError as error:
         raise Undecodable(sentence(error, given, kind, patterns=PATTERNS)) from None
 
@@ -528,7 +529,7 @@ class Resource(Generic[K]):
         Raises:
             msgspec.ValidationError: a field is not of its type; DecodeError: it is no JSON.
         """
-        return msgspec.json.decode(body, type=self.type)
+        return decode_json(body, self.type)
 
 
 PODS: Final = Resource(Pod, "Pod", "pods")

@@ -28,6 +28,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from aliquot.kube.names import PLAN, PLAN_APPLIED
+from aliquot.lib.decoding import decode_json
 from aliquot.model.errors import AliquotError
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Enforce, Labels, Plan, Slice
@@ -150,11 +151,6 @@ class _Version(msgspec.Struct):
     v: int
 
 
-_APPLIED: Final = msgspec.json.Decoder(Applied)
-_PLANS: Final = msgspec.json.Decoder(_Plan)
-_VERSIONS: Final = msgspec.json.Decoder(_Version)
-
-
 def write_plan(plan: PodPlan) -> str:
     """The annotation's text."""
     containers = {}
@@ -187,13 +183,13 @@ def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
     if len(text) > MAX_BYTES:
         raise BadPlan(f'metadata.annotations["{PLAN}"] is longer than {MAX_BYTES} bytes')
     try:
-        version = _VERSIONS.decode(text).v
+        version = decode_json(text, _Version).v
         if version != PLAN_VERSION:
             raise BadPlan(
                 f'metadata.annotations["{PLAN}"] is of version {version}, this program reads version {PLAN_VERSION}; '
                 "upgrade it or let the pod end"
             )
-        raw = _PLANS.decode(text)
+        raw = decode_json(text, _Plan)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadPlan(f'metadata.annotations["{PLAN}"] cannot be read: {error}') from None
     containers = {}
@@ -213,7 +209,7 @@ def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
 def generation_of(text: str) -> int:
     """The generation of a plan in this annotation's text; 0 where it cannot be read."""
     try:
-        return _PLANS.decode(text).g
+        return decode_json(text, _Plan).g
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return 0
 
@@ -221,7 +217,7 @@ def generation_of(text: str) -> int:
 def read_applied(annotations: Mapping[str, str]) -> Applied:
     """What the pod's node has applied of its plan; nothing of a later generation where that cannot be read."""
     try:
-        return _APPLIED.decode(annotations.get(PLAN_APPLIED, "{}"))
+        return decode_json(annotations.get(PLAN_APPLIED, "{}"), Applied)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return Applied()
 

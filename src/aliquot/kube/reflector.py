@@ -32,6 +32,7 @@ from aliquot.kube.api import Api
 from aliquot.kube.errors import BadAnswer, Gone, KubeError, Unreachable, error_of
 from aliquot.kube.objects import ApiStatus, HasMeta, MetaOnly, Resource, WatchEvent
 from aliquot.lib.backoff import Backoff
+from aliquot.lib.decoding import decode_json
 
 T = TypeVar("T", bound=HasMeta)
 SLICE: Final = 100
@@ -206,7 +207,7 @@ class Reflector(Generic[T]):
                     self._take(event.type, item)
                 else:
                     try:
-                        meta = msgspec.json.decode(event.object, type=MetaOnly).metadata
+                        meta = decode_json(event.object, MetaOnly).metadata
                     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                         raise BadAnswer(f"an object without metadata: {error}") from None
                     self.version = meta.resource_version or self.version
@@ -277,10 +278,10 @@ def _event(line: bytes, path: str) -> WatchEvent:
         Gone: it tells that the version is gone. KubeError: it tells of another error. BadAnswer: it is no event.
     """
     try:
-        event = msgspec.json.decode(line, type=WatchEvent)
+        event = decode_json(line, WatchEvent)
         if event.type != "ERROR":
             return event
-        status = msgspec.json.decode(event.object, type=ApiStatus)
+        status = decode_json(event.object, ApiStatus)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(f"watch {path}: a line that is no event: {error}") from None
     raise error_of(status.code, status, f"watch {path}", 0.0)

@@ -22,6 +22,7 @@ from lightkube.core.exceptions import ConfigError
 from aliquot.kube.api import failed, unreachable
 from aliquot.kube.config import load_config
 from aliquot.kube.errors import BadAnswer, BadKubeConfig, Busy
+from aliquot.lib.decoding import decode_json
 from aliquot.model.errors import AliquotError
 
 TOKEN: Final = re.compile(r"[\x21-\x7e]{1,16384}")
@@ -109,6 +110,6 @@ class Reviews:
         if not answer.is_success:
             raise failed(answer.status_code, answer.content, answer.headers, "ask what a token may do")
         try:
-            return msgspec.json.decode(answer.content, type=_Review).status.allowed
+            return decode_json(answer.content, _Review).status.allowed
         except msgspec.DecodeError as error:
             raise BadAnswer(f"the API server's review cannot be read: {error}") from None

@@ -11,6 +11,7 @@ import yaml
 
 from aliquot.kube.dialects.aliyun import Unit
 from aliquot.kube.manifest import BadYaml, read_yaml_file
+from aliquot.lib.decoding import convert_to
 from aliquot.model.errors import UserError
 from aliquot.model.validation import sentence
 
@@ -84,7 +85,7 @@ def read_settings(kind: type[S], file: Path | None, flags: dict[str, Any], *, ca
             raise BadSettings(f"--config {file}: it is not a mapping of settings to values")
     given |= {name.replace("_", "-"): value for name, value in flags.items() if value not in (None, ())}
     try:
-        settings = msgspec.convert(given, kind)
+        settings = convert_to(kind, given)
     except msgspec.ValidationError as error:
         where = f"--config {file}: " if file is not None else ""
         raise BadSettings(f"{where}{sentence(error, given, kind, called=called)}") from None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
 
 import msgspec
+
+from aliquot.lib.decoding import decode_json
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -18,15 +19,10 @@ class Written(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-# Here as everywhere, decoders that several threads use are made when the module is loaded: msgspec describes a struct
-# at its first use, and a thread that decodes one which another thread is describing reads a null pointer.
-_WRITTEN: Final = msgspec.json.Decoder(Written)
-
-
 def of_another_version(who: str, line: bytes, wire: int, pid: int) -> str:
     """Why an answer of another program is not understood, with the remedy; empty if it is of this protocol."""
     try:
-        theirs = _WRITTEN.decode(line)
+        theirs = decode_json(line, Written)
     except msgspec.MsgspecError:
         theirs = Written()
     if theirs.wire == wire:

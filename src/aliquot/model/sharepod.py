@@ -311,6 +311,9 @@ def _snake(name: str) -> str:
     return re.sub(r"([A-Z])", lambda m: f"_{m[1].lower()}", name)
 
 
+msgspec.json.Decoder(SharePodManifest)  # has msgspec build its types now, by one thread: see lib/decoding.py
+
+
 def parse_sharepod(document: object) -> SharePodManifest:
     """A SharePod from what a YAML document gave; a status, as `aliquot get -o yaml` prints, is left out.
 

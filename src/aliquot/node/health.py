@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.log import Logger
 from aliquot.model.ids import GpuUuid
 from aliquot.node.machine import Machine
@@ -56,7 +57,7 @@ class HealthWatch:
                 await self._say({"known": known})
                 assert child.stdout is not None
                 async for raw in child.stdout:
-                    line = msgspec.json.decode(raw, type=_Line)
+                    line = decode_json(raw, _Line)
                     if line.note:
                         _LOG.info("health", note=line.note)
                     if line.unhealthy is not None:

@@ -12,6 +12,7 @@ from aliquot.kube.api import Api
 from aliquot.kube.names import GPU_PERCENT, PLAN, RESIZE
 from aliquot.kube.objects import Container, ContainerStatus, Meta, Pod, PodSpec, PodStatus, Resource, Wire
 from aliquot.kube.reflector import Change, Reflector
+from aliquot.lib.decoding import decode_json
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.tenancy.removal import Answer
 
@@ -135,7 +136,7 @@ class NodePods:
             KubeError: it does not answer.
         """
         query = {"fieldSelector": f"spec.nodeName={self._node}"}
-        page = msgspec.json.decode(await self._api.request("GET", NODE_PODS.path(), params=query), type=_PodList)
+        page = decode_json(await self._api.request("GET", NODE_PODS.path(), params=query), _PodList)
         self._fetched = {pod.metadata.uid: pod for pod in page.items}
         self._fetched_s = time.monotonic()
 

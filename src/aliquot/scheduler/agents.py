@@ -22,6 +22,7 @@ import msgspec
 from aliquot.arbiter.records import GpuTurns
 from aliquot.kube.objects import Pod
 from aliquot.lib.backoff import doubled_s
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.log import Logger
 from aliquot.status.nodes import NodeGpu, NodeReport
 from aliquot.status.promise import PromiseHistory
@@ -85,7 +86,7 @@ def read_report(body: bytes) -> NodeReport:
         UnreadableReport: it has another form, or its arbiter did not answer.
     """
     try:
-        report = msgspec.json.decode(body, type=NodeReport)
+        report = decode_json(body, NodeReport)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableReport(f"its answer cannot be read: {str(error)[:200]}") from None
     if not report.answers:
@@ -330,7 +331,7 @@ class AgentThread:
             body = asyncio.run_coroutine_threadsafe(asyncio.wait_for(fetched, self._pace.answer_s), self._loop).result(
                 self._pace.answer_s + 1
             )
-            found = msgspec.json.decode(body, type=dict[str, GpuTurns])
+            found = decode_json(body, dict[str, GpuTurns])
         except Exception:  # whatever goes wrong at the node, its turns are unknown
             found = {}
         self._turns = {name: each for name, each in self._turns.items() if name in self.agents.places}

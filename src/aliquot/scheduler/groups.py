@@ -37,7 +37,7 @@ from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.eligible import barred
 from aliquot.kube.errors import BadAnswer, KubeError, NotFound
 from aliquot.kube.names import WORKLOAD
-from aliquot.kube.objects import Node, Pod, Wire
+from aliquot.kube.objects import Node, Pod, Undecodable, Wire, decoded
 from aliquot.kube.reflector import Index
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.lib.arrays import IntArray
@@ -175,10 +175,10 @@ class PodGroups:
             path = f"/apis/scheduling.k8s.io/{version}/namespaces/{namespace}/podgroups/{name}"
             try:
                 body = await self._api.request("GET", path, timeout_s=ASK_S)
-                found = msgspec.json.decode(body, type=_PodGroup).spec.scheduling_policy.gang
+                found = decoded(msgspec.json.decode(body), _PodGroup).spec.scheduling_policy.gang
             except NotFound:
                 continue
-            except (KubeError, msgspec.DecodeError) as error:
+            except (KubeError, msgspec.DecodeError, Undecodable) as error:
                 log.warning("pod group %s: how many pods it needs is not known: %s", group, error)
                 return 0
             self._versions = [version]

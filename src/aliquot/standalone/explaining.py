@@ -10,6 +10,7 @@ import msgspec
 from aliquot import status
 from aliquot.driver.gpu import Gpu, core_list
 from aliquot.driver.policies import maker, use_kernels
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.misspelt import hint
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid, TenantName
@@ -99,7 +100,7 @@ def saved_cluster(text: str, name: str, by: str = "") -> Decider:
     use_kernels()
     made = maker(by or DEFAULT_POLICY)()
     try:
-        return Decider(load(msgspec.json.decode(text, type=dict[str, Any])), made)
+        return Decider(load(decode_json(text, dict[str, Any])), made)
     except (msgspec.DecodeError, BadLedger, LedgerError) as error:
         raise UserError(f"{name}: not the ledger of a cluster: {error}") from None
 

@@ -23,6 +23,7 @@ import msgspec
 from aliquot.kube.custom import GPUQuotaSpec
 from aliquot.kube.manifest import read_yaml_file
 from aliquot.kube.quotas import bound
+from aliquot.lib.decoding import convert_to
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity
 from aliquot.model.requests import GpuRequest, Plan
@@ -125,7 +126,7 @@ def _entry(where: str, kind: str, name: str, entry: Any) -> list[Quota]:
             missing = f'there is no {kind} "{name}" on this machine'
             raise BadQuotaFile(f"{where}: {missing}; write its name or its number") from None
     try:
-        spec = msgspec.convert(entry, GPUQuotaSpec)
+        spec = convert_to(GPUQuotaSpec, entry)
         quotas = [Quota(name, forbids=tuple(spec.forbid))] if spec.forbid else []
         quotas += [bound(limit, name) for limit in spec.limits]
     except (msgspec.ValidationError, BadQuantity) as error:

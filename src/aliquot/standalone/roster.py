@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.files import read_plain, write_whole
 from aliquot.lib.log import Logger, Repeats
 from aliquot.model.errors import in_words
@@ -31,7 +32,7 @@ class Roster:
         self._written: dict[str, str] = {}
         if path is not None:
             try:
-                self._written = msgspec.json.decode(read_plain(path), type=dict[str, str])
+                self._written = decode_json(read_plain(path), dict[str, str])
             except FileNotFoundError:
                 pass
             except (OSError, msgspec.MsgspecError, RecursionError) as error:

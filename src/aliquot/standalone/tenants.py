@@ -19,9 +19,8 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -30,6 +29,7 @@ from aliquot.arbiter.records import TenantRecord
 from aliquot.driver.cdi import Edits
 from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.injection import TenantFolder
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.files import read_plain, write_whole
 from aliquot.lib.log import Logger
 from aliquot.model.errors import in_words
@@ -37,7 +37,7 @@ from aliquot.model.ids import TenantName
 from aliquot.model.requests import Enforce, GpuRequest, Plan, Slice
 from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.paths import RuntimeDir
-from aliquot.standalone.wire import RunLease
+from aliquot.standalone.wire import RunLease, fraction_of
 
 KEEPER_LOOK_S: Final = 0.5
 log = Logger("standalone")
@@ -137,7 +137,7 @@ def write_runs(file: Path, runs: Iterable[RunRecord]) -> None:
 def living_runs(file: Path) -> list[RunRecord]:
     """The runs of an earlier engine that go on."""
     try:
-        runs = msgspec.json.decode(read_plain(file), type=list[RunRecord], dec_hook=_fraction)
+        runs = decode_json(read_plain(file), list[RunRecord], fraction_of)
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
@@ -190,10 +190,6 @@ def end_keeper(runtime: RuntimeDir) -> None:
                 select.select([pidfd], [], [])
         finally:
             os.close(pidfd)
-
-
-def _fraction(kind: type, text: Any) -> Fraction:
-    return Fraction(text)
 
 
 def _keep_lock() -> None:

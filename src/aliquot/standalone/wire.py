@@ -11,6 +11,7 @@ engine. A call is one struct for each verb, whose parameter is what the engine a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -20,13 +21,15 @@ import msgspec
 from aliquot import status
 from aliquot.arbiter.records import Status
 from aliquot.driver.gpu import Gpu
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.package import version
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import Device, Enforce, GpuRequest, Slice
+from aliquot.model.requests import Device, Enforce, GpuRequest, Slice, checked
 from aliquot.model.sharepod import SharePodManifest
 from aliquot.status.workloads import PENDING, ContainerState, pod_state
 
+_FRACTION: Final = re.compile(r"[0-9]{1,18}(/[1-9][0-9]{0,17})?")
 WIRE: Final = 3
 """Raised when a change to calls or answers would be misunderstood. New fields have defaults instead."""
 COMMAND_ENDED: Final = b"ended\n"
@@ -525,7 +528,7 @@ def decode_answer(line: bytes) -> AnyAnswer:
     Raises:
         msgspec.MsgspecError: the line is not an answer.
     """
-    return _ANSWERS.decode(line).answer
+    return decode_json(line, _Line).answer
 
 
 def encode_call(call: Call[Any]) -> bytes:
@@ -538,17 +541,16 @@ def decode_call(line: bytes) -> AnyCall:
 
     Raises:
         msgspec.MsgspecError: the line is not a call.
+        BadRequest: it asks for a share that does not make sense, which the command line would have refused.
     """
-    call: AnyCall = _CALLS.decode(line)
+    call: AnyCall = decode_json(line, AnyCall, fraction_of)
+    if isinstance(call, LeaseCall | ShareCall | ExplainCall) and call.request is not None:
+        checked(call.request, request_name="request_milli", limit_name="limit_milli", memory_name="memory")
     return call
 
 
-def _fraction(kind: type, text: str) -> Fraction:
-    try:
-        return Fraction(text)
-    except (ValueError, TypeError, ZeroDivisionError):
-        raise ValueError(f"{text!r:.40} is not a fraction") from None
-
-
-_ANSWERS: Final = msgspec.json.Decoder(_Line)
-_CALLS: Final = msgspec.json.Decoder[Any](AnyCall, dec_hook=_fraction)
+def fraction_of(kind: type, text: Any) -> Fraction:
+    """The value of a text; of a short one, for `1e99999999` is as well a text of hours."""
+    if not isinstance(text, str) or not _FRACTION.fullmatch(text):
+        raise ValueError(f"{text!r:.40} is not a fraction")
+    return Fraction(text)

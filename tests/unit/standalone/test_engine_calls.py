@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import GpuRequest, Labels
+from aliquot.model.requests import BadRequest, GpuRequest, Labels
 from aliquot.standalone.wire import LeaseCall, decode_call, encode_call
 
 
@@ -27,13 +27,6 @@ def test_a_request_arrives_as_it_was_sent(request_: GpuRequest):
     assert (request_, 2) == (arrived.request, arrived.cpu_bind)
 
 
-@pytest.mark.parametrize("memory", [b'{"part":"1/0"}', b'{"part":"half"}'])
-def test_a_part_that_is_not_a_fraction_is_refused(memory: bytes):
-    """A call with a malformed part of memory is not understood."""
-    with pytest.raises(msgspec.MsgspecError):
-        decode_call(b'{"verb":"lease","name":"a","request":{"request_milli":300,"memory":%s}}' % memory)
-
-
 @pytest.mark.parametrize(
     "line", [b"{}", b'{"verb":"status"}', b'{"verb":"lease","name":"a"}', b'{"verb":"delete"}', b'{"verb":"logs"}']
 )
@@ -41,3 +34,17 @@ def test_a_call_without_what_its_verb_needs_is_refused(line: bytes):
     """Each verb has fields of its own; a call that lacks one, or whose verb does not exist, is not understood."""
     with pytest.raises(msgspec.MsgspecError):
         decode_call(line)
+
+
+@pytest.mark.parametrize("part", ["1e99999999", "1/0", "half", "-1/2", "0.5", " 1/2", "9" * 19])
+def test_a_part_of_memory_is_a_short_fraction(part: str):
+    """A text whose value would take hours to compute, or is none, is refused at once."""
+    line = b'{"verb":"lease","name":"a","request":{"request_milli":300,"memory":{"part":"%s"}}}' % part.encode()
+    with pytest.raises(msgspec.MsgspecError):
+        decode_call(line)
+
+
+def test_a_call_asks_for_a_share_that_makes_sense():
+    """What the command line would have refused is refused of a caller that speaks the protocol itself."""
+    with pytest.raises(BadRequest, match="asks for nothing"):
+        decode_call(b'{"verb":"lease","name":"a","request":{"request_milli":0}}')

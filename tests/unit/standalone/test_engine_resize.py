@@ -3,13 +3,13 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kit.engine import UUIDS, engines_over, start_engine
 from tenants import FakeArbiter, fake_hook
 
+from aliquot.driver.gpu_lock import GpuLock
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
@@ -132,7 +132,7 @@ def test_the_next_engine_reserves_what_a_run_has_yet_to_free(tmp_path, arbiter):
     owner = Account(os.geteuid(), pid=os.getpid())
     run = RunRecord.of(A, tenant.folder.directory, part(300, 2_000), tenant.plan, tenant.enforce, "", owner)
     arbiter.pending_mib["a"] = 3_000
-    lock: Any = SimpleNamespace(close=lambda: None)
+    lock = GpuLock(Path(__file__), ())
     options: Any = {"injection": "auto", "policy": "binpack", "runs": [run]}
     engine = Engine(first.runtime, first.machine, lock, ArbiterOptions(), **options)
     assert (2_000, {"a": 3_000}, 5_000) == (

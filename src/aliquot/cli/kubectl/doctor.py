@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import msgspec
 
 from aliquot.cli.doctor import report
 from aliquot.cli.kubectl.scene import (
@@ -29,6 +28,7 @@ from aliquot.kube.names import GPU_PERCENT, GPUS
 from aliquot.kube.objects import LEASES, LeaseSpec, Wire
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.requests import BadPod
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.package import version
 from aliquot.model.errors import UserError
 from aliquot.model.findings import Finding
@@ -85,7 +85,7 @@ async def served_findings(target: Target, link: Link) -> list[Finding]:
 
     async with target.connect() as api:
         with check("Kubernetes"):
-            found = msgspec.json.decode(await api.request("GET", "/version"), type=_Version)
+            found = decode_json(await api.request("GET", "/version"), _Version)
             digits = "".join(c for c in found.minor if c.isdigit())
             if found.major.isdigit() and digits and (int(found.major), int(digits)) < OLDEST:
                 oldest = ".".join(map(str, OLDEST))

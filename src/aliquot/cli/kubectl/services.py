@@ -25,6 +25,7 @@ from aliquot.cli.options import together
 from aliquot.kube.api import Api
 from aliquot.kube.errors import BadAnswer, KubeError
 from aliquot.kube.objects import Pod
+from aliquot.lib.decoding import decode_json
 from aliquot.model.errors import UserError
 from aliquot.scheduler.agents import PAGE, NodeMeasure, UnreadableReport, is_agent, measure_of, read_report, tenant_key
 from aliquot.scheduler.cluster_source import NO_AGENT
@@ -169,7 +170,7 @@ async def read_past(target: Target, page: str, answer: type[T], since: str, dash
             raise NoAnswer(f"the dashboard does not answer at {url}: {str(error) or type(error).__name__}") from None
     if got.status_code == 200:
         with contextlib.suppress(msgspec.MsgspecError):
-            return msgspec.json.decode(got.content, type=answer)
+            return decode_json(got.content, answer)
         raise NoAnswer("the dashboard's answer cannot be read; it may be of another version")
     if got.status_code == 401 and auth is None:
         raise NoAnswer(

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.files import read_plain, write_whole
 from aliquot.model.errors import AliquotError
 
@@ -114,12 +115,12 @@ def read_checkpoint(path: Path) -> tuple[Content, str]:
     try:
         head, _, rest = raw.partition(b"\n")
         body = rest.partition(b"\n")[0]
-        header = msgspec.json.decode(head, type=_Header)
+        header = decode_json(head, _Header)
         if header.version not in READ:
             return Content(), _aside(path, f"is of version {header.version}, this agent reads up to version {VERSION}")
         if hashlib.sha256(body).hexdigest() != header.sha256:
             return Content(), _aside(path, "does not have the checksum it was written with")
-        return msgspec.json.decode(body, type=Content), ""
+        return decode_json(body, Content), ""
     except (ValueError, RecursionError, msgspec.DecodeError) as error:
         return Content(), _aside(path, f"is not a checkpoint ({error})")
 

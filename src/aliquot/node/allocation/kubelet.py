@@ -28,6 +28,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from aliquot.driver.cdi import GPU_KIND
 from aliquot.kube.names import GPU_PERCENT
+from aliquot.lib.decoding import decode_json
 from aliquot.model.errors import AliquotError
 from aliquot.node.allocation.checkpoint import Allotment, PodKey
 from aliquot.node.kubelet_api import deviceplugin_pb2, podresources_pb2, podresources_pb2_grpc
@@ -91,9 +92,6 @@ class _File(msgspec.Struct, rename="pascal"):
     data: _Data
 
 
-_FILES: Final = msgspec.json.Decoder(_File)
-
-
 class PodResources:
     """Kubelet's PodResources; the connection is made when it is first needed and again after kubelet restarted."""
 
@@ -135,7 +133,7 @@ class PodResources:
 def read_device_checkpoint(folder: Path, resource: str = GPU_PERCENT) -> list[PodDevicesEntry] | None:
     """Kubelet's device checkpoint for one resource; None when it cannot be read."""
     try:
-        file = _FILES.decode((folder / CHECKPOINT).read_bytes())
+        file = decode_json((folder / CHECKPOINT).read_bytes(), _File)
         entries, before = [], f"{GPU_KIND}="
         for entry in file.data.pod_device_entries or []:
             if entry.resource_name != resource:
@@ -158,7 +156,7 @@ def offered(folder: Path) -> dict[str, int] | None:
     Empty if it does not exist, or may not be read.
     """
     try:
-        file = _FILES.decode((folder / CHECKPOINT).read_bytes())
+        file = decode_json((folder / CHECKPOINT).read_bytes(), _File)
     except (FileNotFoundError, PermissionError):
         return {}
     except (OSError, msgspec.DecodeError):

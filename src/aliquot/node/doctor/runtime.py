@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from aliquot.lib.decoding import convert_to
+
 T = TypeVar("T")
 CONTAINERD: Final = "containerd"
 CRIO: Final = "CRI-O"
@@ -138,7 +140,7 @@ def _read(text: str, kind: type[T]) -> T:
         _Unreadable: with the line, or the setting and what it has to be.
     """
     try:
-        return msgspec.convert(tomllib.loads(text), kind)
+        return convert_to(kind, tomllib.loads(text))
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise _Unreadable(str(error)) from None
 
@@ -152,7 +154,7 @@ def _read_part(sections: dict[str, Any], names: Iterable[str]) -> _Section | Non
     for name in names:
         if name in sections:
             try:
-                return msgspec.convert(sections[name], _Section)
+                return convert_to(_Section, sections[name])
             except msgspec.ValidationError as error:
                 raise _Unreadable(f"{error}, in section {name}") from None
     return None

@@ -33,6 +33,7 @@ from aliquot.kube.quotas import faults as quota_faults
 from aliquot.kube.requests import MAX_CONTAINERS, BadPod, PodAsk, containers_of, improbable, require_readable, too_many
 from aliquot.kube.sharepods import BadTemplate, ask_of, pod_of
 from aliquot.kube.unread import unread
+from aliquot.lib.decoding import convert_to
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity, format_milli, parse_milli
 from aliquot.model.sharepod import GpuSpec, gpu_request
@@ -197,7 +198,7 @@ class Admission:
             changed = [f"spec.{name}" for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
             if "spec.gpu" in changed:
                 with contextlib.suppress(BadQuantity, msgspec.ValidationError):  # the same amounts in another spelling
-                    if gpu_request(msgspec.convert(before.get("gpu"), GpuSpec)) == gpu_request(sharepod.spec.gpu):
+                    if gpu_request(convert_to(GpuSpec, before.get("gpu"))) == gpu_request(sharepod.spec.gpu):
                         changed.remove("spec.gpu")
             if not changed or sharepod.metadata.deletion_timestamp:
                 return AdmissionAnswer()  # objects admitted before may lose their finalizers and get labels

@@ -42,6 +42,7 @@ from aliquot.http.server import HttpServer
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import aliyun, foreign
 from aliquot.kube.quotas import Usage
+from aliquot.lib.decoding import decode_json
 from aliquot.lib.log import Logger
 from aliquot.scheduler.admission.certificates import CertificateBundle, CertificateManager
 from aliquot.scheduler.admission.rules import Admission, AdmissionAnswer, BadReview, Document, answer
@@ -240,8 +241,8 @@ async def _serve(listener: socket.socket, usage: Callable[[str], Usage]) -> None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     lines = asyncio.StreamReader(limit=1 << 20)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    settings = msgspec.json.decode(await lines.readline(), type=SchedulerSettings)
-    load(context, msgspec.json.decode(await lines.readline(), type=CertificateBundle))
+    settings = decode_json(await lines.readline(), SchedulerSettings)
+    load(context, decode_json(await lines.readline(), CertificateBundle))
 
     async def beat() -> None:
         while True:
@@ -268,7 +269,7 @@ async def _serve(listener: socket.socket, usage: Callable[[str], Usage]) -> None
     )
     serving = asyncio.create_task(server.serve())
     while line := await lines.readline():
-        load(context, msgspec.json.decode(line, type=CertificateBundle))
+        load(context, decode_json(line, CertificateBundle))
     server.stop()
     await serving
     for task in beats:
@@ -283,7 +284,7 @@ def main() -> None:
     def usage(namespace: str) -> Usage:
         with one_at_a_time:
             asking.sendall(namespace.encode() + b"\n")
-            held: Usage = msgspec.json.decode(answers.readline(), type=dict[str, tuple[int, int]])
+            held: Usage = decode_json(answers.readline(), dict[str, tuple[int, int]])
         return held
 
     os.nice(NICE)

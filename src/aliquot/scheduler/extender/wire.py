@@ -37,6 +37,7 @@ from aliquot.kube.objects import MetaOnly, Pod
 from aliquot.kube.requests import shortened
 from aliquot.lib.arrays import IntArray
 from aliquot.lib.bounded import Bounded
+from aliquot.lib.decoding import decode_json
 from aliquot.placement.cluster import Cluster
 from aliquot.scheduler.verdicts import FITS, Judged, lasting
 
@@ -89,7 +90,7 @@ class Args(Message):
         found: dict[str, msgspec.Raw] = {}
         try:
             for raw in (self.nodes.items if self.nodes is not None else None) or []:
-                found[msgspec.json.decode(raw, type=MetaOnly).metadata.name] = raw
+                found[decode_json(raw, MetaOnly).metadata.name] = raw
         except msgspec.DecodeError as error:
             raise BadMessage(f"Nodes.items has an invalid node: {error}") from None
         return Names.of(list(found)), found
@@ -192,7 +193,7 @@ def read(body: bytes, kind: type[Any]) -> Any:
         BadMessage: no JSON, or a field that is absent or of another type; the text names it.
     """
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decode_json(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(f"the body is not a valid {kind.__name__} of the scheduler extender: {error}") from None
 
@@ -210,7 +211,7 @@ class Names:
         found = _ends(text)
         if found is None:  # the same list as Go would write it
             try:
-                text = msgspec.json.encode(msgspec.json.decode(text, type=list[str]))
+                text = msgspec.json.encode(decode_json(text, list[str]))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise BadMessage(f"NodeNames is not a list of names: {error}") from None
             found = _ends(text)
