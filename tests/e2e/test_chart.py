@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -385,10 +386,15 @@ def test_the_scheduler_changes_annotations_of_pods_only(
 ):
     """Its token writes a plan, and neither labels, owners nor anything that the pod runs."""
     account = kubeconfig(control_plane, control_plane.kubectl("create", "token", "aliquot-scheduler", "-n", namespace))
-    pod, image = f"/api/v1/namespaces/{namespace}/pods/{bound[0]}", {"containers": [{"name": "c", "image": "other"}]}
+    pod, spec = f"/api/v1/namespaces/{namespace}/pods/{bound[0]}", {"activeDeadlineSeconds": 5}
 
-    for body in ({"metadata": {"labels": {"a": "b"}}}, {"metadata": {"finalizers": ["a.example/b"]}}, {"spec": image}):
-        eventually(lambda body=body: "but its annotations" in refusal(account, pod, body), "it is not in force")
+    def refused(body: dict[str, Any]) -> bool:
+        return "but its annotations" in refusal(account, pod, body)
+
+    # A policy is in force some time after it was made.
+    eventually(lambda: refused({"metadata": {"labels": {"a": f"n{time.monotonic_ns()}"}}}), "the policy is in force")
+    assert refused({"metadata": {"finalizers": ["a.example/b"]}})
+    assert refused({"spec": spec})
     assert "" == refusal(account, pod, {"metadata": {"annotations": {"aliquot.dev/plan": "x"}}})
 
 

@@ -50,7 +50,8 @@ class GpuLock:
     """The sole right among engines to share some GPUs of a machine, until it is closed or its process dies."""
 
     def __init__(self, libnvml: Path, gpus: Sequence[Gpu], release: Callable[[], None] = lambda: None) -> None:
-        """Take all of these GPUs or none. `release` has a keeper of them let go, when nobody else can take them.
+        """Take all of these GPUs or none. `release` has a keeper of them let go, while no
+        other engine can take them.
 
         Raises:
             GpuTaken: another engine has one of them.
@@ -84,14 +85,15 @@ def check_free(libnvml: Path, gpus: Sequence[Gpu]) -> None:
     owners = {}
     descriptor = os.open(libnvml, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for gpu in gpus:  # by the process id as the owner knows itself
+        for gpu in gpus:  # by the process id as the owner knows itself; a lock of another shape has some owner as well
             kind, length = _control(descriptor, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, gpu, _RANGE)
-            owners[gpu.uuid] = 0 if kind == fcntl.F_UNLCK else length
+            if kind != fcntl.F_UNLCK:
+                owners[gpu.uuid] = length
     finally:
         os.close(descriptor)
-    taken = [gpu for gpu in gpus if owners[gpu.uuid]]
+    taken = [gpu for gpu in gpus if gpu.uuid in owners]
     if taken:
-        free = [str(gpu.index) for gpu in gpus if not owners[gpu.uuid]]
+        free = [str(gpu.index) for gpu in gpus if gpu.uuid not in owners]
         raise GpuTaken(_sentence(taken[0], owners[taken[0].uuid], free))
 
 

@@ -192,6 +192,8 @@ class MachineLedger:
         found = self.explain(replace(request, gpu=",".join(gpus)))
         if found.placement is None:
             raise NoRoom(f"{shortfall(found.ask, found.verdicts[0])}. {found.ways[0]}")
+        for piece in found.placement.slices:
+            self._check_return(piece, request)
         return Plan(found.placement.slices)
 
     def resize(self, tenant: TenantName, plan: Plan, request: GpuRequest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import signal
@@ -107,7 +108,7 @@ def test_an_owner_of_another_process_namespace_is_not_named_wrongly(library: Pat
     """A process id that means nothing here, as a container's, names no process of this machine."""
     lock = GpuLock(library, GPUS)
     monkeypatch.setattr("aliquot.driver.gpu_lock._PROC", library.parent)
-    with pytest.raises(GpuTaken, match="is shared by an engine in a container, or of an account whose processes"):
+    with pytest.raises(GpuTaken, match="or by an engine in a container, or of an account whose processes"):
         GpuLock(library, GPUS)
     lock.close()
 
@@ -120,3 +121,13 @@ def test_an_account_is_told_by_name_who_shares_the_gpu(library: Path, monkeypatc
         GpuLock(library, GPUS)
     assert f"is shared by {owner_name}'s engine, pid {owner.process.pid} (since " in str(refused.value)
     assert f"ask {owner_name} to end it (aliquot down)" in str(refused.value)
+
+
+def test_a_lock_over_the_whole_file_leaves_no_gpu_to_two_engines(library: Path):
+    """What somebody else locked in another way takes the GPUs from all, and hides no owner."""
+    with library.open("rb") as file:
+        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        done = subprocess.run(
+            [sys.executable, "-c", OWNER, str(library), "0"], capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+    assert "GpuTaken: GPU 0" in done.stderr
