@@ -175,7 +175,7 @@ def write_hook(hook: Hook) -> str:
     elif hook.kind == "thread":
         body = f"    park_look();\n    CUresult result = {call};\n    thread_forget();\n    return result;\n"
     elif hook.kind == "stays":
-        body = f"    park_never(ALIQUOT_REPORT_{hook.extra});\n    return {call};\n"
+        body = f"    park_look();\n    park_never(ALIQUOT_REPORT_{hook.extra});\n    return {call};\n"
     elif hook.kind == "body":
         body = f"    UNCANCELLED();\n    PARK_WAITS();\n    return {hook.extra}(SYM_{hook.symbol}{names});\n"
     else:

@@ -199,6 +199,7 @@ HOOK CUresult hook_cuCtxDetach(void *ctx)
 CUresult hook_cuCtxEnablePeerAccess(void *ctx, unsigned flags);
 HOOK CUresult hook_cuCtxEnablePeerAccess(void *ctx, unsigned flags)
 {
+    park_look();
     park_never(ALIQUOT_REPORT_PEERS);
     return REAL(cuCtxEnablePeerAccess, void *, unsigned)(ctx, flags);
 }
@@ -551,6 +552,7 @@ HOOK CUresult hook_cuInit(unsigned flags)
 CUresult hook_cuIpcGetEventHandle(void *handle, void *event);
 HOOK CUresult hook_cuIpcGetEventHandle(void *handle, void *event)
 {
+    park_look();
     park_never(ALIQUOT_REPORT_SHARED);
     return REAL(cuIpcGetEventHandle, void *, void *)(handle, event);
 }
@@ -558,6 +560,7 @@ HOOK CUresult hook_cuIpcGetEventHandle(void *handle, void *event)
 CUresult hook_cuIpcGetMemHandle(void *handle, CUdeviceptr ptr);
 HOOK CUresult hook_cuIpcGetMemHandle(void *handle, CUdeviceptr ptr)
 {
+    park_look();
     park_never(ALIQUOT_REPORT_SHARED);
     return REAL(cuIpcGetMemHandle, void *, CUdeviceptr)(handle, ptr);
 }
@@ -565,6 +568,7 @@ HOOK CUresult hook_cuIpcGetMemHandle(void *handle, CUdeviceptr ptr)
 CUresult hook_cuIpcOpenEventHandle(void **event, struct ipc_handle handle);
 HOOK CUresult hook_cuIpcOpenEventHandle(void **event, struct ipc_handle handle)
 {
+    park_look();
     park_never(ALIQUOT_REPORT_SHARED);
     return REAL(cuIpcOpenEventHandle, void **, struct ipc_handle)(event, handle);
 }
@@ -572,6 +576,7 @@ HOOK CUresult hook_cuIpcOpenEventHandle(void **event, struct ipc_handle handle)
 CUresult hook_cuIpcOpenMemHandle(CUdeviceptr *ptr, struct ipc_handle handle, unsigned flags);
 HOOK CUresult hook_cuIpcOpenMemHandle(CUdeviceptr *ptr, struct ipc_handle handle, unsigned flags)
 {
+    park_look();
     park_never(ALIQUOT_REPORT_SHARED);
     return REAL(cuIpcOpenMemHandle, CUdeviceptr *, struct ipc_handle, unsigned)(ptr, handle, flags);
 }
@@ -579,6 +584,7 @@ HOOK CUresult hook_cuIpcOpenMemHandle(CUdeviceptr *ptr, struct ipc_handle handle
 CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, struct ipc_handle handle, unsigned flags);
 HOOK CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, struct ipc_handle handle, unsigned flags)
 {
+    park_look();
     park_never(ALIQUOT_REPORT_SHARED);
     return REAL(cuIpcOpenMemHandle_v2, CUdeviceptr *, struct ipc_handle, unsigned)(ptr, handle, flags);
 }
@@ -933,6 +939,7 @@ HOOK CUresult hook_cuMemPoolDestroy(void *pool)
 CUresult hook_cuMemPoolExportToShareableHandle(void *shared, void *pool, int type, unsigned long long flags);
 HOOK CUresult hook_cuMemPoolExportToShareableHandle(void *shared, void *pool, int type, unsigned long long flags)
 {
+    park_look();
     park_never(ALIQUOT_REPORT_SHARED);
     return REAL(cuMemPoolExportToShareableHandle, void *, void *, int, unsigned long long)(shared, pool, type, flags);
 }
@@ -940,6 +947,7 @@ HOOK CUresult hook_cuMemPoolExportToShareableHandle(void *shared, void *pool, in
 CUresult hook_cuMemPoolImportFromShareableHandle(void **pool, void *shared, int type, unsigned long long flags);
 HOOK CUresult hook_cuMemPoolImportFromShareableHandle(void **pool, void *shared, int type, unsigned long long flags)
 {
+    park_look();
     park_never(ALIQUOT_REPORT_SHARED);
     return REAL(cuMemPoolImportFromShareableHandle, void **, void *, int, unsigned long long)(pool, shared, type, flags);
 }

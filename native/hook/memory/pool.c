@@ -204,6 +204,8 @@ uint64_t pools_settle(struct slot *slot, bool trim)
 
 CUresult on_pool_create(enum aliquot_symbol symbol, void **pool, const struct pool_props *props)
 {
+    if (props && props->handle_types)
+        park_never(ALIQUOT_REPORT_SHARED); /* the driver need not wait until it is exported */
     CUresult result = REAL_AT(symbol, void **, const struct pool_props *)(pool, props);
     bool device = props && props->location.type == LOCATION_DEVICE;
     if (result == CUDA_SUCCESS && conf_load() == MODE_HELD)

@@ -514,7 +514,7 @@ class Tenant:
 
 _STAYS: Final = {
     ReportFlag.UNIFIED: "has used unified memory",
-    ReportFlag.SHARED: "has shared memory with another process",
+    ReportFlag.SHARED: "has memory that it shares with another process, or may",
     ReportFlag.PEERS: "has used another GPU's memory",
 }
 

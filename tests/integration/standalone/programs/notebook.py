@@ -30,6 +30,8 @@ for pointer in held:
 graph, step = gpu.graph(SIZE, frees=True), gpu.function("step_ms2")
 if words[:1] and words[0].isdigit():
     gpu.new("cuMemAlloc_v2", int(words[0]) << 30)
+if "shareable" in words:  # by a descriptor, which is never made
+    gpu.take(gpu.new_pool(handles=1), MIB)
 if "unified" in words:
     gpu.new("cuMemAllocManaged", MIB, 1)
 
