@@ -1,15 +1,19 @@
 """The hook's own threads and keys in programs that leave little room for them."""
 
+from pathlib import Path
+
 import pytest
-from test_hook_programs import compile_c
+from kit.compiling import compile_c
 
 from aliquot.arbiter.abi import MessageType
+
+SOURCE = Path(__file__).parent / "programs/threads.c"
 
 
 @pytest.mark.parametrize("kib", [64, 400, 600, 1 << 10, 20 << 10, 200 << 10])
 def test_an_idle_token_goes_back_whatever_the_size_of_thread_local_data(tenant, tmp_path, kib):
     """A program returns the token in a pause, however large the static thread-local data of its threads is."""
-    program = compile_c("threads.c", tmp_path / "threads", f"-DTLS={kib << 10}", "-rdynamic")
+    program = compile_c(tmp_path / "threads", SOURCE, f"-DTLS={kib << 10}", "-rdynamic")
     scene = tenant(auto_grant=True)
     running = scene.start([str(program), "idle"])
     running.read()
@@ -21,7 +25,7 @@ def test_an_idle_token_goes_back_whatever_the_size_of_thread_local_data(tenant, 
 
 def test_without_a_helper_thread_the_program_returns_the_token_when_it_waits(tenant, tmp_path):
     """Where no thread of the hook can be started, a wait for work returns the token, and one line says why."""
-    program = compile_c("threads.c", tmp_path / "threads", "-DTLS=64", "-rdynamic")
+    program = compile_c(tmp_path / "threads", SOURCE, "-DTLS=64", "-rdynamic")
     scene = tenant(auto_grant=True)
     running = scene.start([str(program), "refused", "thread"])
     running.read()
@@ -37,7 +41,7 @@ def test_without_a_helper_thread_the_program_returns_the_token_when_it_waits(ten
 
 def test_the_keys_of_a_program_are_its_own(tenant, tmp_path):
     """A program that has taken every thread-specific key finds its values under them, and its threads launch."""
-    program = compile_c("threads.c", tmp_path / "threads", "-DTLS=64", "-rdynamic")
+    program = compile_c(tmp_path / "threads", SOURCE, "-DTLS=64", "-rdynamic")
     scene = tenant(auto_grant=True)
     running = scene.start([str(program), "keys"])
     facts = running.read()
@@ -56,7 +60,7 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_the_system_refuses_the_hook_is_said_once(tenant, tmp_path, kind):
     """Where the hook can register no handler the program launches and ends all the same, and one line says it."""
-    program = compile_c("threads.c", tmp_path / "threads", "-DTLS=64", "-rdynamic")
+    program = compile_c(tmp_path / "threads", SOURCE, "-DTLS=64", "-rdynamic")
     scene = tenant(auto_grant=True)
     running = scene.start([str(program), "refused", kind])
     running.read()
