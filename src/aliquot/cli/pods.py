@@ -247,6 +247,10 @@ def exec(
     from aliquot.standalone.runner import original_environment, run_command
     from aliquot.standalone.wire import ExecCall
 
+    if command[0].startswith("-") and "--" in command[1:]:  # options between the name and the command, as in kubectl
+        start = command.index("--")
+        given = ["--container", container, "--namespace", namespace, *command[:start], name, *command[start:]]
+        return int(exec.main(given, standalone_mode=False))
     command = command[1:] if command[0] == "--" else command
     with EngineConnection(RuntimeDir(engine_dir())) as connection:
         place = connection.ask(ExecCall(full_name(name, namespace), name, container))

@@ -382,6 +382,18 @@ class Engine:
         """
         self._require_context(self.ledger.empty().plan(request), request)
 
+    def check_context(self, request: GpuRequest) -> None:
+        """Refuse memory in which no context fits, of a request that could otherwise run on this machine.
+
+        Raises:
+            NeverFits: as it says.
+        """
+        try:
+            plan = self.ledger.empty().plan(request)
+        except NeverFits:
+            return  # for another reason, which is explained
+        self._require_context(plan, request)
+
     def _require_context(self, plan: Plan, request: GpuRequest) -> None:
         """Refuse memory in which no context fits."""
         for piece in () if request.memory is None else plan.slices:

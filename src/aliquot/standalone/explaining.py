@@ -64,10 +64,12 @@ def explanations(engine: Engine, pods: Pods, call: ExplainCall) -> Explanations:
 
     Raises:
         UserError: no tenant or SharePod of that name.
+        NeverFits: no context fits in the memory that is asked for.
     """
     status = engine.measure()
     request = call.request
     if request is not None:
+        engine.check_context(request)
         return Explanations([engine.look(lambda ledger: explained(ledger, call.name or "the request", request))])
     names = [call.name] if call.name else [pod.name for pod in pods.facts() if pod.phase == "Pending"]
     answers = [_by_name(engine, pods, name) for name in names]

@@ -118,6 +118,7 @@ class EngineSource(SnapshotSource):
 
     def try_request(self, request: GpuRequest) -> Trial:
         """See `StatusSource`."""
+        self._engine.check_context(request)
         return self._engine.look(lambda ledger: try_request(ledger, self._snapshot.gpus, request))
 
     def turns(self, gpu: str) -> Turns | None:

@@ -172,7 +172,7 @@ def test_exec_runs_in_the_containers_place(up: Cluster):
     up.apply(json.dumps(document))
     index = up.wait_phase("a", "Running")["gpus"][0]
     told = up.command("exec", "a", "--", "sh", "-c", "echo $COLOUR $CUDA_VISIBLE_DEVICES; pwd; exit 7")
-    memory = up.command("exec", "-it", "a", "--", sys.executable, "-c", VIEW)
+    memory = up.command("exec", "a", "-it", "-c", "main", "--", sys.executable, "-c", VIEW)
 
     assert (7, f"red {index}\n/usr\n") == (told.returncode, told.stdout)
     assert "1024\n" == memory.stdout, memory.stderr
