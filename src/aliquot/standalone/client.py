@@ -56,7 +56,7 @@ class EngineConnection:
         except OSError:
             self._socket.close()
             raise NoEngine(f"no engine is up at {runtime.root}. Start one: aliquot up") from None
-        if (uid := self._peer()[1]) not in (0, os.geteuid()) and not os.environ.get("ALIQUOT_RUNTIME_DIR"):
+        if (uid := self._peer()[1]) not in (0, os.geteuid()):
             self._socket.close()  # it would name the libraries that our programs load
             raise EngineRefused(
                 f"what answers at {runtime.root} is of another account (user {uid}); remove it, or set "

@@ -148,7 +148,10 @@ class Engine:
             end_orphans(left, grace_s=ORPHAN_GRACE_S)
             for folder in left:
                 shutil.rmtree(folder, ignore_errors=True)
-            runtime.tenants.mkdir(mode=0o711 if runtime.shared else 0o700, exist_ok=True)
+            runtime.tenants.mkdir(mode=0o700, exist_ok=True)
+            runtime.tenants.chmod(
+                0o711 if runtime.shared else 0o700
+            )  # an engine before may have been of the other kind
             machine = find_machine(emulate, runtime.emulated, only=only_gpus, excluded=not_gpus, fresh=not runs)
             gpu_lock = GpuLock(machine.libnvml, machine.gpus, lambda: end_keeper(runtime))
             arbiter = ArbiterOptions(**options)

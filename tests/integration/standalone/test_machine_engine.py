@@ -370,13 +370,25 @@ def test_an_engine_in_the_place_of_ones_own_is_not_used_if_it_is_anothers(machin
         gpus = machine.ann("get", "gpus", "-o", "name")
         machine.end(signal.SIGINT)
         alone = machine.ann("get", "gpus")
+        machine.ann.env["ALIQUOT_RUNTIME_DIR"] = str(place)
+        named = machine.ann("run", "--gpu-request", ".1", "--", "true")
     finally:
         fake.kill()
         fake.communicate()
         shutil.rmtree(place, ignore_errors=True)
 
     assert (0, 2) == (gpus.returncode, len(gpus.stdout.split())), gpus.stderr
-    assert (1, True) == (alone.returncode, f"is of another account (user {BOB})" in alone.stderr)
+    for refused in (alone, named):
+        assert (1, True) == (refused.returncode, f"is of another account (user {BOB})" in refused.stderr)
+
+
+def test_what_a_private_engine_of_root_left_in_the_folder_does_not_shut_accounts_out(machine: Machine):
+    """An engine of the machine that starts where one for root alone was serves all accounts."""
+    machine.end(signal.SIGINT)
+    (machine.runtime / "tenants").mkdir(mode=0o700)
+    machine.up()
+
+    assert 0 == machine.ann("run", "--gpu-request", ".1", "--", "true").returncode
 
 
 def beats(file: Path) -> int:
