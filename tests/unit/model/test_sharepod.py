@@ -44,6 +44,11 @@ def test_without_memory_the_fraction_of_compute_is_the_fraction_of_memory():
         (sharepod({"limit": 0.6}), 'sharepod "a": spec.gpu.request is missing'),
         (sharepod({"request": 0.3, "limit": 0.2}), "spec.gpu.limit 0.20 is below spec.gpu.request 0.30; a limit is at"),
         (sharepod({"request": "lots"}), 'spec.gpu.request: "lots" is not a fraction of a GPU'),
+        (sharepod({"request": "30%", "limit": "130%"}), 'spec.gpu.limit: "130%" is more than one GPU'),
+        (
+            sharepod({"request": 1, "memory": "1Gi", "enforce": "never"}),
+            "spec.gpu.enforce never holds no memory limit",
+        ),
         (sharepod({"request": 0.3, "memory": "4X"}), 'spec.gpu.memory: "4X" is not an amount of memory'),
         (sharepod({"request": 0}), "spec.gpu.request 0.00 asks for nothing"),
         (sharepod({"request": [1]}), "spec.gpu.request is a list; write a number or text"),

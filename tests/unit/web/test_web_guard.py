@@ -16,12 +16,6 @@ def test_a_foreign_name_is_refused(visitor: TestClient, host: str):
     assert 421 == visitor.get("/api/v1/gpus", headers={"host": host}).status_code
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8765", "127.0.0.1:1", "[::1]:8765", "[::1]"])
-def test_this_machine_is_answered(visitor: TestClient, host: str):
-    """The names of the loopback are known, with and without a port."""
-    assert 200 == visitor.get("/", headers={"host": host}).status_code
-
-
 @pytest.mark.parametrize(
     ("came_to", "host", "status"),
     [

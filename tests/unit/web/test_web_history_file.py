@@ -133,18 +133,6 @@ def test_a_torn_log_loses_its_end_only(path: Path, tmp_path: Path, cut: int):
     assert len(known) < 8
 
 
-def test_a_killed_process_loses_nothing_that_was_written(path: Path, tmp_path: Path):
-    """A minute that was written is there after the process has died without closing anything."""
-    file = HistoryFile(path)
-    file.add(minute(NOON, a=1000))
-    copy = tmp_path / "copy" / "history.db"
-    copy.parent.mkdir()
-    for name in ("history.db", "history.db-wal"):
-        shutil.copy(path.with_name(name), copy.with_name(name))
-
-    assert [NOON] == moments(HistoryFile(copy))
-
-
 @pytest.mark.parametrize("text", [b"no database at all" * 1000, b"SQLite format 3\0" + b"\xff" * 9000])
 def test_a_damaged_file_is_put_aside(path: Path, text: bytes):
     """What is no history is kept under another name, and a new history begins."""

@@ -121,17 +121,6 @@ def looked(scheduler: Any):
     return asyncio.run(main())
 
 
-def test_gpus_and_workloads_are_those_of_the_ledger():
-    """Nodes' GPUs are there with the pods that hold them."""
-    scheduler = program()
-    allocate(scheduler, "on", "50", "node-a")
-    facts = looked(scheduler)
-
-    assert ["node-a", "node-a", "node-b", "node-b"] == [gpu.node for gpu in facts.gpus()]
-    assert [500] == [share.request_milli for gpu in facts.gpus() for share in gpu.shares]
-    assert [("web/on", "Scheduled")] == [(w.name, w.state) for w in facts.workloads() if w.pieces]
-
-
 def bound(name: str, phase: str, *containers: dict[str, Any]) -> Pod:
     """A pod on `node-a` whose containers kubelet reports so."""
     document = msgspec.to_builtins(pod(name, "50"))
