@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 COUNTERS = {"mode": 1, "launches": 2, "unknown": 5, "mapped": 6, "names": 7, "charged_bytes": 12, "disagreed": 19}
-NOT_READY = 600
 NON_BLOCKING = 1
 
 

@@ -1,4 +1,4 @@
-"""Tenants that send garbage, flood, lie or pretend, beside a CUDA program under the real hook that must not notice."""
+"""A tenant that pretends to be another, beside a CUDA program under the real hook that must not notice."""
 
 import socket
 
@@ -18,14 +18,6 @@ def scene(stage) -> Stage:
     scene = stage()
     scene.tenant("x", 500)
     return scene
-
-
-def hostile(scene: Stage, *, hello: bool = True) -> FakeProcess:
-    """A connection of the hostile tenant."""
-    process = FakeProcess(str(scene.directory / "x.sock"), hello=hello)
-    if hello:
-        process.attach(scene.machine.uuids[0])
-    return process
 
 
 def unharmed(scene: Stage, client: Client) -> bool:

@@ -14,6 +14,24 @@ def keep(gpu: DriverProcess, pool: int) -> None:
     gpu.ok("cuMemPoolSetAttribute", pool, RELEASE_THRESHOLD, Out(start=b"\xff" * 8))
 
 
+@pytest.mark.parametrize("strict", [0, 1])
+def test_a_destroyed_pool_stays_charged_until_its_memory_is_freed(tenant, strict):
+    """A pool destroyed with live allocations stays charged until they are freed; then a new one has the room."""
+    gpu = tenant(memory_mib=1024, auto_grant=True, extra=(f"strict={strict}",)).gpu()
+    pools, pointers = [gpu.new_pool(), gpu.new_pool()], []
+    for pool in pools:
+        pointers.append(gpu.take(pool, 512 * MIB).value)
+        gpu.ok("cuMemPoolDestroy", pool)
+    over, full, used = gpu.take(gpu.new_pool(), 512 * MIB).code, gpu.charged(), gpu.take(pools[0], MIB).code
+    gpu.free("async", pointers[0])
+    again = gpu.take(gpu.new_pool(), 512 * MIB)
+    gpu.free("async", pointers[1])
+    gpu.free("async", again.value)
+
+    assert (OUT_OF_MEMORY, 1024 * MIB, INVALID_VALUE, 0) == (over, full, used, again.code)
+    assert 0 == gpu.charged()
+
+
 def test_a_free_under_way_is_waited_for(tenant):
     """An allocation that fits once a stream has come to a free succeeds."""
     gpu = tenant(memory_mib=256, auto_grant=True).gpu()
@@ -65,6 +83,32 @@ def test_linear_memory_that_a_stream_frees_is_charged_until_then(tenant):
 
     assert ({0}, 256 * MIB) == (set(codes), under_way)
     assert before == (gpu.charged(), gpu.memory_info(), gpu.counters()["ledger_entries"])
+
+
+@pytest.mark.parametrize("held_by", ["import", "descriptor"])
+def test_exported_memory_is_charged_as_long_as_it_is_held(tenant, held_by):
+    """Released, an object stays charged while an import or a descriptor of it is held, and is free after the last."""
+    gpu = tenant(memory_mib=1024).gpu()
+
+    def create() -> tuple[int, int]:
+        answer = gpu.create(512 * MIB, handles=AS_DESCRIPTOR)
+        return answer.code, answer.value
+
+    _, handle = create()
+    descriptor = gpu.export(handle)
+    again = 0
+    if held_by == "import":
+        again = gpu.new("cuMemImportFromShareableHandle", descriptor, AS_DESCRIPTOR)
+        gpu.posix("close", descriptor)
+    gpu.ok("cuMemRelease", handle)
+    held, other, over = gpu.charged(), create()[0], create()[0]
+    if again:
+        gpu.ok("cuMemRelease", again)
+    else:
+        gpu.posix("close", descriptor)
+
+    assert (512 * MIB, 0, OUT_OF_MEMORY) == (held, other, over)
+    assert (0, 1024 * MIB) == (create()[0], gpu.charged())
 
 
 @pytest.mark.parametrize(("format_", "channels", "mib"), [(0x91, 4, 8), (0x98, 1, 8), (0x9D, 4, 16), (0xC2, 4, 64)])
