@@ -53,22 +53,6 @@ def agree(plane: ControlPlane, scheduler: OurScheduler, namespace: str) -> None:
     )
 
 
-def test_an_init_container_gives_back_what_only_it_had(
-    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
-):
-    """0.8 before 0.3: the plan has both on one GPU, and when the pod is initialized another 0.7 fits beside."""
-    same = {"aliquot.dev/gpu-uuid": sorted(devices_of(control_plane))[0]}
-    warm = {"name": "warm", "image": "busybox", "resources": {"limits": percent(80)}}
-    create(control_plane, namespace, gpu_pod("a", percent(30), annotations=same, initContainers=[warm]))
-    (pod,) = wait_bound(control_plane, namespace, 1)
-    (uuid,) = {uuid for uuid, _, _ in slices_of(pod)}
-    eventually(lambda: 300 == ledger_of(scheduler).get(uuid, (0, 0))[0], "the init container's share is not given back")
-    create(control_plane, namespace, gpu_pod("b", percent(70), annotations=same))
-    wait_bound(control_plane, namespace, 2)
-
-    assert 1000 == ledger_of(scheduler)[uuid][0]
-
-
 def test_a_pod_gets_a_part_of_a_gpu_with_its_plan(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
     """0.3 of a GPU and 4Gi: bound with a plan that names a GPU of that node; the ledger has it until the pod ends."""
     create(control_plane, namespace, gpu_pod("a", percent(30, "4Gi")))

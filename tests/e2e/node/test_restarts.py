@@ -1,8 +1,5 @@
 """Parts die and come back in every order; what runs keeps running and keeps what it was given."""
 
-import os
-import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,30 +60,6 @@ def test_killed_parts_come_back_to_what_was(scene: Scene, order: list[str]):
     assert computes(scene, "old")
     assert 0 == restarts(scene, "old")
     assert {f"{scene.namespace}/old/main", f"{scene.namespace}/new/main"} == scene.tenants()
-
-
-@pytest.mark.parametrize("damage", [pytest.param("lost", marks=LONG), "damaged"])
-def test_a_lost_checkpoint_is_rebuilt_from_what_kubelet_knows(scene: Scene, damage: str):
-    """Without its own checkpoint the agent takes names and owners from kubelet, tells the difference, and a container
-    that starts again afterwards has its share."""
-    ends = ["python3", "/probe/probe.py", "6"]
-    scene.create("kept", {"main": scene.slice(1, 300, mib=2048)}, *ends, restartPolicy="Always")
-    scene.told("kept")
-    before = scene.specs()
-
-    scene.agent.kill()
-    file = scene.node.path(CHECKPOINT)
-    file.unlink() if damage == "lost" else file.write_bytes(file.read_bytes()[:-20])
-    scene.agent.start()
-
-    assert before == scene.specs()
-    assert {f"{scene.namespace}/kept/main"} == scene.tenants()
-    until(lambda: restarts(scene, "kept") >= 1, "a second life", 60)
-    assert [scene.gpus[1]] == scene.told("kept")["uuids"]
-    told = scene.plane.api.get("/api/v1/namespaces/default/events")["items"]
-    assert any("was not in our checkpoint" in item["message"] for item in told)
-    assert (damage == "damaged") == file.with_name(file.name + ".damaged").exists()
-    file.with_name(file.name + ".damaged").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("lost", ["kubelet's", pytest.param("both", marks=LONG)])
@@ -176,25 +149,6 @@ def test_pods_that_are_deleted_leave_nothing(scene: Scene):
 
 
 @LONG
-def test_a_killed_arbiter_comes_back_to_the_same_shares(scene: Scene):
-    """Programs go on while the arbiter is away, and within a window their shares are right again."""
-    scene.create("a", {"main": scene.slice(1, 300, 1000)})
-    scene.create("b", {"main": scene.slice(1, 700, 1000)})
-    for name in ("a", "b"):
-        scene.told(name)
-
-    scene.arbiter.kill()
-    scene.arbiter.start()
-
-    def shares() -> dict[str, float]:
-        (gpu,) = [gpu for gpu in scene.status().gpus if gpu.tenants]
-        return {tenant.name.split("/")[1]: tenant.usage for tenant in gpu.tenants}
-
-    until(lambda: shares() == pytest.approx({"a": 0.3, "b": 0.7}, abs=0.03), "the planned shares", 25)
-    assert (0, 0) == (restarts(scene, "a"), restarts(scene, "b"))
-
-
-@LONG
 def test_after_a_reboot_pods_of_a_controller_have_their_share_again(scene: Scene):
     """With everything stopped and started on the same disk, and what lies below /run gone. Kubelet asks for devices
     anew: if no plugin has registered yet it fails the pod for good, so it is replaced and nothing is left over of the
@@ -253,28 +207,3 @@ def test_an_agent_killed_amid_a_start_starts_it_again(scene: Scene):
     scene.agent.start()
 
     assert ([scene.gpus[1]], 2048) == (scene.told("amid")["uuids"], scene.told("amid")["total_mib"])
-
-
-@LONG
-def test_a_killed_shim_costs_the_container_one_start(scene: Scene):
-    """When containerd's shim is killed its container ends, starts again by its policy, and has its share."""
-    scene.create("shim", {"main": scene.slice(0, 300, mib=2048)}, restartPolicy="Always")
-    scene.told("shim")
-    spec = scene.node.container_spec(scene.namespace, "shim", "main")
-    sandbox = spec["annotations"]["io.kubernetes.cri.sandbox-id"].encode()
-    shims = [p for p in Path("/proc").glob("[0-9]*/cmdline") if _is_shim(p, sandbox)]
-
-    for file in shims:
-        os.kill(int(file.parent.name), signal.SIGKILL)
-
-    assert 1 == len(shims)
-    until(lambda: restarts(scene, "shim") >= 1 and scene.phase("shim") == "Running", "its second life", 60)
-    assert [scene.gpus[0]] == scene.told("shim")["uuids"]
-
-
-def _is_shim(file: Path, sandbox: bytes) -> bool:
-    try:
-        words = file.read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return b"containerd-shim" in words[0] and sandbox in words

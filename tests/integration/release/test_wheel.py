@@ -16,13 +16,6 @@ from wheels import ROOT, build, laboratory
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 # What every Linux with glibc has; a wheel brings nothing of its own and may ask for nothing else.
 OF_LIBC = {"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
-TOTAL = """
-import ctypes
-cuda, device, total = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_size_t()
-assert [0, 0] == [cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(device), 0)]
-assert 0 == cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
-print(total.value >> 20)
-"""
 RUNTIME_TOTAL = """
 import ctypes, sys
 runtime, free, total = ctypes.CDLL(sys.argv[1]), ctypes.c_size_t(), ctypes.c_size_t()
@@ -111,14 +104,6 @@ def test_doctor_finds_the_native_parts(installed: Environment):
         assert findings[what]["found"].startswith(str(installed.folder))
 
 
-def test_a_program_runs_under_its_share(installed: Environment):
-    """`aliquot run` gives a program on an emulated V100 the memory that was asked, and no more."""
-    share = ("--emulate", "v100", "--gpu-request", ".3", "--gpu-mem", "4Gi")
-    done = installed("aliquot", "run", *share, "--", "python", "-c", TOTAL)
-
-    assert ("4096\n", 0) == (done.stdout, done.returncode), done.stderr
-
-
 @pytest.mark.parametrize("package", ["nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"])
 def test_a_program_on_the_cuda_runtime_runs(installed: Environment, package: str):
     """NVIDIA's runtime library accepts the emulated driver of the wheel, and sees the share's memory."""
@@ -148,15 +133,6 @@ for _ in range(2):
 
     assert "500\n500\n" == done.stdout
     assert 1 == done.stderr.count("`make setup` or `make wheel`")
-
-
-def test_the_demonstration_runs(installed: Environment):
-    """`aliquot demo fig6 --fast` goes through its four phases and draws them; how exact it is, its own test says."""
-    done = installed("aliquot", "demo", "fig6", "--fast", "--emulate", "v100", "-o", "json", "--out", "pictures")
-    seen = json.loads(done.stdout)
-
-    assert [4, True] == [len(seen["phases"]), seen["emulated"]]
-    assert {"fig6.svg", "fig6.png"} == {path.name for path in (installed.folder / "pictures").iterdir()}
 
 
 def test_the_arm_wheel_has_what_exists_for_arm(arm_wheel: Path, tmp_path: Path):
