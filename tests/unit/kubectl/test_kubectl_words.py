@@ -96,14 +96,6 @@ def test_a_waiting_pod_is_told_of_memory_that_was_meant_in_another_unit(rewritte
     assert "aliyun.com/gpu-mem 1024 is read as 1024 GiB" in said and "scheduler.aliyunUnit=MiB" in said
 
 
-def test_containers_that_fit_alone_but_not_together_are_told_so():
-    """Two containers of 0.6 on one GPU: each fits, both do not."""
-    waits = pod("w", 60, 60)
-    told = explained(scene(waits, nodes=[node("a", gpus=1)]), waits)
-
-    assert "1 node: has room for each container alone, not for all" in told["sentences"]
-
-
 def test_a_pod_on_a_node_is_told_its_gpu():
     """What the plan gives each container, by the index that people know."""
     here = placed("h", "b", 1, 300, 4096)

@@ -48,13 +48,6 @@ def test_events_of_one_moment_make_room_first():
     assert ["first departure", "second departure", "arrival"] == seen
 
 
-def test_a_job_waits_until_there_is_room():
-    """A job that does not fit starts when a departure makes room for it."""
-    outcome = run([node("a", 1)], [job("x", 700, 0, 10), job("y", 700, 1, 10)])
-
-    assert [0, 10] == starts_s(outcome)
-
-
 def test_backfill_lets_small_jobs_pass():
     """With backfill a job that fits starts although an earlier one waits; with FIFO it does not."""
     jobs = [job("x", 700, 0, 10), job("large", 1000, 1, 10), job("small", 300, 2, 10)]
