@@ -16,15 +16,6 @@ from aliquot.arbiter.abi import AttachFlag, Feature, MessageType
 PATIENT = ("--drain-timeout-ms", "60000")
 
 
-def test_first_want_opens_the_gate(arbiter):
-    """A tenant alone that wants the GPU is granted."""
-    arbiter.tenant("a")
-    process = arbiter.process("a")
-    process.want()
-
-    assert process.wait_valid() == 1
-
-
 def test_the_first_grant_has_its_time_in_the_status(arbiter):
     """The status has the moment of a tenant's first grant, none before it, and the same one after later grants."""
     arbiter.tenant("a")
