@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
+from aliquot.placement.machine import NoRoom
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.explaining import explanations
 from aliquot.standalone.pods import Pods
@@ -85,6 +86,15 @@ def test_a_tenant_wakes_as_soon_as_promised_beside_one_that_never_rests(scene: S
     assert wake.p50_ms <= 3.0, wake
     # Three programs take part in a hand-over; on a machine without a free core each is late as this one was.
     assert wake.p99_ms <= 5.0 + 3 * late_ms, (wake, late_ms)
+
+
+def test_a_promise_beside_kernels_that_are_too_long_is_refused(scene: Scene):
+    """Beside kernels of 20 ms a wake in 5 ms is refused with the neighbour's name and what is allowed."""
+    scene.training("training", 20.0)
+    eventually(lambda: scene.seen("training").kernel_ms > 15, "its kernels are measured")
+
+    with pytest.raises(NoRoom, match=r'GPU 0 has "training" with kernels of (1[5-9]|20) ms, wake allows 3.2 ms'):
+        scene.inference("server", WAKE_US)
 
 
 def test_a_promise_that_a_neighbour_breaks_later_is_shown_with_its_name(scene: Scene):

@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rights import rooms
 from waiting import eventually
 
 from aliquot.status.gpus import Gpu
-from aliquot.status.history import RANGES
+from aliquot.status.history import RANGES, Counts, Reading, TenantReading
 from aliquot.web.history.file import HistoryFile, hours_of
+from aliquot.web.history.keeping import WAITING, LongHistory
 from aliquot.web.history.points import FIELDS, GpuMinute, Minute
 
-from .stage import Aliquot
+from .stage import Aliquot, mounted
 from .test_up_web import Served
 
 NOON = 1_800_000_000 // 900 * 900
@@ -78,6 +80,43 @@ def test_a_killed_writer_leaves_every_minute_that_it_had_written(tmp_path: Path,
     assert written <= kept <= written + 1
     day = min(kept, 24 * 60 - 15)
     assert 8000 * kept == pytest.approx(3_600_000 * hours(file, NOON + 60 * kept).total.used, abs=1) or day < kept
+
+
+def reading(charged_ms: int) -> Reading:
+    """A GPU with one tenant, which was charged so much since it came."""
+    counts = Counts(charged_ms * 1_000_000, 0, 0, 0, 0)
+    gpu = Gpu("GPU-0", 0, "here", "V100", 16384, "idle", 1000, 16384, 0, 0, [])
+    return Reading(gpu, [TenantReading("lab/a", "Job/a", 300, 1024, counts)])
+
+
+@rooms
+def test_a_full_disk_makes_a_gap_that_is_said(tmp_path: Path):
+    """While the disk is full nothing breaks and the note says why; afterwards the last quarter of an hour is there."""
+    wall = [float(NOON)]
+    with mounted(tmp_path / "d", "2m") as disk:
+        history = LongHistory(disk.folder / "history.db", wall=lambda: wall[0])
+
+        def pass_minutes(count: int) -> None:
+            for _ in range(count):
+                history.see(wall[0], [reading(int(wall[0] - NOON))])
+                wall[0] += 60
+            history.settle()
+
+        pass_minutes(5)
+        disk.fill()
+        pass_minutes(60)
+        assert "The history cannot be written" in history.hours(RANGES["24h"]).note
+        assert "full" in history.timeline("GPU-0", RANGES["24h"]).note
+        disk.free()
+        pass_minutes(5)
+        found = history.timeline("GPU-0", RANGES["24h"])
+        kept = history.hours(RANGES["24h"])
+        history.close()
+
+    recorded = round(sum(found.recorded) * found.step_s / 60)
+    assert "" == found.note == kept.note
+    assert 4 + WAITING + 3 <= recorded < 50
+    assert recorded * 60 == pytest.approx(3_600_000 * kept.total.used, abs=2)
 
 
 def test_an_engine_goes_on_with_its_history(aliquot_cli: Aliquot, tmp_path: Path):
