@@ -122,6 +122,8 @@ def test_a_running_pod_grows_and_shrinks_without_a_restart(cluster: Whole, names
     assert (1, "PodResizePending: Infeasible") == (code, facts["state"][:28]), facts
     code, facts = resize(cluster, namespace, f"{kind}/a", "--gpu-request", ".3", "--gpu-mem", "4Gi")
     assert (0, "resized") == (code, facts["state"]), facts
+    code, facts = resize(cluster, namespace, f"{kind}/a", "--gpu-request", ".3")
+    assert (0, "unchanged") == (code, facts["state"]), facts
     until(lambda: shares(cluster).get(tenant) == (300, 1000, 4096), "the share from before", 30)
     until(lambda: sees(cluster, namespace, "a") == 4096, "the memory from before", 30)
     until(lambda: offers(cluster) == (whole_ids, whole_mib), "the whole offer again", 60)

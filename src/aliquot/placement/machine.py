@@ -7,6 +7,7 @@ of this machine can list its tenants and free what they hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -255,6 +256,21 @@ class MachineLedger:
     def _indices(self, placement: Placement) -> tuple[int, ...]:
         index = {device.uuid: device.index for device in self.devices}
         return tuple(index[piece.gpu] for piece in placement.slices)
+
+    def nearest(self, request: GpuRequest) -> set[GpuUuid]:
+        """The GPUs on which a request that has no room lacks the least time."""
+        free = self.cluster.free_milli[self.cluster.node_index(self.node)]
+        devices = sorted(self._named(request), key=lambda device: -free[self.devices.index(device)])
+        return {device.uuid for device in devices[: -(-request.request_milli // MILLI)]}
+
+    def without_gpus(self, request: GpuRequest, kept: AbstractSet[GpuUuid]) -> GpuRequest | None:
+        """The request on the GPUs that it may have but these; None where it may have no other.
+
+        Raises:
+            NeverFits: it names no GPU that is here.
+        """
+        left = [device.uuid for device in self._named(request) if device.uuid not in kept]
+        return replace(request, gpu=",".join(left)) if left else None
 
     def _named(self, request: GpuRequest) -> list[Device]:
         devices = self.devices

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,14 +21,15 @@ from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
 from aliquot.driver.cdi import SHARE_KIND
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError, in_words
-from aliquot.model.ids import TenantName, tenant_name
-from aliquot.placement.machine import NoRoom
+from aliquot.model.ids import GpuUuid, TenantName, tenant_name
+from aliquot.placement.machine import MachineLedger, NoRoom
 from aliquot.standalone import wire
 from aliquot.standalone.accounts import Account
 from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine
 from aliquot.standalone.explaining import explanations, gpu_facts, promised_gpus
 from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
+from aliquot.standalone.quota import OverQuota
 from aliquot.standalone.shares import Share, Shares
 from aliquot.standalone.tenants import EngineTenant
 from aliquot.status import StatusSource
@@ -37,6 +39,8 @@ from aliquot.status.rightsize import recommendations
 LINE_BYTES: Final = 4 << 20
 OUT_OF_DESCRIPTORS_S: Final = 0.1
 TRY_EVERY_S: Final = 0.2
+PASSED_S: Final = 10.0
+"""For so long a run lets others by that are behind it and fit where it does not."""
 STATUS_S: Final = 0.1
 RESUME_POLL_S: Final = 0.5
 CALL_S: Final = 10.0
@@ -63,6 +67,7 @@ class RunQueue:
     """Runs that wait for room instead of being refused, SharePods before them.
 
     Of the accounts that wait, the one that holds the least is served first, its runs in the order in which they came.
+    Others use the room that it cannot use for a while only: then the GPUs where it lacks least are kept for it.
     Each has a thread of its own; the thread that checks first serves all of them.
     """
 
@@ -130,23 +135,34 @@ class RunQueue:
     def serve(self) -> None:
         """Try all that wait; called with the lock held by one of them."""
         self._pods.place_waiting()
-        waiting = list(self._queue)
+        waiting, kept = list(self._queue), set[GpuUuid]()
         while waiting:
             held = self._engine.dominant_shares()
             run = min(waiting, key=lambda run: held.get(run.owner.uid, 0.0))  # of one account the first that came
             waiting.remove(run)
-            name, call = TenantName(run.call.name), run.call
+            name, call, request = TenantName(run.call.name), run.call, run.call.request
             try:
+                if kept and (
+                    left := self._engine.look(partial(MachineLedger.without_gpus, request=request, kept=kept))
+                ):
+                    request = left
+                elif kept:
+                    raise NoRoom("a run of an account that holds less has waited for long, and is next on its GPU")
                 run.tenant = self._engine.admit(
                     name,
-                    call.request,
+                    request,
                     cpu_bind=call.cpu_bind,
                     again=bool(run.reason),
                     owner=run.owner,
                     container=call.container,
                 )
+            except OverQuota as error:
+                run.reason = str(error)
+                continue
             except NoRoom as error:
                 run.reason = str(error)
+                if time.monotonic() - run.came_s > PASSED_S:
+                    kept |= self._engine.look(partial(MachineLedger.nearest, request=run.call.request))
                 continue
             except Exception as error:
                 run.error = error

@@ -15,7 +15,7 @@ from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT
 
 from .kubelet_node import KubeletNode
-from .ours import program, surroundings
+from .ours import AGENT, program, surroundings
 from .parts import Part
 
 RUNTIME = "/run/aliquot"
@@ -36,7 +36,6 @@ RULES_FOR_CLAIMS = [
     {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/driver"], "resourceNames": ["gpu.aliquot.dev"],
      "verbs": ["arbitrary-node:patch", "arbitrary-node:update"]},
 ]  # fmt: skip
-USER = "aliquot-node"
 ROLE = "cluster-gpu-node"
 """Not the chart's names: it may be installed beside, and its bindings could not replace these."""
 
@@ -125,13 +124,13 @@ class GpuNode:
         return [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", RUNTIME, *self._arbiter_flags]
 
     def _agent(self) -> list[str]:
-        where = ("--node-name", self.node.name, "--kubeconfig", str(self.plane.user(USER)))
+        where = ("--node-name", self.node.name, "--kubeconfig", str(self.plane.user(AGENT)))
         often = ("--health-period-s", "0.5", "--allocation-check-period-s", "1")
         return program("node", "--emulate", self.spec, *where, *often, *self.flags)
 
     def _allow(self) -> None:
         role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": ROLE}}
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": AGENT}
         bound = {
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": ROLE},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},

@@ -120,6 +120,9 @@ def serve_pages(plane: ControlPlane, node: str, port: int = PORT, namespace: str
 SCHEDULER = "aliquot-scheduler"
 """The user who may change plans."""
 
+AGENT = "aliquot-node"
+"""The user who may say what a node has applied."""
+
 
 class OurWebhook:
     """The webhook of a scheduler: `flags` make the scheduler serve it, `register` tells the API server of it."""
@@ -131,7 +134,7 @@ class OurWebhook:
 
     def register(self) -> None:
         """Let the API server ask it; before the scheduler starts, which then says whom to trust."""
-        for made in configurations(HOLDERS, url=self.url, scheduler=SCHEDULER):
+        for made in configurations(HOLDERS, url=self.url, scheduler=SCHEDULER, agent=AGENT):
             self.plane.kubectl("apply", "-f", "-", input_=json.dumps(made))
 
     def wait_trusted(self) -> None:

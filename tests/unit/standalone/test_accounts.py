@@ -11,7 +11,7 @@ from aliquot.model.requests import Device, GpuRequest, Plan
 from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
 from aliquot.standalone.accounts import Account, NotYours
 from aliquot.standalone.quota import AccountQuotas, BadQuotaFile, OverQuota
-from aliquot.standalone.server import RunQueue
+from aliquot.standalone.server import PASSED_S, RunQueue
 from aliquot.standalone.wire import LeaseCall
 
 ANN, BOB, ROOT = Account(61001, 7000), Account(61002, 7000), Account(0)
@@ -142,3 +142,56 @@ def test_of_the_accounts_that_wait_the_one_that_holds_the_least_is_next():
         queue.serve()
 
     assert ["b1", "a1", "b2", "a2"] == engine.admitted
+
+
+class Busy:
+    """An engine over a ledger that BOB has filled with runs of 0.1."""
+
+    def __init__(self) -> None:
+        self.ledger = ledger()
+        self.owners: dict[TenantName, Account] = {}
+        for number in range(20):
+            self.admit(f"b{number}", SMALL, owner=BOB)
+
+    def admit(self, name: str, request: GpuRequest, *, owner: Account, **_: Any) -> object:
+        """As an engine."""
+        self.ledger.reserve(TenantName(name), self.ledger.plan(request), request)
+        self.owners[TenantName(name)] = owner
+        return object()
+
+    def look(self, read: Any) -> Any:
+        """As an engine."""
+        return read(self.ledger)
+
+    def dominant_shares(self) -> dict[int, float]:
+        """What each account holds."""
+        return {owner.uid: float([*self.owners.values()].count(owner)) for owner in (ANN, BOB)}
+
+    def place_waiting(self) -> None:
+        """No SharePod waits."""
+
+
+SMALL = GpuRequest(100, memory=Memory(mib=100))
+
+
+@pytest.mark.parametrize("gpu", ["", "1"])
+def test_smaller_runs_pass_a_larger_one_by_for_a_while_only(gpu: str):
+    """One that holds less than those behind it gets its room, though whatever ends is asked for at once again."""
+    engine: Any = Busy()
+    queue = RunQueue(engine, engine)
+    large = queue.enter(LeaseCall("a", GpuRequest(500, memory=Memory(mib=100), gpu=gpu)), ANN)
+
+    def one_ends(number: int) -> None:
+        old = sorted(name for name in engine.owners if name.startswith("b"))[number * 7 % 13]
+        engine.ledger.release(old)
+        del engine.owners[old]
+        queue.enter(LeaseCall(f"b{20 + number}", SMALL), BOB)
+        queue.serve()
+
+    for number in range(30):
+        one_ends(number)
+    assert large.tenant is None
+    large.came_s -= PASSED_S
+    for number in range(30, 60):
+        one_ends(number)
+    assert large.tenant is not None

@@ -72,7 +72,9 @@ def resize(
     after, why = _decided(scene, pod, plan, asked_now)
     owner = next((o.name for o in pod.metadata.owner_references if o.kind == SHAREPODS.kind and o.controller), "")
     state = f"{PENDING}: {why}" if why else "fits (dry run)"
-    if not dry_run:
+    if not why and after.containers == plan.containers and RESIZE not in pod.metadata.annotations:
+        state = "unchanged"
+    elif not dry_run:
         state = target.run(_write(target, pod, owner, asked_now, timeout_s))
     before, now = (one.containers[asked.container].slices[0] for one in (plan, after))
     sizes = {"before": structs.asdict(before), "after": structs.asdict(now)}
@@ -134,7 +136,8 @@ async def _write(target: Target, pod: Pod, owner: str, asked: ContainerAsk, time
         while True:
             now = (await api.get(PODS, meta.name, namespace=meta.namespace)).metadata.annotations
             generation, said = generation_of(now.get(PLAN, "")), now.get(RESIZE, "")
-            if generation > generation_of(before.get(PLAN, "")) and read_applied(now).generation == generation:
+            decided = generation > generation_of(before.get(PLAN, "")) or (RESIZE in before and not said)
+            if decided and read_applied(now).generation == generation:
                 return f"resized ({said})" if said else "resized"
             if (said.startswith(PENDING) and said != before.get(RESIZE)) or time.monotonic() > until_s:
                 return said or f"{PENDING}: the scheduler has not decided within {timeout_s:g} s; does it run?"

@@ -42,6 +42,7 @@ class Resizes:
         self._api, self._pods, self._provisioner = api, pods, provisioner
         self._records, self._events = records, events
         self._lock = asyncio.Lock()
+        self._failure = ""
         self._said: dict[str, str] = {}
         self.compensation: Mapping[GpuUuid, tuple[int, int]] = {}
         """By GPU, the device ids and the MiB that are counted for its containers beyond what these have."""
@@ -93,8 +94,12 @@ class Resizes:
             notes[RESIZE] = f"{IN_PROGRESS}: {format_mib(mib)} of memory is yet to be freed" if mib else None
         if any(pod.metadata.annotations.get(name) != note for name, note in notes.items()):
             body = {"metadata": {"uid": pod.metadata.uid, "annotations": notes}}
-            with contextlib.suppress(KubeError):  # tried again at the next check
+            try:
                 await self._api.patch(PODS, pod.metadata.name, body, namespace=pod.metadata.namespace)
+            except KubeError as error:  # tried again at the next check
+                if str(error) != self._failure:
+                    _LOG.warning("size-not-confirmed", pod=str(pod.key), why=str(error))
+                self._failure = str(error)
 
     def _compensation(self) -> dict[GpuUuid, tuple[int, int]]:
         found: dict[GpuUuid, tuple[int, int]] = {}
