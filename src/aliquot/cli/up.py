@@ -175,8 +175,7 @@ def _serve(text: str, options: dict[str, Any], runtime: RuntimeDir, quotas: Acco
         )  # fmt: skip
         with engine:
             engine.check_quota = quotas.require
-            came = _attend(engine, lock, text, options, signals)
-            engine.leaves_runs = runtime.shared and came == signal.SIGTERM
+            _attend(engine, lock, text, options, signals)
 
 
 @contextlib.contextmanager
@@ -198,10 +197,8 @@ def _ending_signals() -> Iterator[SimpleQueue[int]]:
             signal.signal(number, signal.SIG_IGN)
 
 
-def _attend(
-    engine: Engine, lock: EngineLock, text: str, options: dict[str, Any], signals: SimpleQueue[int]
-) -> int | None:
-    """Serve an engine that has started: its socket, its pages and its SharePods; returns the signal that ends it."""
+def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any], signals: SimpleQueue[int]) -> None:
+    """Serve an engine that has started, until a signal ends it: its socket, its pages and its SharePods."""
     from aliquot.kube.manifest import read_sharepods
     from aliquot.standalone.pods import Pods
     from aliquot.standalone.server import EngineServer
@@ -232,11 +229,11 @@ def _attend(
             notify("READY=1")
             while lock.watch_directory() or engine.tenants:
                 with contextlib.suppress(Empty):
-                    return signals.get(timeout=1.0)
+                    engine.leaves_runs = signals.get(timeout=1.0) == signal.SIGTERM and engine.runtime.shared
+                    return
                 notify("WATCHDOG=1")
                 pods.place_waiting()
                 engine.rest()
-            return None
     finally:
         notify("STOPPING=1")
         with contextlib.suppress(BrokenPipeError):

@@ -24,6 +24,10 @@ SHARE_KIND: Final = "aliquot.dev/share"
 """Of a share on one machine, by the name that a person gave it."""
 CDI_VERSIONS: Final = {GPU_KIND: "0.6.0", SHARE_KIND: "0.3.0"}
 """The oldest that has all that is used, for old podmans; names that begin with a digit are of 0.6.0."""
+_WAYS_OUT: Final = {
+    GPU_KIND: "is cdi-dir right?",
+    SHARE_KIND: "set ALIQUOT_CDI_DIR where the engine is started to a folder that it may write to",
+}
 
 
 class CdiError(AliquotError):
@@ -113,7 +117,7 @@ def write_spec(folder: Path, name: str, edits: Edits, kind: str = GPU_KIND) -> P
             return path
         write_whole(path, body, synced=False, mode=0o644)
     except OSError as error:
-        raise CdiError(f"{path} could not be written ({error.strerror}); is cdi-dir right?") from None
+        raise CdiError(f"{path} could not be written ({error.strerror}); {_WAYS_OUT[kind]}") from None
     return path
 
 

@@ -42,7 +42,16 @@ from aliquot.standalone.orphans import IN_CONTAINER, end_orphans
 from aliquot.standalone.parking import Parking
 from aliquot.standalone.paths import RuntimeDir, shown_driver_dir
 from aliquot.standalone.program import TenantProgram, start_program, with_tools
-from aliquot.standalone.tenants import EngineTenant, LockKeeper, RunRecord, end_keeper, living_runs, log, write_runs
+from aliquot.standalone.tenants import (
+    EngineTenant,
+    InContainers,
+    LockKeeper,
+    RunRecord,
+    end_keeper,
+    living_runs,
+    log,
+    write_runs,
+)
 from aliquot.tenancy.lifecycle import Tenancy
 from aliquot.tenancy.records import kernel_lengths_us, no_context_fits, tenant_record
 
@@ -99,7 +108,7 @@ class Engine:
         self.arbiter: ArbiterClient = ArbiterClient(runtime.root)
         for run in runs:
             self._take_over(run)
-        self.inherited = {run.name for run in runs} & self.tenants.keys()
+        self.inherited = {run.name for run in runs if not run.is_share} & self.tenants.keys()
         """The runs of the engine before this one, until they connect again."""
         self.parking = Parking(self, runtime.root, machine.libcuda, emulated=machine.emulated)
         if runs:
@@ -206,20 +215,13 @@ class Engine:
             return read(self.ledger)
 
     def admit(
-        self,
-        name: TenantName,
-        request: GpuRequest,
-        *,
-        cpu_bind: int = 0,
-        again: bool = False,
-        owner: Account | None = None,
-        container: bool = False,
-    ) -> EngineTenant:
+        self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0, again: bool = False,
+        owner: Account | None = None, container: InContainers | None = None,
+    ) -> EngineTenant:  # fmt: skip
         """Provision a tenant of `owner`, or of this process's account; where it takes that, others are parked first.
 
         `cpu_bind` binds its programs to that number of cores nearest to its first GPU. `again` is for one that was
-        refused before, so that placement learns from it once. With `container` its programs are in containers, and end
-        with this engine.
+        refused before, so that placement learns from it once. With `container` its programs are in containers.
 
         Raises:
             VolumeError, NoDriverFiles: there are no files of the driver to show to containers.
@@ -235,8 +237,9 @@ class Engine:
             return self._admit(name, request, cpu_bind, True, owner, container)
 
     def _admit(
-        self, name: TenantName, request: GpuRequest, cpu_bind: int, again: bool, owner: Account | None, container: bool
-    ) -> EngineTenant:
+        self, name: TenantName, request: GpuRequest, cpu_bind: int, again: bool, owner: Account | None,
+        container: InContainers | None,
+    ) -> EngineTenant:  # fmt: skip
         with self._lock:
             enforce = request.enforced(library=cpu_bind > 0)
             self._settle_memory()
@@ -246,7 +249,7 @@ class Engine:
             owner = owner or own_account()
             owners = [tenant.owner for tenant in self.tenants.values()]
             self.check_quota(self.ledger, owner, owners, plan, request, Plan(()))
-            tenant = self._place(name, plan, cpu_bind, enforce, request, owner, container=container)
+            tenant = self._place(name, plan, cpu_bind, enforce, request, owner, container)
             try:
                 self._tenancy.provision(tenant, lambda: self.ledger.reserve(name, plan, request))
             except OSError as error:
@@ -258,7 +261,7 @@ class Engine:
         if self.runtime.shared and not container:  # here, as the account may not write into the folder
             with contextlib.suppress(AliquotError):  # without ldconfig a run needs --inject library-path
                 make_cache(tenant.folder)
-            self._write_runs()
+        self._write_runs()
         return tenant
 
     def dominant_shares(self) -> dict[int, float]:
@@ -491,8 +494,8 @@ class Engine:
         self._gpu_lock.close()
 
     def _place(
-        self, name: TenantName, plan: Plan, cpu_bind: int, enforce: Enforce, request: GpuRequest, owner: Account, *,
-        container: bool,
+        self, name: TenantName, plan: Plan, cpu_bind: int, enforce: Enforce, request: GpuRequest, owner: Account,
+        container: InContainers | None,
     ) -> EngineTenant:  # fmt: skip
         """A tenant as it will be, in a folder of its own."""
         near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
@@ -502,9 +505,10 @@ class Engine:
         directory = self.runtime.containers_of(owner.uid) if container else self.runtime.tenants
         directory /= str(next(self._numbers))
         run = None
-        if self.runtime.shared and owner.pid and not container:
-            run = RunRecord.of(name, directory, request, plan, enforce, cpus, owner)
-        return self._tenant(name, plan, directory, enforce, cpus, request.wake_us, owner, run, container=container)
+        if self.runtime.shared and owner.pid:
+            run = RunRecord.of(name, directory, request, plan, enforce, cpus, owner, container)
+        in_containers = container is not None
+        return self._tenant(name, plan, directory, enforce, cpus, request.wake_us, owner, run, container=in_containers)
 
     def _take_over(self, run: RunRecord) -> None:
         """Make a run of an earlier engine a tenant of this one, with the share that it has; end one that cannot be."""
@@ -513,7 +517,8 @@ class Engine:
             if gone := [piece.gpu for piece in plan.slices if self.machine.by_uuid(piece.gpu) is None]:
                 raise EngineError(f"{gone[0]} is not shared any more")
             tenant = self._tenant(
-                name, plan, directory, run.enforce, run.cpus, run.request.wake_us, run.owner, run
+                name, plan, directory, run.enforce, run.cpus, run.request.wake_us, run.owner, run,
+                container=run.container is not None,
             )  # fmt: skip
             # It may have yet to free memory, or have a share that was not written down in time.
             status = self.measure()

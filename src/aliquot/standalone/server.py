@@ -31,7 +31,7 @@ from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.quota import OverQuota
 from aliquot.standalone.shares import Share, Shares
-from aliquot.standalone.tenants import EngineTenant
+from aliquot.standalone.tenants import EngineTenant, InContainers
 from aliquot.status import StatusSource
 from aliquot.status.history import hours_range
 from aliquot.status.rightsize import recommendations
@@ -154,7 +154,7 @@ class RunQueue:
                     cpu_bind=call.cpu_bind,
                     again=bool(run.reason),
                     owner=run.owner,
-                    container=call.container,
+                    container=InContainers() if call.container else None,
                 )
             except OverQuota as error:
                 run.reason = str(error)
@@ -455,9 +455,8 @@ class EngineServer:
                 if tenant is None:  # the caller has hung up
                     return
             else:
-                tenant = self._engine.admit(
-                    name, request, cpu_bind=call.cpu_bind, owner=caller, container=call.container
-                )
+                container = InContainers() if call.container else None
+                tenant = self._engine.admit(name, request, cpu_bind=call.cpu_bind, owner=caller, container=container)
             self._attend(connection, tenant)
 
     def _attend(self, connection: socket.socket, tenant: EngineTenant) -> None:

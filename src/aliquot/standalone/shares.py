@@ -2,7 +2,8 @@
 
 `docker run --device aliquot.dev/share=NAME` finds the device in a CDI file, which is there as long as the share. A
 share of an account, at the machine's engine, has the device NAME.ACCOUNT. It lives until it is deleted, or with `rm`
-until the last process of its first container has ended, and as long as its engine at most.
+until the last process of its first container has ended. It ends with its engine, but for the machine's, whose next
+engine takes it over.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from aliquot.standalone.accounts import Account
 from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine
 from aliquot.standalone.orphans import named_processes
 from aliquot.standalone.paths import cdi_dir
-from aliquot.standalone.tenants import EngineTenant
+from aliquot.standalone.tenants import EngineTenant, InContainers
 from aliquot.standalone.wire import RunProcess, ShareCall
 
 WATCH_S: Final = 0.2
@@ -56,7 +57,14 @@ class Shares:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._shares: dict[TenantName, Share] = {}
-        for device in written_names(self._folder, SHARE_KIND):  # of an engine here that was killed
+        for tenant in engine.tenants.values():  # taken over from the engine before
+            if tenant.run and tenant.run.container and tenant.run.is_share:
+                try:
+                    self._begin(tenant, tenant.run.container)
+                except CdiError as error:
+                    _LOG.warning("no container gets the share %s: %s", tenant.name, error)
+        left = written_names(self._folder, SHARE_KIND) - {share.device for share in self.all()}
+        for device in left:  # of an engine here that was killed
             if self._is_ours(spec_path(self._folder, device, SHARE_KIND)):
                 with contextlib.suppress(CdiError):
                     remove_spec(self._folder, device, SHARE_KIND)
@@ -100,18 +108,29 @@ class Shares:
             raise ShareError(f"share {name} is that of another engine, as {spec} says; choose another name")
         if call.request.memory is not None:
             self._engine.check_possible(call.request)
-        tenant = self._engine.admit(name, call.request, cpu_bind=call.cpu_bind, owner=owner, container=True)
+        made = InContainers(device, call.rm)
+        tenant = self._engine.admit(name, call.request, cpu_bind=call.cpu_bind, owner=owner, container=made)
         try:
-            assert tenant.edits is not None
-            write_spec(self._folder, device, tenant.edits, SHARE_KIND)
+            return self._begin(tenant, made)
         except BaseException:
+            with self._lock:
+                del self._shares[name]
             self._engine.release(tenant)
             raise
-        share = Share(name, device, spec, call.rm)
+
+    def _begin(self, tenant: EngineTenant, made: InContainers) -> Share:
+        """Write the file of a share's device, and watch for its end.
+
+        Raises:
+            CdiError: the file cannot be written.
+        """
+        assert tenant.edits is not None
+        share = Share(tenant.name, made.device, spec_path(self._folder, made.device, SHARE_KIND), made.rm)
         with self._lock:
-            self._shares[name] = share
-        if call.rm:
-            threading.Thread(target=self._end_with_container, args=(share, owner), daemon=True).start()
+            self._shares[tenant.name] = share
+        write_spec(self._folder, made.device, tenant.edits, SHARE_KIND)
+        if share.rm:
+            threading.Thread(target=self._end_with_container, args=(share, tenant.owner), daemon=True).start()
         return share
 
     def delete(self, name: str, caller: Account, *, force: bool) -> str:
@@ -136,9 +155,9 @@ class Shares:
         return f"share/{share.tenant} deleted"
 
     def close(self) -> None:
-        """Remove the files; the tenants end with their engine."""
+        """Remove the files of shares that end with their engine."""
         self._closed.set()
-        for share in self.all():
+        for share in () if self._engine.leaves_runs else self.all():
             with contextlib.suppress(CdiError):
                 remove_spec(self._folder, share.device, SHARE_KIND)
 

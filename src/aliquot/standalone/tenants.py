@@ -2,10 +2,11 @@
 
 A run's program is a child of its `aliquot run`, not of the engine, and goes on without one. The next engine takes over
 those whose `aliquot run` still lives, by its process id and start time, with the shares that they have; what the others
-left is ended. SharePods are children of the engine, end with it and are not here.
+left is ended. Shares by name, whose programs are children of docker and podman, live until they are deleted and are
+taken over as runs are. SharePods are children of the engine, end with it and are not here.
 
-While such runs go on no other engine may have their GPUs, but the lock of an engine ends with it: so where there are
-runs another process has the lock as well, this module as a program.
+While such runs and shares go on no other engine may have their GPUs, but the lock of an engine ends with it: so where
+there are any another process has the lock as well, this module as a program.
 """
 
 from __future__ import annotations
@@ -43,8 +44,18 @@ KEEPER_LOOK_S: Final = 0.5
 log = Logger("standalone")
 
 
+class InContainers(msgspec.Struct, frozen=True):
+    """A tenant whose programs are in containers: a run, or where it has a CDI `device`, a share by name.
+
+    `rm` is whether that ends with its container.
+    """
+
+    device: str = ""
+    rm: bool = False
+
+
 class RunRecord(msgspec.Struct, frozen=True):
-    """One run: its share, its folder, its account with the process that holds it, and when that process started."""
+    """One run or share, its folder, its account with the process that holds or made it, and when that started."""
 
     name: str
     directory: str
@@ -57,15 +68,17 @@ class RunRecord(msgspec.Struct, frozen=True):
     groups: list[int]
     pid: int
     started: int
+    container: InContainers | None = None
 
     @classmethod
     def of(
-        cls, name: str, directory: Path, request: GpuRequest, plan: Plan, enforce: Enforce, cpus: str, owner: Account
-    ) -> RunRecord:
-        """That of a run which comes now."""
+        cls, name: str, directory: Path, request: GpuRequest, plan: Plan, enforce: Enforce, cpus: str, owner: Account,
+        container: InContainers | None = None,
+    ) -> RunRecord:  # fmt: skip
+        """That of a run or share which comes now."""
         return cls(
             name, str(directory), request, list(plan.slices), enforce, cpus, owner.uid, owner.gid, list(owner.groups),
-            owner.pid, start_ticks(owner.pid),
+            owner.pid, start_ticks(owner.pid), container,
         )  # fmt: skip
 
     @property
@@ -74,9 +87,14 @@ class RunRecord(msgspec.Struct, frozen=True):
         return Account(self.uid, self.gid, tuple(self.groups), self.pid)
 
     @property
+    def is_share(self) -> bool:
+        """Whether it is a share by name, which no process holds."""
+        return self.container is not None and bool(self.container.device)
+
+    @property
     def lives(self) -> bool:
-        """Whether the `aliquot run` that holds it is there."""
-        return self.started > 0 and start_ticks(self.pid) == self.started
+        """Whether the `aliquot run` that holds it is there; a share lives until it is deleted."""
+        return self.is_share or (self.started > 0 and start_ticks(self.pid) == self.started)
 
 
 @dataclass(frozen=True)
@@ -98,7 +116,7 @@ class EngineTenant:
     """The account whose programs they are."""
 
     run: RunRecord | None = None
-    """What the next engine has to know of a run of the machine's engine to take it over."""
+    """What the next engine has to know of a run or share of the machine's engine to take it over."""
 
     edits: Edits | None = field(default=None, repr=False)
     """What a container needs to be its; None for a tenant without containers."""

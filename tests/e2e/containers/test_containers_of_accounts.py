@@ -58,20 +58,17 @@ class Accounts(Scene):
         machine.environment |= {"ALIQUOT_MACHINE_DIR": str(self.runtime), "ALIQUOT_CDI_DIR": str(machine.cdi)}
         for part in (native_part(NATIVE_CLIENT, "aliquot_lab"), SPIN_PTX):
             shutil.copy2(part, machine.root / part.name)
-        words = [
-            "up",
-            "--system",
-            "--emulate=v100",
-            "--no-web",
-            "--window=2",
-            f"--state-dir={machine.runtime / 'state'}",
-        ]
-        command = [sys.executable, "-m", "aliquot.cli", *words]
-        self.process = subprocess.Popen(command, env=machine.environment, stdout=subprocess.PIPE, text=True)
-        assert any(line.startswith("ready") for line in iter(self.process.stdout.readline, ""))
+        self.up()
         engine = SimpleNamespace(arbiter=Arbiter(self.runtime), gpus=[SimpleNamespace(model="v100")], emulated=True)
         super().__init__(engine, machine.runtime / "counts")
         self.directory.mkdir()
+
+    def up(self) -> None:
+        """Start the engine, or the next one."""
+        words = ["up", "--system", "--emulate=v100", "--no-web", "--window=2"]
+        command = [sys.executable, "-m", "aliquot.cli", *words, f"--state-dir={self.machine.runtime / 'state'}"]
+        self.process = subprocess.Popen(command, env=self.machine.environment, stdout=subprocess.PIPE, text=True)
+        assert any(line.startswith("ready") for line in iter(self.process.stdout.readline, ""))
 
     def start(self, tenant: Tenant, ask: RequestedShare, mode: str, *_: str) -> Client:
         """Start the program of an account: as it is, or in a container."""
@@ -163,3 +160,23 @@ def test_what_a_container_of_an_account_is_shown_is_closed_to_others(accounts: A
     assert [1, 1] == peeks
     assert [2, 2] == [tried.returncode for tried in tries]
     assert all(f'there is no share "{ACCOUNT}/mine"' in tried.stderr for tried in tries), tries
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_container_of_an_account_goes_on_under_the_next_engine(accounts: Accounts, number: int):
+    """It has its share and its memory when the engine has been killed or stopped, and the next one sees it in it."""
+    machine = accounts.machine
+    made = machine("share", "create", "mine", "--gpu-request=.1", "--gpu-mem=2Gi")
+    with machine.container("--device", f"aliquot.dev/share=mine.{ACCOUNT}") as (process, seen):
+        (before,) = machine.tenants()
+        accounts.process.send_signal(number)
+        accounts.process.communicate(timeout=60)
+        accounts.up()
+        (after,) = machine.tenants()
+        refused = machine("share", "delete", "mine")
+        still = process.poll()
+    deleted = machine("share", "delete", "mine")
+
+    assert (0, 2048, None, 0) == (made.returncode, seen["total_mib"], still, process.returncode), made.stderr
+    assert before == after and after["containers"]
+    assert (2, 0) == (refused.returncode, deleted.returncode), refused.stderr

@@ -13,9 +13,8 @@ SILENT_S = 3.0  # after which the hook takes an arbiter without a sign of life f
 LAST_GRANT_S = 1.3  # a grant of a dead arbiter ends by its deadline
 
 
-@pytest.mark.real_time
-def test_an_arbiter_killed_under_load_costs_no_error_and_one_window(stage):
-    """After kill -9 and a restart no program saw an error, and within one window each has its share again."""
+def test_an_arbiter_killed_under_load_costs_no_error(stage):
+    """After kill -9 and a restart no program saw an error, each goes on, and what it was charged is known."""
     scene = stage()
     clients = [scene.client(name, request) for name, request in (("a", 300), ("b", 400), ("c", 300))]
     for client in clients:
@@ -28,13 +27,13 @@ def test_an_arbiter_killed_under_load_costs_no_error_and_one_window(stage):
     scene.start()
     eventually(lambda: all(scene.seen(c.name).processes == 1 for c in clients), "all have attached again")
     after = {c.name: scene.seen(c.name).charged_ns for c in clients}
-    time.sleep(WINDOW_S)
     completed = [client.totals.completed for client in clients]
-    shares = scene.charged(clients, 1.5 * WINDOW_S)
+    eventually(
+        lambda: all(client.totals.completed > before for client, before in zip(clients, completed, strict=True)),
+        "all go on",
+    )
 
     assert all(after[name] >= charged[name] - JOURNAL_NS for name in charged)
-    assert shares == pytest.approx([0.3, 0.4, 0.3], abs=0.03)
-    assert all(client.totals.completed > before for client, before in zip(clients, completed, strict=True))
     assert [client.end() for client in clients] == [0, 0, 0]
     assert [client.said for client in clients] == ["", "", ""]
 

@@ -94,6 +94,18 @@ def test_a_name_is_given_once(engine: Aliquot):
     assert "share theirs is that of another engine, as" in engine("share", "create", "theirs").stderr
 
 
+def test_a_share_whose_device_has_no_place_is_refused_with_the_way_out(engine: Aliquot):
+    """Where the file of its device cannot be written, the sentence names the folder and the variable for another."""
+    spec_of(engine, "train").parent.write_text("in the way")
+
+    refused = engine(*MADE)
+
+    said = "could not be written (File exists); set ALIQUOT_CDI_DIR where the engine is started to a folder"
+    assert (1, True) == (refused.returncode, said in refused.stderr), refused.stderr
+    assert "no shares" in engine("share", "list").stderr
+    assert "no tenants" in engine("get", "tenants").stderr
+
+
 def test_an_engine_that_a_share_started_ends_with_it(aliquot_cli: Aliquot):
     """`share create` starts an engine, which stays as long as the share, and not longer."""
     made = aliquot_cli(*MADE, "--emulate", "v100")
