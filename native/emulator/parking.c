@@ -29,41 +29,35 @@ typedef struct {
     unsigned count;
 } restore_args;
 static emu_parking *mine;
-static __thread bool counted; /* this thread's call: not that of cuInit */
 
 void emu_parking_begin(void)
 {
     mine = &shm_open_engine()->slot[shm_my_slot()].parking;
     mine->driver = true;
+    emu_call_count_in(mine->calls);
 }
 
-void emu_parking_forget(void) { mine = NULL; }
-
-void emu_parking_enter(bool again)
+void emu_parking_forget(void)
 {
-    while (mine) {
-        atomic_fetch_add(&mine->calls, 1);
-        uint32_t seen = atomic_load(&mine->gate);
-        if (again || !(seen & 1)) {
-            counted = true;
-            return;
-        }
-        atomic_fetch_sub(&mine->calls, 1);
+    mine = NULL;
+    emu_call_count_in(NULL);
+}
+
+bool emu_parking_locked(void) { return mine && (atomic_load(&mine->gate) & 1); }
+
+void emu_parking_wait(void)
+{
+    uint32_t seen = atomic_load(&mine->gate);
+    if (seen & 1)
         shm_sleep(&mine->gate, seen, emu_now() + 1000000000ull);
-    }
 }
 
-void emu_parking_leave(void)
-{
-    if (mine && counted)
-        atomic_fetch_sub(&mine->calls, 1);
-    counted = false;
-}
-
+/* With emu_lock, which alone keeps two threads apart: other processes only read it. */
 void emu_parking_busy(int change)
 {
     if (mine)
-        atomic_fetch_add(&mine->busy, change);
+        atomic_store_explicit(&mine->busy, atomic_load_explicit(&mine->busy, memory_order_relaxed) + change,
+                              memory_order_release);
 }
 
 void emu_parking_shared(int change)
@@ -155,7 +149,7 @@ API CUresult cuCheckpointProcessLock(int pid, const lock_args *args)
         return CU_ILLEGAL_STATE;
     uint64_t until = args && args->timeout_ms ? emu_now() + args->timeout_ms * 1000000ull : UINT64_MAX;
     atomic_fetch_or(&p->gate, 1u);
-    while (atomic_load(&p->calls) || atomic_load(&p->busy)) {
+    while (atomic_load(&p->calls[0]) || atomic_load(&p->calls[1]) || atomic_load(&p->busy)) {
         bool gone = shm_pid(slot) != pid;
         if (gone || emu_now() >= until) {
             turn(p, LOCKED, RUNNING);
@@ -195,7 +189,7 @@ API CUresult cuCheckpointProcessCheckpoint(int pid, const void *args)
 }
 
 /* All of it, or none: is there room on a GPU? */
-static bool charge_again(emu_parking *p, int slot, int g)
+static bool charge_again(emu_parking *p, int slot, int g, uint64_t *bytes)
 {
     emu_share *share = &shm_open_engine()->slot[slot].gpu[g];
     emu_gpu *gpu = &shm_open_engine()->gpu[g];
@@ -205,6 +199,8 @@ static bool charge_again(emu_parking *p, int slot, int g)
         gpu->used += p->saved[g];
         share->used += p->saved[g];
         share->contexts += p->contexts[g];
+        *bytes += p->saved[g];
+        p->saved[g] = 0;
     }
     shm_unlock(g);
     return fits;
@@ -222,18 +218,17 @@ API CUresult cuCheckpointProcessRestore(int pid, const restore_args *args)
         return CU_NOT_SUPPORTED; /* onto other GPUs */
     if (atomic_load(&p->state) == CHECKPOINTED && p->lost)
         return CU_OS_ERROR;
-    if (!turn(p, CHECKPOINTED, LOCKED))
+    if (atomic_load(&p->state) != CHECKPOINTED)
         return CU_ILLEGAL_STATE;
     shm_sweep();
     for (int g = 0; g < EMU_GPUS; g++) {
-        if (p->saved[g] && !charge_again(p, slot, g)) {
+        if (p->saved[g] && !charge_again(p, slot, g, &bytes)) {
             p->lost = true;
-            turn(p, LOCKED, CHECKPOINTED);
             return CU_OOM;
         }
-        bytes += p->saved[g];
-        p->saved[g] = 0;
     }
+    if (!turn(p, CHECKPOINTED, LOCKED)) /* last: a caller that is killed before it leaves the rest to the next one */
+        return CU_ILLEGAL_STATE;
     spend(p, bytes);
     return CU_OK;
 }

@@ -21,11 +21,12 @@ typedef struct {
 } emu_share;
 /* What other processes do to this one by cuCheckpointProcess... (parking.c). */
 typedef struct {
-    bool driver, lost;               /* lost: a restore found no memory */
-    _Atomic uint32_t state, gate;    /* gate: odd while calls wait */
-    _Atomic int calls, busy, shared; /* under way; streams with work; what cannot be moved */
-    _Atomic uint64_t until_ns;       /* what was begun takes until then */
-    uint64_t saved[EMU_GPUS];        /* bytes */
+    bool driver, lost;            /* lost: a restore found no memory */
+    _Atomic uint32_t state, gate; /* gate: odd while calls wait */
+    _Atomic long calls[2];        /* under way, by phase (call.c) */
+    _Atomic int busy, shared;     /* streams with work; what cannot be moved */
+    _Atomic uint64_t until_ns;    /* what was begun takes until then */
+    uint64_t saved[EMU_GPUS];     /* bytes */
     int contexts[EMU_GPUS];
 } emu_parking;
 typedef struct {
