@@ -38,7 +38,7 @@ from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
 from aliquot.standalone.learned import LearnedFile
 from aliquot.standalone.machine import Machine, find_machine
-from aliquot.standalone.orphans import IN_CONTAINER, end_orphans
+from aliquot.standalone.orphans import IN_CONTAINER, end_orphans, pids_of
 from aliquot.standalone.parking import Parking
 from aliquot.standalone.paths import RuntimeDir, shown_driver_dir
 from aliquot.standalone.program import TenantProgram, start_program, with_tools
@@ -53,7 +53,7 @@ from aliquot.standalone.tenants import (
     write_runs,
 )
 from aliquot.tenancy.lifecycle import Tenancy
-from aliquot.tenancy.records import kernel_lengths_us, no_context_fits, tenant_record
+from aliquot.tenancy.records import at_arbiter, at_least, kernel_lengths_us, no_context_fits, tenant_record
 
 T = TypeVar("T")
 REST_US: Final = 5_000
@@ -106,11 +106,12 @@ class Engine:
         argv = options.argv(runtime.root, machine.libnvml)
         self._process = ArbiterProcess(argv, runtime.root, runtime.engine_log, self._reconcile, fresh=not runs)
         self.arbiter: ArbiterClient = ArbiterClient(runtime.root)
+        self.parking = Parking(self, runtime.root, machine.libcuda, machine.libnvml, emulated=machine.emulated)
         for run in runs:
             self._take_over(run)
         self.inherited = {run.name for run in runs if not run.is_share} & self.tenants.keys()
         """The runs of the engine before this one, until they connect again."""
-        self.parking = Parking(self, runtime.root, machine.libcuda, emulated=machine.emulated)
+        self.parking.start()
         if runs:
             self._tenancy.sweep(runtime.tenants, kept=set(runtime.tenants.glob("of-*")))
             self._write_runs()
@@ -205,9 +206,14 @@ class Engine:
         return {TenantName(name): tenant for name, tenant in self._tenancy.tenants.items()}
 
     @property
-    def parked(self) -> set[TenantName]:
-        """The tenants whose memory is off their GPUs."""
-        return self.look(lambda ledger: {*ledger.parked})
+    def parked(self) -> dict[TenantName, str]:
+        """The tenants whose memory is off their GPUs, and why those that need it do not have it back yet."""
+        return self.look(lambda ledger: {name: self.parking.waiting.get(name, "") for name in ledger.parked})
+
+    def processes(self, name: TenantName) -> list[int]:
+        """All processes of a tenant, whatever they do; none of one that has ended."""
+        tenant = self.tenants.get(name)
+        return pids_of(tenant.folder.directory) if tenant is not None else []
 
     def look(self, read: Callable[[MachineLedger], T]) -> T:
         """Call `read` with the ledger, which does not change meanwhile; `read` must not keep references to it."""
@@ -216,9 +222,11 @@ class Engine:
 
     def admit(
         self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0, again: bool = False,
-        owner: Account | None = None, container: InContainers | None = None,
+        owner: Account | None = None, container: InContainers | None = None, parks: bool = True,
     ) -> EngineTenant:  # fmt: skip
         """Provision a tenant of `owner`, or of this process's account; where it takes that, others are parked first.
+
+        That takes seconds; without `parks` it is not done (`make_room` does it).
 
         `cpu_bind` binds its programs to that number of cores nearest to its first GPU. `again` is for one that was
         refused before, so that placement learns from it once. With `container` its programs are in containers.
@@ -232,9 +240,15 @@ class Engine:
         try:
             return self._admit(name, request, cpu_bind, again, owner, container)
         except NoRoom:
-            if not self.parking.make_room(lambda ledger: ledger.has_room(request)):
+            if not (parks and self.make_room(request)):
                 raise
             return self._admit(name, request, cpu_bind, True, owner, container)
+
+    def make_room(self, request: GpuRequest) -> bool:
+        """Park tenants that may be, if a request has room only then; whether there is room now."""
+        return self.look(lambda ledger: ledger.has_room(request)) or self.parking.make_room(
+            lambda ledger: ledger.has_room(request)
+        )
 
     def _admit(
         self, name: TenantName, request: GpuRequest, cpu_bind: int, again: bool, owner: Account | None,
@@ -304,12 +318,12 @@ class Engine:
             resized = replace(tenant, plan=plan, record=record, run=run)
             if dry_run:
                 return resized
-            self.ledger.resize(name, _with_memory_of(plan, held), request)
+            self.ledger.resize(name, at_least(plan, held), request)
             self._freeing.add(name)
             try:
                 self._tenancy.resize(resized)
             except ArbiterError as error:  # it may have done so, and gets the share from before when it is back
-                self.ledger.resize(name, _with_memory_of(held, plan), before)
+                self.ledger.resize(name, at_least(held, plan), before)
                 raise EngineError(f'tenant "{name}" keeps its share: {error}') from None
             self._write_runs()
             self._settle_memory()
@@ -327,7 +341,7 @@ class Engine:
             for name, request in requests.items():
                 if (tenant := self.tenants.get(name)) is not None:
                     held = trial.plans[name]
-                    trial.resize(name, _with_memory_of(self._resized_plan(trial, tenant, request), held), request)
+                    trial.resize(name, at_least(self._resized_plan(trial, tenant, request), held), request)
 
     def _resized_plan(self, ledger: MachineLedger, tenant: EngineTenant, request: GpuRequest) -> Plan:
         """The plan of a tenant that asks for another size of its GPU, decided as if it came now."""
@@ -361,8 +375,8 @@ class Engine:
                 self._freeing.discard(name)
                 continue
             held = self.ledger.plans[name]
-            plan = _with_memory_of(tenant.plan, _at_arbiter(name, held, status))
-            if plan != held and _with_memory_of(held, plan) == held:
+            plan = at_least(tenant.plan, at_arbiter(name, held, status))
+            if plan != held and at_least(held, plan) == held:
                 self.ledger.resize(name, plan, self.ledger.request_of(name))
             if plan == tenant.plan:
                 self._freeing.discard(name)
@@ -438,6 +452,7 @@ class Engine:
         gpu: int | str = 0,
         enforce: Enforce | None = None,
         wake_us: int = 0,
+        park_after_s: float = 0.0,
         injection: Mode | None = None,
     ) -> TenantProgram:
         """Start a program as a new tenant; it is released when the program is seen to have ended.
@@ -448,7 +463,15 @@ class Engine:
             AliquotError: as `admit`.
         """
         memory = None if memory_mib is None else Memory(mib=memory_mib)
-        request = GpuRequest(request_milli, limit_milli, memory, gpu=str(gpu), enforce=enforce, wake_us=wake_us)
+        request = GpuRequest(
+            request_milli,
+            limit_milli,
+            memory,
+            gpu=str(gpu),
+            enforce=enforce,
+            wake_us=wake_us,
+            park_after_s=park_after_s,
+        )
         tenant = self.admit(TenantName(name), request)
         environment = with_tools(os.environ if env is None else env, self.machine.libcuda)
         environment |= tenant.variables
@@ -522,11 +545,12 @@ class Engine:
             )  # fmt: skip
             # It may have yet to free memory, or have a share that was not written down in time.
             status = self.measure()
-            held = plan if status is None else _with_memory_of(plan, _at_arbiter(name, plan, status))
+            held = plan if status is None else at_least(plan, at_arbiter(name, plan, status))
             self._freeing.add(name)
-            parked = status is not None and any(
+            stopped = status is not None and any(
                 each.parked for gpu in status.gpus for each in gpu.tenants if each.name == name
             )
+            parked = stopped and self.parking.is_away(pids_of(directory))
             self._tenancy.provision(
                 tenant, lambda: self.ledger.reserve(name, held, run.request, parked=parked), running=True
             )
@@ -574,24 +598,3 @@ class Engine:
     def _reconcile(self, status: Status) -> None:
         with contextlib.suppress(ArbiterError):
             self._tenancy.reconcile(status)
-
-
-def _at_arbiter(name: TenantName, held: Plan, status: Status) -> Plan:
-    """A plan with the memory that the arbiter lets its tenant keep: the limit there, and what is yet to be freed.
-
-    Where the arbiter does not know the tenant, it may keep what it has.
-    """
-    kept = {
-        gpu.uuid: now.memory_limit_mib + now.memory_pending_mib
-        for gpu in status.gpus
-        for now in gpu.tenants
-        if now.name == name
-    }
-    pieces = held.slices
-    return Plan(tuple(structs.replace(piece, memory_mib=kept.get(piece.gpu, piece.memory_mib)) for piece in pieces))
-
-
-def _with_memory_of(plan: Plan, other: Plan) -> Plan:
-    """A plan with the memory of another one of the same GPUs where that is more."""
-    pairs = zip(plan.slices, other.slices, strict=True)
-    return Plan(tuple(structs.replace(own, memory_mib=max(own.memory_mib, its.memory_mib)) for own, its in pairs))

@@ -78,6 +78,8 @@ def explanations(engine: Engine, pods: Pods, call: ExplainCall) -> Explanations:
         gpus = status.gpus if status is not None else []
         mine = [tenant for gpu in gpus for tenant in gpu.tenants if tenant.name == explanation.name]
         explanation.lines += [f"  {tenant.parked_text}" for tenant in mine if tenant.parked]
+        if why := engine.parked.get(TenantName(explanation.name)):
+            explanation.lines.append(f"  {why}")
         if waking := [tenant for tenant in mine if tenant.wake is not None]:
             explanation.lines += [f"  {tenant.wake_text}" for tenant in waking]
             explanation.facts["wake"] = [msgspec.to_builtins(tenant.wake) for tenant in waking]

@@ -66,6 +66,11 @@ def end_orphans(
     return sorted(signalled - set(living))
 
 
+def pids_of(folder: Path) -> list[int]:
+    """The processes of the tenant with this folder."""
+    return list(filter(_membership([folder], None), _pids()))
+
+
 def named_processes(folders: Mapping[TenantName, Path]) -> dict[str, list[RunProcess]]:
     """The processes of each tenant, by its folder, in the order of their ids, with their command lines."""
     pids = sorted(_pids())

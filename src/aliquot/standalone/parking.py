@@ -2,10 +2,14 @@
 
 To park: the arbiter stops a tenant's calls of the driver, the driver locks its processes and takes their memory off the
 GPU, and then the ledger frees it. Back: the memory is reserved in the ledger *first*, then restored and unlocked, for a
-process whose restore finds no memory is lost (NVIDIA/cuda-checkpoint#44). A call that needs the GPU asks for the way
-back; where there is no room, the tenants that have been idle longest and may be parked go, or the call waits.
+process whose restore finds no memory is lost (NVIDIA/cuda-checkpoint#44); the GPU's own free memory is looked at too,
+since programs without a share may hold it. A call that needs the GPU asks for the way back; where there is no room, the
+tenants that have been idle longest and may be parked go, or the call waits.
 
-What a crash leaves is read from the driver: a process has the state of the last step that was taken.
+What a crash leaves is read from the driver: a process has the state of the last step that was taken. A tenant is parked
+where processes of it are checkpointed and none is between two steps, for all are locked before the first is
+checkpointed, and all restored before the first is unlocked. Where the arbiter stops the calls of one that is not,
+a park or a return was begun and not ended; it is brought back.
 """
 
 from __future__ import annotations
@@ -13,13 +17,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter
 from aliquot.arbiter.records import Status
-from aliquot.driver.checkpoints import Checkpoints, ProcessState, StepFailed
+from aliquot.driver.checkpoints import ENDED, GONE, Checkpoints, ProcessState, StepFailed
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import TenantName
@@ -41,7 +45,10 @@ REST_S: Final = 1.0
 IDLE_S: Final = 1.0
 """Since when a tenant that may be parked is idle, before it makes room for another."""
 AGAIN_S: Final = 10.0
+BACK_S: Final = 60.0
+"""For so long a process is tried to be brought back, whatever is killed meanwhile."""
 
+_AWAY: Final = frozenset({ProcessState.CHECKPOINTED, ProcessState.CHECKPOINTING})
 log = Logger("standalone")
 
 
@@ -56,26 +63,34 @@ class LedgerOwner(Protocol):
         """Call `read` with the ledger, which does not change meanwhile."""
         ...
 
+    def processes(self, name: TenantName) -> list[int]:
+        """All processes of a tenant, whatever they do."""
+        ...
+
 
 class Parking:
     """The parked tenants of an engine, and the thread that brings back those that are needed."""
 
-    def __init__(self, engine: LedgerOwner, runtime: Path, libcuda: Path, *, emulated: bool) -> None:
+    def __init__(self, engine: LedgerOwner, runtime: Path, libcuda: Path, libnvml: Path, *, emulated: bool) -> None:
         """`runtime` is the arbiter's folder. Of an `emulated` GPU the memory is the host's already."""
         self._engine = engine
         self._runtime = runtime
         self._emulated = emulated
-        self._driver = Checkpoints(libcuda)
+        self._driver = Checkpoints(libcuda, libnvml)
         self._moves = threading.Lock()  # one tenant at a time
         self._woken: dict[TenantName, float] = {}  # since when
         self._refused: dict[TenantName, float] = {}  # until when it is not tried again
+        self.waiting: dict[TenantName, str] = {}
+        """Why those that need their memory do not have it back yet."""
         self.on_room: Callable[[], None] = lambda: None
         """Called when memory has become free for those that wait."""
-        self._pids: dict[TenantName, list[int]] = {}
         self._awaiting: set[TenantName] = set()  # that an arbiter lets their calls go on
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="parking", daemon=True)
+
+    def start(self) -> None:
+        """Begin to bring back those that need their memory."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -84,6 +99,11 @@ class Parking:
         self._changed.set()
         self._thread.join()
         self._driver.close()
+
+    def is_away(self, pids: Iterable[int]) -> bool:
+        """Whether the memory of a tenant with these processes is off its GPUs."""
+        states = {*self._states(pids).values()} - {ProcessState.RUNNING}
+        return bool(states) and states <= _AWAY
 
     def park(self, name: TenantName) -> int:
         """Take a tenant's memory off its GPU; returns how much that is, in MiB.
@@ -104,10 +124,9 @@ class Parking:
                         "are left to it"
                     )
                 self._take_off(pids)
-            except (ArbiterError, AliquotError) as error:
+            except (ArbiterError, AliquotError, OSError) as error:
                 self._let_go_on(arbiter, name)
                 raise NotParked(f'"{name}" stays on its GPU: {error}') from None
-            self._pids[name] = pids
             with contextlib.suppress(KeyError):  # it may have ended meanwhile
                 engine.look(lambda ledger: ledger.park(name))
             self._changed.set()
@@ -125,18 +144,34 @@ class Parking:
             plan = self._engine.look(lambda ledger: ledger.parked.get(name))
             if plan is None:
                 raise NotParked(f'"{name}" is not parked')
-            pids = {*self._pids.get(name, []), *arbiter.park_tenant(name).pids}
             try:
+                self._engine.look(MachineLedger.copy).unpark(name)  # first, as the rest takes longer
+                pids = {*self._engine.processes(name), *arbiter.park_tenant(name).pids}
+                self._require_room(name, arbiter.status(), pids)
                 self._engine.look(lambda ledger: ledger.unpark(name))
             except LedgerError as error:
                 raise NoRoom(f'"{name}" has no room to come back: {error}') from None
             except KeyError:
                 raise NotParked(f'"{name}" has ended') from None
-            for pid in pids:
-                self._bring_back(name, pid)
-            self._pids.pop(name, None)
+            self._bring_back(name, pids)
             self._let_go_on(arbiter, name)
             return sum(piece.memory_mib for piece in plan.slices)
+
+    def _require_room(self, name: TenantName, status: Status, pids: Collection[int]) -> None:
+        """Refuse a return for which the ledger has room and the GPU does not.
+
+        Raises:
+            NoRoom: programs hold memory that the ledger does not know.
+        """
+        for gpu in status.gpus:
+            for held in gpu.tenants:
+                with contextlib.suppress(StepFailed):  # where NVML does not say, the ledger's word is all there is
+                    if held.name == name and (room_mib := self._driver.room_mib(gpu.uuid, pids)) < held.memory_used_mib:
+                        raise NoRoom(
+                            f'"{name}" has no room to come back: {format_mib(room_mib)} of its GPU are free and '
+                            f"{format_mib(held.memory_used_mib)} are needed; what Aliquot did not give is held by "
+                            "programs without a share. See them: nvidia-smi"
+                        )
 
     def make_room(self, fits: Callable[[MachineLedger], bool], but: str = "") -> bool:
         """Park those that may be and have been idle longest, as few as it takes until `fits`; else none of them.
@@ -197,58 +232,94 @@ class Parking:
         """
         try:
             for pid in pids:
-                self._driver.do("Lock", pid, timeout_ms=LOCK_MS)
+                self._driver.do("Lock", pid, LOCK_MS)
             for pid in pids:
                 self._driver.do("Checkpoint", pid)
-        except StepFailed:
-            for pid in pids:
-                self._bring_back("", pid)
+        except (StepFailed, OSError):
+            self._bring_back("", pids)
             raise
 
-    def _bring_back(self, name: str, pid: int) -> None:
-        """From whatever state it is in; a process that has ended is no error."""
-        try:
-            state = self._driver.do("GetState", pid)
-            if state == ProcessState.CHECKPOINTED:
-                self._driver.do("Restore", pid)
-            if state != ProcessState.RUNNING:
-                self._driver.do("Unlock", pid)
-        except StepFailed as error:
-            log.warning("%s: %s", name, error)
+    def _states(self, pids: Iterable[int]) -> dict[int, int]:
+        """Of those that live and have started the driver.
 
-    def _recover(self) -> None:
-        """Bring back those that an engine before this one had begun to park, or to bring back."""
-        for name in self._engine.look(lambda ledger: [*ledger.parked]):
-            with contextlib.suppress(ArbiterError, AliquotError), ArbiterClient(self._runtime) as arbiter:
-                pids = arbiter.park_tenant(name).pids
-                if any(self._driver.do("GetState", pid) != ProcessState.CHECKPOINTED for pid in pids):
-                    self.unpark(name)
+        Raises:
+            StepFailed: the driver does not say.
+        """
+        states = {}
+        for pid in pids:
+            try:
+                states[pid] = self._driver.do("GetState", pid)
+            except StepFailed as error:
+                if error.code not in GONE:
+                    raise
+        return states
+
+    def _bring_back(self, name: str, pids: Iterable[int]) -> None:
+        """From whatever states they are in. A step is taken again as long as the state says that it was not taken."""
+        until_s = time.monotonic() + BACK_S
+        failed: dict[int, int] = {}
+        while time.monotonic() < until_s:
+            try:
+                moving = {pid: state for pid, state in self._states(pids).items() if state != ProcessState.RUNNING}
+                if moving.items() <= failed.items():
+                    break
+                away = {pid for pid, state in moving.items() if state in _AWAY and failed.get(pid) != state}
+                for pid in away or moving.keys() - failed.keys():
+                    if moving[pid] in (ProcessState.CHECKPOINTING, ProcessState.RESTORING):
+                        continue
+                    try:
+                        self._driver.do("Restore" if pid in away else "Unlock", pid)
+                    except StepFailed as error:
+                        log.warning("%s: %s", name, error)
+                        if error.code != ENDED:
+                            failed[pid] = moving[pid]
+            except StepFailed as error:
+                log.warning("%s: %s", name, error)
+            time.sleep(POLL_S)
+
+    def _finish(self, status: Status) -> None:
+        """Bring those back whose park or return was begun and not ended, by whatever was killed."""
+        stopped = {TenantName(each.name) for gpu in status.gpus for each in gpu.tenants if each.parked}
+        for name in stopped - self._engine.look(lambda ledger: {*ledger.parked}):
+            with self._moves, ArbiterClient(self._runtime) as arbiter:
+                still = any(each.parked for each in _of(name, arbiter.status()))
+                if still and name in self._engine.look(lambda ledger: ledger.plans.keys() - ledger.parked.keys()):
+                    self._bring_back(name, self._engine.processes(name))
+                    self._let_go_on(arbiter, name)
 
     def _run(self) -> None:
-        self._stopping.wait(REST_S)  # programs of before are connecting again
-        self._recover()
         while not self._stopping.is_set():
-            parked = self._engine.look(lambda ledger: [*ledger.parked])
-            self._changed.wait(LOOK_S if parked else REST_S)
+            self._changed.wait(LOOK_S if self._engine.look(lambda ledger: len(ledger.parked)) else REST_S)
             self._changed.clear()
-            with contextlib.suppress(ArbiterError, OSError), ArbiterClient(self._runtime) as arbiter:
-                status = arbiter.status()
-                for name in [*self._awaiting]:
-                    self._let_go_on(arbiter, name)
-                self._return(parked, status)
-                self._put_away(status)
-                if any(idle_s >= IDLE_S for idle_s, _ in _parkable(self._engine, status)):
-                    self.on_room()  # they make room for those that wait
+            self.look()
+
+    def look(self) -> None:
+        """Bring back those that need their memory, and park those that have been idle for as long as they said."""
+        with contextlib.suppress(ArbiterError, AliquotError, OSError), ArbiterClient(self._runtime) as arbiter:
+            parked = self._engine.look(lambda ledger: [*ledger.parked])  # first: they are parked at the arbiter too
+            status = arbiter.status()
+            self._finish(status)
+            for name in [*self._awaiting]:
+                self._let_go_on(arbiter, name)
+            self._return(parked, status)
+            self._put_away(status)
+            if any(idle_s >= IDLE_S for idle_s, _ in _parkable(self._engine, status)):
+                self.on_room()  # they make room for those that wait
 
     def _return(self, parked: Iterable[TenantName], status: Status) -> None:
         """Bring back those that are needed, the longest waiting first."""
         now_s = time.monotonic()
-        woken = {name for name in parked if any(each.woken for each in _of(name, status))}
+        # An arbiter that could not write down that a tenant is parked lets its calls into the driver, where they hang.
+        woken = {name for name in parked if any(each.woken or not each.parked for each in _of(name, status))}
         self._woken = {name: self._woken.get(name, now_s) for name in woken}
+        self.waiting = {name: why for name, why in self.waiting.items() if name in woken}
         for name in sorted(self._woken, key=self._woken.__getitem__):
-            with contextlib.suppress(AliquotError, ArbiterError):
-                if _has_room(name)(self._engine.look(MachineLedger.copy)) or self.make_room(_has_room(name), name):
-                    self.unpark(name)
+            try:
+                if not _has_room(name)(self._engine.look(MachineLedger.copy)):
+                    self.make_room(_has_room(name), name)
+                self.unpark(name)
+            except (AliquotError, ArbiterError) as error:
+                self.waiting[name] = str(error)
 
     def _put_away(self, status: Status) -> None:
         """Park those that have been idle for as long as they said."""

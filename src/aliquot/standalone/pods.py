@@ -5,6 +5,7 @@ One SharePod is one tenant: its containers share one grant, as the processes of 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Container, Iterator, Sequence
@@ -345,7 +346,7 @@ class Pods:
                     wake_us=request.wake_us,
                     restarts=sum(container.restarts for container in pod.containers),
                     age_s=round(time.monotonic() - pod.created_s, 1),
-                    message=pod.message,
+                    message=pod.message or parked.get(TenantName(pod.spec.full_name), ""),
                     containers=containers,
                     events=pod.events,
                     pending_mib=pending.get(TenantName(pod.spec.full_name), 0),
@@ -433,10 +434,19 @@ class Pods:
     def place_waiting(self) -> None:
         """Try those that wait, the longest waiting first."""
         with self._lock:
+            waiting = [pod.spec.request for pod in self._pods.values() if pod.phase == "Pending"]
+        for request in waiting:
+            self._make_room(request)
+        with self._lock:
             for pod in self._pods.values():
                 if pod.phase == "Pending":
                     self._place(pod)
             self._remember()
+
+    def _make_room(self, request: GpuRequest) -> None:
+        """Park others where it takes that; without the lock, for it takes seconds."""
+        with contextlib.suppress(AliquotError):  # placing says what is wrong
+            self._engine.make_room(request)
 
     def _resize(self, spec: SharePodManifest, *, dry_run: bool = False) -> EngineTenant:
         with self._lock:
@@ -463,6 +473,7 @@ class Pods:
         if old is not None:
             pod.events = old.events
             pod.note(f"applied again: {changes(old.spec, spec)}")
+        self._make_room(spec.request)
         with self._lock:
             self._pods[spec.full_name] = pod
             self._place(pod)
@@ -474,7 +485,9 @@ class Pods:
     def _place(self, pod: SharePodRun) -> None:
         name = TenantName(pod.spec.full_name)
         try:
-            pod.tenant = self._engine.admit(name, pod.spec.request, again=bool(pod.message), owner=pod.owner)
+            pod.tenant = self._engine.admit(
+                name, pod.spec.request, again=bool(pod.message), owner=pod.owner, parks=False
+            )
         except AliquotError as error:
             self._waits(pod, str(error))
             return

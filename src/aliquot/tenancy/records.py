@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from aliquot.arbiter.records import Status, TenantGpu, TenantRecord
-from aliquot.model.requests import Enforce, Slice
+from aliquot.model.ids import TenantName
+from aliquot.model.requests import Enforce, Plan, Slice
 
 UNKNOWN_MIB: Final = 300
 LEAST_CONTEXT_MIB: Final = 64
@@ -83,3 +85,24 @@ def kernel_lengths_us(status: Status) -> dict[str, dict[str, int]]:
         for gpu in status.gpus
     }
     return {uuid: found for uuid, found in measured.items() if found}
+
+
+def at_arbiter(name: TenantName, held: Plan, status: Status) -> Plan:
+    """A plan with the memory that the arbiter lets its tenant keep: the limit there, and what is yet to be freed.
+
+    Where the arbiter does not know the tenant, it may keep what it has.
+    """
+    kept = {
+        gpu.uuid: now.memory_limit_mib + now.memory_pending_mib
+        for gpu in status.gpus
+        for now in gpu.tenants
+        if now.name == name
+    }
+    pieces = held.slices
+    return Plan(tuple(structs.replace(piece, memory_mib=kept.get(piece.gpu, piece.memory_mib)) for piece in pieces))
+
+
+def at_least(plan: Plan, other: Plan) -> Plan:
+    """A plan with the memory of another one of the same GPUs where that is more."""
+    pairs = zip(plan.slices, other.slices, strict=True)
+    return Plan(tuple(structs.replace(own, memory_mib=max(own.memory_mib, its.memory_mib)) for own, its in pairs))

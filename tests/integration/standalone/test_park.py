@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +16,16 @@ from waiting import eventually
 
 from .stage import Aliquot, Cluster, engine_of, sharepod
 
+BARE = """
+import sys
+from kit.driver_calls import OwnDriver
+gpu = OwnDriver()
+assert gpu.open() == 0
+gpu.new("cuMemAlloc_v2", int(sys.argv[1]) << 30)
+print("held", flush=True)
+sys.stdin.read()
+"""
+TESTS = Path(__file__).parents[2]
 NOTEBOOK = Path(__file__).parent / "programs" / "notebook.py"
 
 
@@ -94,6 +109,36 @@ def test_what_cannot_be_parked_is_said_before(up: Cluster, tmp_path: Path, words
     assert (1, "") == (refused.returncode, refused.stdout)
     assert why in refused.stderr
     compute(cells)
+
+
+@contextlib.contextmanager
+def bare_program(up: Cluster, gib: int) -> Iterator[None]:
+    """A program without a share that holds so much of the GPU."""
+    env = os.environ | {"LD_LIBRARY_PATH": str(up.command.runtime / "emulated"), "PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(
+        [sys.executable, "-c", BARE, str(gib)], env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdout is not None and "held\n" == program.stdout.readline()
+        yield
+        program.communicate()
+
+
+def test_a_return_waits_for_memory_that_a_program_without_a_share_holds(up: Cluster, tmp_path: Path):
+    """The ledger has room and the GPU has not: nothing is restored and nothing lost, and the reason is shown."""
+    cells = notebook(up, tmp_path, words="9")
+    up.command("park", "a")
+    with bare_program(up, 10):
+        refused = up.command("unpark", "a")
+        cells.write_text("1")
+        eventually(lambda: "without a share" in up.pod("a")["message"], "describe says why", 30)
+        explained = up.command("explain", "a").stdout
+        still = said(cells)
+    eventually(lambda: said(cells) == "1 as it was", "it comes back", 30)
+    compute(cells)
+
+    assert (1, "held") == (refused.returncode, still)
+    assert re.search(r"5\.\d GiB of its GPU are free and 9\.\d GiB are needed", refused.stderr), refused.stderr
+    assert "what Aliquot did not give is held by programs without a share" in explained
 
 
 def test_a_parked_program_ends_like_any_other(up: Cluster, tmp_path: Path):

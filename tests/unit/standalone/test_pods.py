@@ -2,13 +2,16 @@
 
 import json
 import subprocess
+import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
 
+from aliquot.placement.machine import NoRoom
 from aliquot.standalone import container
 from aliquot.standalone.accounts import own_account
 from aliquot.standalone.engine import Engine
@@ -26,7 +29,7 @@ def sharepod(name: str) -> str:
 class Failing:
     """An engine in which a defect shows whenever a tenant is admitted; its ledger takes every request."""
 
-    parked = frozenset[str]()
+    parked: Mapping[str, str] = {}
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -34,6 +37,9 @@ class Failing:
 
     def check_possible(self, *_: Any) -> None:
         """There would be room."""
+
+    def make_room(self, *_: Any) -> None:
+        """There is room."""
 
     def admit(self, name: str, *_: Any, **__: Any) -> NoReturn:
         self.asked.append(name)
@@ -56,12 +62,45 @@ def test_an_unforeseen_error_is_the_reason_of_one_sharepod_and_stops_no_other(er
     assert all(type(error).__name__ in facts.message for facts in pods.facts())
 
 
+class Parking(Failing):
+    """An engine that parks others for as long as a test lets it, before anything has room."""
+
+    def __init__(self) -> None:
+        super().__init__(NoRoom("none is left"))
+        self.begun, self.ends = threading.Event(), threading.Event()
+
+    def make_room(self, *_: Any) -> None:
+        """Park."""
+        self.begun.set()
+        assert self.ends.wait(60)
+
+
+@pytest.mark.parametrize("way", ["apply", "place_waiting"])
+def test_others_are_answered_while_room_is_made_for_one(way: str):
+    """A park takes seconds, in which SharePods can be listed and deleted by others."""
+    engine = Parking()
+    engine.ends.set()
+    pods = Pods(cast(Engine, engine))
+    pods.apply(sharepod("a"))
+    engine.begun.clear()
+    engine.ends.clear()
+    work = (lambda: pods.apply(sharepod("b"))) if way == "apply" else pods.place_waiting
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert engine.begun.wait(60)
+    facts = pods.facts()
+    engine.ends.set()
+    thread.join()
+
+    assert ["default/a"] == [pod.name for pod in facts]
+
+
 class Admitting:
     """An engine with room for everything, whose tenants have no driver."""
 
     gpus = ()
     injection = "auto"
-    parked = frozenset[str]()
+    parked: Mapping[str, str] = {}
 
     def __init__(self, folder: Path) -> None:
         self.runtime = SimpleNamespace(logs=folder)
@@ -74,6 +113,9 @@ class Admitting:
         )
 
     def check_possible(self, *_: Any) -> None:
+        """There is room."""
+
+    def make_room(self, *_: Any) -> None:
         """There is room."""
 
     def admit(self, *_: Any, **__: Any) -> Any:

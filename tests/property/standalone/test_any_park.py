@@ -1,0 +1,386 @@
+"""Parks and returns over any history, in virtual time: of tenants, kills, neighbours and memory.
+
+The driver, the arbiter, the GPU and the host are small models; what decides is the engine's own `Parking` over its own
+ledger. The oracle is arithmetic on what the models hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from unittest import mock
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from aliquot.arbiter.client import ArbiterError, NoArbiter
+from aliquot.arbiter.records import ParkState
+from aliquot.driver.checkpoints import ENDED, ProcessState, StepFailed
+from aliquot.model.ids import GpuUuid, TenantName
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import Device, GpuRequest
+from aliquot.placement.cluster import LedgerError
+from aliquot.placement.machine import MachineLedger, NoRoom
+from aliquot.standalone import parking
+from aliquot.standalone.parking import NotParked, Parking
+
+T = TypeVar("T")
+GPU, GPU_MIB, HOST_MIB = GpuUuid("GPU-0"), 16_384, 20_480
+SIZES = st.integers(1, 12).map(lambda gib: gib * 1024)
+DRAWS = st.integers(0, 99)
+CHECKPOINTED, LOCKED, RUNNING = ProcessState.CHECKPOINTED, ProcessState.LOCKED, ProcessState.RUNNING
+
+
+class EngineKilled(BaseException):
+    """The engine is gone, in the middle of whatever it did."""
+
+
+@dataclass
+class Process:
+    """A tenant's program; `needs` is whether a call of it waits for its memory."""
+
+    pid: int
+    mib: int
+    state: ProcessState = RUNNING
+    needs: bool = False
+    parked: bool = False
+    active_s: float = 0.0
+
+
+@dataclass
+class World:
+    """All there is but the engine."""
+
+    now_s: float = 100.0
+    processes: dict[TenantName, Process] = field(default_factory=dict)
+    outside_mib: int = 0
+    ledger: MachineLedger | None = None
+    kills: dict[str, int] = field(default_factory=dict)
+    arbiter_away: bool = False
+
+    def used_mib(self) -> int:
+        """Of the GPU."""
+        return self.outside_mib + sum(p.mib for p in self.processes.values() if p.state != CHECKPOINTED)
+
+    def host_mib(self) -> int:
+        """Of the host's memory, by what is parked."""
+        return sum(p.mib for p in self.processes.values() if p.state == CHECKPOINTED)
+
+    def is_killed(self, what: str) -> bool:
+        """Whether this is the call at which it is to be killed."""
+        if what not in self.kills:
+            return False
+        self.kills[what] -= 1
+        if self.kills[what] < 0:
+            del self.kills[what]
+            return True
+        return False
+
+    # -- in place of `time` ------------------------------------------------------------------------------------------
+
+    def monotonic(self) -> float:
+        """As `time.monotonic`."""
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        """As `time.sleep`."""
+        self.now_s += seconds
+
+
+class FakeDriver:
+    """As `Checkpoints`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def room_mib(self, _gpu: str, pids: Any) -> int:
+        """What is free, or these processes'."""
+        own = sum(p.mib for p in self.world.processes.values() if p.pid in pids and p.state != CHECKPOINTED)
+        return GPU_MIB - self.world.used_mib() + own
+
+    def do(self, step: str, pid: int, _more: int = 0) -> int:
+        """Take the step; the helper or the engine may be killed just before it or just after."""
+        self._kill(step, pid)
+        answer = self._step(step, pid)
+        self._kill(step, pid)
+        return answer
+
+    def close(self) -> None:
+        """As `Checkpoints`."""
+
+    def _kill(self, step: Any, pid: int) -> None:
+        if self.world.is_killed("engine"):
+            raise EngineKilled
+        if self.world.is_killed("helper"):
+            raise StepFailed(step, pid, ENDED)
+
+    def _step(self, step: Any, pid: int) -> int:
+        found = [(name, p) for name, p in self.world.processes.items() if p.pid == pid]
+        if not found:
+            raise StepFailed(step, pid, 1)
+        ((name, process),) = found
+        if step == "GetState":
+            return process.state
+        wanted = {"Lock": RUNNING, "Checkpoint": LOCKED, "Restore": CHECKPOINTED, "Unlock": LOCKED}[step]
+        if process.state != wanted:
+            raise StepFailed(step, pid, 401)
+        if step == "Restore":
+            assert self.world.ledger is not None
+            reserved = sum(piece.memory_mib for piece in self.world.ledger.plans[name].slices)
+            assert reserved >= process.mib, "a restore without reserved bytes"
+            assert self.world.used_mib() + process.mib <= GPU_MIB, "a restore that finds no memory loses the process"
+        process.state = {"Lock": LOCKED, "Checkpoint": CHECKPOINTED, "Restore": LOCKED, "Unlock": RUNNING}[step]
+        return 0
+
+
+class FakeArbiter:
+    """As `ArbiterClient`; what it was told it has written down."""
+
+    world: World
+
+    def __init__(self, *_: object) -> None:
+        if self.world.arbiter_away:
+            raise NoArbiter("no arbiter")
+
+    def __enter__(self) -> FakeArbiter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """As `ArbiterClient`."""
+
+    def _process(self, name: str) -> Process:
+        if self.world.is_killed("engine"):
+            raise EngineKilled
+        if self.world.is_killed("arbiter"):
+            raise NoArbiter("the connection has ended")
+        if TenantName(name) not in self.world.processes:
+            raise ArbiterError(f"there is no tenant {name!r}")
+        return self.world.processes[TenantName(name)]
+
+    def park_tenant(self, name: str) -> ParkState:
+        """Its calls wait from now on."""
+        process = self._process(name)
+        if not process.parked and self.world.now_s - process.active_s < 0.05:
+            raise ArbiterError(f"tenant {name!r} is busy on its GPU")
+        process.parked = True
+        return ParkState(True, process.needs, [process.pid], False)
+
+    def unpark_tenant(self, name: str) -> None:
+        """Its calls go on."""
+        process = self._process(name)
+        if process.parked:
+            assert process.state == RUNNING, "a call would hang in the driver"
+            process.parked = process.needs = False
+            process.active_s = self.world.now_s
+
+    def status(self) -> Any:
+        """All tenants."""
+        tenants = [
+            SimpleNamespace(
+                name=name, parked=p.parked, woken=p.parked and p.needs, stays="", memory_used_mib=p.mib,
+                idle_s=self.world.now_s - p.active_s,
+            )
+            for name, p in self.world.processes.items()
+        ]  # fmt: skip
+        return SimpleNamespace(gpus=[SimpleNamespace(uuid=GPU, tenants=tenants)])
+
+
+class Engine:
+    """The owner of a ledger, over the programs that there are."""
+
+    def __init__(self, world: World, ledger: MachineLedger) -> None:
+        self.world = world
+        self.ledger = world.ledger = ledger
+        self.parking = Parking(self, Path("/nowhere"), Path("/no/libcuda"), Path("/no/libnvml"), emulated=False)
+        self.parking._driver = FakeDriver(world)  # type: ignore[assignment]
+
+    def look(self, read: Callable[[MachineLedger], T]) -> T:
+        """As `Engine`."""
+        return read(self.ledger)
+
+    def processes(self, name: TenantName) -> list[int]:
+        """As `Engine`."""
+        process = self.world.processes.get(name)
+        return [process.pid] if process else []
+
+
+class AnyPark(RuleBasedStateMachine):
+    """Tenants of one GPU; `plans` is what each was promised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.requests: dict[TenantName, GpuRequest] = {}
+        self.number = 0
+        FakeArbiter.world = self.world
+        self.patches = [
+            mock.patch.object(parking, "ArbiterClient", FakeArbiter),
+            mock.patch.object(parking, "time", self.world),
+            mock.patch.object(parking, "host_room_mib", lambda _: HOST_MIB - self.world.host_mib()),
+        ]
+        for patch in self.patches:
+            patch.start()
+
+    def teardown(self) -> None:
+        """The real ones are back."""
+        for patch in self.patches:
+            patch.stop()
+
+    @initialize()
+    def starts(self) -> None:
+        """An engine without tenants."""
+        self.engine = Engine(self.world, MachineLedger([Device(0, GPU, "V100", GPU_MIB)]))
+
+    def _one(self, draw: int) -> TenantName:
+        return sorted(self.requests)[draw % len(self.requests)]
+
+    def _doing(self, work: Callable[[], object]) -> None:
+        """Something that an engine does; one that is killed by it has a successor."""
+        try:
+            work()
+        except (NoRoom, NotParked, ArbiterError):
+            pass
+        except EngineKilled:
+            self.kill_engine()
+
+    # -- what people and programs do ---------------------------------------------------------------------------------
+
+    @rule(mib=SIZES, parkable=st.booleans(), part=st.integers(1, 10))
+    def start(self, mib: int, parkable: bool, part: int) -> None:
+        """A tenant comes where there is room, and holds a part of its memory."""
+        request = GpuRequest(20, memory=Memory(mib=mib), park_after_s=30.0 if parkable else 0.0)
+        try:
+            plan = self.engine.ledger.plan(request)
+        except NoRoom:
+            return
+        self.number += 1
+        name, held_mib = TenantName(f"t{self.number}"), mib * part // 10
+        if self.world.used_mib() + held_mib > GPU_MIB:
+            return  # its allocation fails, for a program without a share has the memory
+        self.engine.ledger.reserve(name, plan, request)
+        self.requests[name] = request
+        self.world.processes[name] = Process(1000 + self.number, held_mib, active_s=self.world.now_s)
+
+    @precondition(lambda self: self.requests)
+    @rule(draw=DRAWS)
+    def park(self, draw: int) -> None:
+        """By hand."""
+        self._doing(lambda: self.engine.parking.park(self._one(draw)))
+
+    @precondition(lambda self: self.requests)
+    @rule(draw=DRAWS)
+    def unpark(self, draw: int) -> None:
+        """By hand."""
+        self._doing(lambda: self.engine.parking.unpark(self._one(draw)))
+
+    @precondition(lambda self: self.requests)
+    @rule(draw=DRAWS)
+    def use(self, draw: int) -> None:
+        """A program needs the GPU."""
+        process = self.world.processes[self._one(draw)]
+        process.active_s = self.world.now_s
+        process.needs = process.parked
+
+    @precondition(lambda self: self.requests)
+    @rule(draw=DRAWS, mib=SIZES)
+    def resize(self, draw: int, mib: int) -> None:
+        """An awake one gets other memory, where there is room and it holds no more than that."""
+        name, ledger = self._one(draw), self.engine.ledger
+        if name in ledger.parked or self.world.processes[name].mib > mib or self.world.processes[name].parked:
+            return
+        request = replace(self.requests[name], memory=Memory(mib=mib))
+        try:
+            ledger.resize(name, ledger.without(name).plan_on([GPU], request), request)
+        except (NoRoom, LedgerError):
+            return
+        self.requests[name] = request
+
+    @precondition(lambda self: self.requests)
+    @rule(draw=DRAWS)
+    def end(self, draw: int) -> None:
+        """A program ends or is killed, wherever its memory is."""
+        name = self._one(draw)
+        del self.requests[name], self.world.processes[name]
+        self.engine.ledger.release(name)
+
+    @rule(seconds=st.sampled_from([0.1, 2.0, 40.0]))
+    def time_passes(self, seconds: float) -> None:
+        """And the engine looks."""
+        self.world.now_s += seconds
+        self._doing(self.engine.parking.look)
+
+    @rule(gib=st.integers(0, 6))
+    def somebody_else_holds(self, gib: int) -> None:
+        """A program without a share takes what is free, at most so much."""
+        free_mib = GPU_MIB - (self.world.used_mib() - self.world.outside_mib)
+        awake = self.engine.ledger.plans.values()
+        promised = sum(piece.memory_mib for plan in awake for piece in plan.slices)
+        held = sum(p.mib for n, p in self.world.processes.items() if n not in self.engine.ledger.parked)
+        self.world.outside_mib = min(gib * 1024, max(0, free_mib - max(0, promised - held)))
+
+    # -- what is killed ----------------------------------------------------------------------------------------------
+
+    @rule(what=st.sampled_from(["helper", "engine", "arbiter"]), calls=st.integers(0, 7))
+    def kill_soon(self, what: str, calls: int) -> None:
+        """At the call after so many."""
+        self.world.kills[what] = calls
+
+    @rule(away=st.booleans())
+    def arbiter_goes_or_comes(self, away: bool) -> None:
+        """While it is away nothing is moved."""
+        self.world.arbiter_away = away
+
+    @rule()
+    def kill_engine(self) -> None:
+        """The next one has the tenants as the driver and the arbiter say that they are."""
+        self.world.kills.pop("engine", None)
+        before, self.engine = self.engine, Engine(self.world, self.engine.ledger.empty())
+        for name, request in self.requests.items():
+            plan = before.ledger.parked.get(name) or before.ledger.plans[name]
+            kills, self.world.kills = self.world.kills, {}
+            away = self.world.processes[name].parked and self.engine.parking.is_away(self.engine.processes(name))
+            self.world.kills = kills
+            self.engine.ledger.reserve(name, plan, request, parked=away)
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_given_twice(self) -> None:
+        """What is promised to the awake fits, what is held is promised, and the host holds no more than it may."""
+        if not hasattr(self, "engine"):
+            return
+        promised = {
+            name: sum(piece.memory_mib for piece in plan.slices) for name, plan in self.engine.ledger.plans.items()
+        }
+        assert sum(promised.values()) <= GPU_MIB
+        assert self.world.used_mib() <= GPU_MIB
+        assert self.world.host_mib() <= HOST_MIB
+        for name, process in self.world.processes.items():
+            assert process.state == CHECKPOINTED or process.mib <= promised[name], f"{name} holds what is not its"
+
+    @rule()
+    def in_the_end_all_is_well(self) -> None:
+        """Once nothing is killed any more, each is awake with all it has or parked, and waits only for want of room."""
+        self.world.kills.clear()
+        self.world.arbiter_away = False
+        self.world.outside_mib = 0
+        for _ in range(4):
+            self.world.now_s += 2.0
+            self.engine.parking.look()
+        ledger = self.engine.ledger
+        for name, process in self.world.processes.items():
+            if name in ledger.parked:
+                assert process.parked and process.state == CHECKPOINTED
+                assert not process.needs or not parking._has_room(name)(ledger)
+            else:
+                assert (RUNNING, False) == (process.state, process.parked), name
+
+
+TestAnyPark = AnyPark.TestCase
+TestAnyPark.settings = settings(
+    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
