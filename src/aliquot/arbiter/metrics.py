@@ -28,6 +28,7 @@ TENANT_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
     "quota_seconds": ("Length of its next grant", lambda t: t.quota_ms / 1e3),
     "debt_seconds": ("Time that ran after its grant, not paid yet", lambda t: t.debt_ms / 1e3),
     "kernel_seconds_longest": ("Longest recent kernel or graph", lambda t: t.kernel_ms / 1e3),
+    "idle_seconds": ("Time since it last used or wanted a GPU", lambda t: t.idle_s),
     "processes": ("Processes attached", lambda t: t.processes),
     "fluid_error_ratio": ("Last window's distance from the fluid", lambda t: t.promise.fluid_error),
     "fluid_error_p95_ratio": ("The same, in 95 of 100 windows", lambda t: t.promise.fluid_error_p95),

@@ -26,7 +26,8 @@ class Share(msgspec.Struct, frozen=True):
     `usage_milli` is charged time over the token window. `kept_percent` is the part of the windows of the last hour in
     which the tenant wanted the GPU and got its request for that time; None while there was no such window. `owner` is
     its controller, such as `Deployment/web`, empty where it is not known. `enforce` is which part of the promise is
-    enforced; on whole GPUs it may be less than all, and then usage is what NVML measures. Where `hidden` is true the
+    enforced; on whole GPUs it may be less than all, and then usage is what NVML measures. `idle_s` is for how long the
+    tenant has not used or wanted its GPUs. Where `hidden` is true the
     viewer has no rights to the tenant: its size and use are known, all else is not shown.
     """
 
@@ -47,6 +48,7 @@ class Share(msgspec.Struct, frozen=True):
     windows: int = 0
     enforce: Enforce = "all"
     hidden: bool = False
+    idle_s: int = 0
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -111,6 +113,7 @@ def measured(plan: Share, now: TenantStatus | None, kept: tuple[float | None, in
         kept_percent=percent,
         windows=windows,
         enforce=now.enforce,
+        idle_s=int(now.idle_s),
     )
 
 

@@ -31,6 +31,8 @@ BAND: Final = 1.25
 REACHED: Final = 0.95
 STEP_MILLI: Final = 10
 STEP_MIB: Final = 256
+PARK_S: Final = 600
+"""What is idle for longer might be parked."""
 
 
 class Size(msgspec.Struct, frozen=True, order=True):
@@ -44,7 +46,8 @@ class Size(msgspec.Struct, frozen=True, order=True):
 class Recommendation(msgspec.Struct, frozen=True):
     """What a controller's container asks for, used, and should ask for; `tenants` counts its shares of GPUs now.
 
-    `command` makes the change, empty where nothing is to be changed or no command can.
+    `command` makes the change, empty where nothing is to be changed or no command can. `idle_s` is for how long none of
+    them has used or wanted its GPUs.
     """
 
     namespace: str
@@ -56,6 +59,7 @@ class Recommendation(msgspec.Struct, frozen=True):
     use: ControllerUse | None
     reasons: list[str]
     command: str
+    idle_s: int = 0
 
     @property
     def name(self) -> str:
@@ -125,7 +129,10 @@ def recommendations(facts: StatusSource, span: Range) -> Recommendations:
     for (key, asked), own in sorted(shares.items()):
         wanted, why = recommend(asked, uses.get(key))
         command = command_for(facts.program, own[0], asked, wanted) if wanted != asked else ""
-        lines.append(Recommendation(*key, len(own), asked, wanted, uses.get(key), why, command))
+        idle_s = min(share.idle_s for share in own)
+        if facts.program == "aliquot" and idle_s >= PARK_S and asked.request_milli < MILLI:
+            why = [*why, f"idle for {format_age(idle_s)}: parked, its memory would be others' meanwhile"]
+        lines.append(Recommendation(*key, len(own), asked, wanted, uses.get(key), why, command, idle_s))
     return Recommendations(found.since_s, found.until_s, lines, unused(lines), found.note)
 
 

@@ -106,6 +106,21 @@ def test_hours_say_what_is_promised_and_unused(visitor: TestClient, facts: MadeU
     assert any(line["command"] and line["command"] in text for line in found["recommendations"])
 
 
+def test_what_is_idle_might_be_parked(visitor: TestClient, facts: MadeUpFacts):
+    """On one machine a share that has not used its GPU for ten minutes is said to be idle; a shorter rest is none."""
+    for name, idle_s in (("lab/idle-0", 7200), ("lab/rests-0", 60)):
+        share = Share(name, 100, 200, 0, 1024, 512, idle_s=idle_s)
+        facts.put("GPU-00000000-0000-0000-0000-000000000000", share)
+    found = visitor.get("/api/v1/recommendations?range=24h").json()["recommendations"]
+    lines = {line["controller"]: line for line in found}
+    text = html.unescape(visitor.get("/hours?range=24h").text)
+
+    said = "idle for 120m: parked, its memory would be others' meanwhile"
+    assert (7200, said) == (lines["Deployment/idle"]["idle_s"], lines["Deployment/idle"]["reasons"][-1])
+    assert said not in lines["Deployment/rests"]["reasons"]
+    assert said in text
+
+
 def test_hours_are_sorted_by_what_is_asked(visitor: TestClient):
     """Each column's heading sorts by it, the largest first."""
     text = visitor.get("/hours", params={"range": "24h", "sort": "idle"}).text
