@@ -57,7 +57,7 @@ def page_text() -> str:
         "## Annotations by which a pod asks",
         f"Each may have `.<container>` behind its name and then counts for that container. Any other annotation that "
         f"begins with `{names.PREFIX}` is refused on a new pod. They count until the pod has its node; from then on "
-        "its plan decides, and a change of them is accepted and changes nothing.",
+        "its plan decides, and of later changes only [a size](../how-to/change-a-running-share.md) has an effect.",
         table(("annotation", "what it says"), asking),
         "## What Aliquot writes, and labels that it heeds",
         table(("name", "where", "what it says"), others),

@@ -246,24 +246,24 @@ async def test_waiting_pods_are_read_outside_the_programs_loop(monkeypatch: pyte
     assert threads and threading.main_thread() not in threads
 
 
-@pytest.mark.parametrize("looked_at", [True, False])
-async def test_the_ledger_is_looked_at_less_often_while_nobody_looks(monkeypatch: pytest.MonkeyPatch, looked_at: bool):
-    """Pages that nobody has open cost a look in five seconds instead of in one."""
-    monkeypatch.setattr(web, "READ_S", 0.01)
-    facts = SimpleNamespace(asked_s=time.monotonic() if looked_at else -math.inf)
+@pytest.mark.parametrize(
+    ("asked_s", "rested_s", "max_s", "looks"),
+    [(0.0, 0.0, 5.0, 1), (-math.inf, 0.0, 5.0, 5), (0.0, 3.0, 0.0, 3)],
+    ids=["in one second while a page is open", "in five while none is", "in three after a look that took long"],
+)
+async def test_the_ledger_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch, asked_s: float, rested_s: float, max_s: float, looks: int
+):
+    """A large cluster's pages are renewed less often rather than taking the process."""
+    waits = []
 
-    began_s = time.monotonic()
-    await SchedulerSource._pause(facts, began_s, began_s + 0.5)
-    assert looked_at == (time.monotonic() - began_s < 0.4)
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
 
-
-async def test_a_look_that_takes_long_is_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch):
-    """Also while somebody looks: a large cluster's pages are renewed less often rather than taking the process."""
-    monkeypatch.setattr(web, "READ_S", 0.01)
-
-    began_s = time.monotonic()
-    await SchedulerSource._pause(SimpleNamespace(asked_s=began_s), began_s + 0.5, began_s)
-    assert time.monotonic() - began_s >= 0.5
+    monkeypatch.setattr(web, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(web, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
+    await SchedulerSource._pause(SimpleNamespace(asked_s=asked_s), rested_s, max_s)
+    assert [web.READ_S] * looks == waits
 
 
 async def test_a_hop_that_comes_too_late_is_not_made(monkeypatch: pytest.MonkeyPatch):
