@@ -133,13 +133,15 @@ class Parking:
             return held_mib
 
     def unpark(self, name: TenantName) -> int:
-        """Bring a tenant's memory back; returns how much is reserved for it, in MiB.
+        """Bring a tenant's memory back, where it takes that by parking others; returns how much is reserved, in MiB.
 
         Raises:
-            NoRoom: others hold too much of its GPU.
+            NoRoom: others that stay hold too much of its GPU.
             NotParked: it is not parked.
             ArbiterError: the arbiter is away.
         """
+        if not _has_room(name)(self._engine.look(MachineLedger.copy)):
+            self.make_room(_has_room(name), name)
         with self._moves, ArbiterClient(self._runtime) as arbiter:
             plan = self._engine.look(lambda ledger: ledger.parked.get(name))
             if plan is None:
@@ -178,6 +180,8 @@ class Parking:
 
         `but` is a tenant that stays.
         """
+        if not self._engine.look(lambda ledger: any(ledger.request_of(name).park_after_s for name in ledger.plans)):
+            return False  # for a run that waits this is asked often
         with contextlib.suppress(ArbiterError, OSError), ArbiterClient(self._runtime) as arbiter:
             idle = sorted(_parkable(self._engine, arbiter.status()), reverse=True)
             ledger = self._engine.look(MachineLedger.copy)
@@ -315,8 +319,6 @@ class Parking:
         self.waiting = {name: why for name, why in self.waiting.items() if name in woken}
         for name in sorted(self._woken, key=self._woken.__getitem__):
             try:
-                if not _has_room(name)(self._engine.look(MachineLedger.copy)):
-                    self.make_room(_has_room(name), name)
                 self.unpark(name)
             except (AliquotError, ArbiterError) as error:
                 self.waiting[name] = str(error)

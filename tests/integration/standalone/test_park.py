@@ -96,6 +96,17 @@ def test_a_call_waits_for_room(up: Cluster, tmp_path: Path):
     eventually(lambda: said(cells) == "1 as it was", "it is back", 30)
 
 
+def test_unpark_parks_others_as_the_programs_next_call_would(up: Cluster, tmp_path: Path):
+    """Where the memory is held by one that may be parked and is idle, that one goes."""
+    notebook(up, tmp_path, after="10m")
+    up.command("park", "a")
+    notebook(up, tmp_path, "b", after="10m")
+    eventually(lambda: up.command("unpark", "a").returncode == 0, "a is back")
+
+    lines = up.command("get", "tenants").stdout.splitlines()
+    assert ["default/b"] == [line.split()[0] for line in lines if "(parked)" in line]
+
+
 @pytest.mark.parametrize(
     ("words", "why"), [("unified", "unified memory"), ("shareable", "memory that it shares"), ("busy", "needs the GPU")]
 )
