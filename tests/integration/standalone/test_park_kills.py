@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from waiting import engine_lives, eventually
 
-from .stage import alive, children, children_of
+from .stage import alive, children_of
 from .test_machine_engine import PYTHON, Machine, accounts_cannot_start
 from .test_park import NOTEBOOK, compute, said
 
@@ -87,7 +87,7 @@ class Steps(Machine):
         """A process to kill."""
         assert self.run is not None
         if kind == "tenant":
-            return children(self.run.pid)[0]
+            return children_of(self.run.pid, NOTEBOOK.name)[-1]  # the one before listens for signals
         words = {"arbiter": "aliquot.arbiter", "helper": "driver.checkpoints"}
         return self.engine if kind == "engine" else next(iter(children_of(self.engine, words[kind])), 0)
 
