@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from aliquot_lab.bench.fig6 import ASKS, TOLERANCE, Phase, Report, Tenant
+from aliquot_lab.bench.fig6 import TOLERANCE, Phase, Report, Tenant
 
 BAR_CELLS: Final = 40
 Shares = Mapping[Tenant, float]
@@ -33,12 +33,12 @@ def live(report: Report, phase: Phase, end_s: float) -> str:
         f"{report.gpu}{emulated}   {phase.name}   {point.at_s:5.0f} of {end_s:.0f} s",
         f"  {'TENANT':8}{'REQUEST':>8}{'LIMIT':>8}  {'USAGE (│ its due)':{BAR_CELLS}}        {'HISTORY':>{BAR_CELLS}}",
     ]
-    for tenant, ask in ASKS.items():
+    for tenant, ask in phase.asks.items():
         share = point.usage.get(tenant, 0.0)
         due = phase.expected.get(tenant, 0.0)
         past = [seen.usage.get(tenant, 0.0) for seen in report.usage]
         lines.append(
-            f"  fig6/{tenant:3}{ask.request_milli / 1000:8.2f}{ask.limit_milli / 1000:8.2f}"
+            f"  demo/{tenant:3}{ask.request_milli / 1000:8.2f}{ask.limit_milli / 1000:8.2f}"
             f"  {bar(share, due)}  {share:.2f}  {spark(past)}"
         )
     return "\n".join(lines)
@@ -47,7 +47,7 @@ def live(report: Report, phase: Phase, end_s: float) -> str:
 def plain(report: Report, phase: Phase, end_s: float) -> str:
     """The present picture as one line, for a log."""
     point = report.usage[-1]
-    shares = "  ".join(f"{tenant} {point.usage.get(tenant, 0.0):.2f}" for tenant in ASKS)
+    shares = "  ".join(f"{tenant} {point.usage.get(tenant, 0.0):.2f}" for tenant in phase.asks)
     return f"{point.at_s:6.1f} s of {end_s:.0f}  {phase.name:14}  {shares}"
 
 

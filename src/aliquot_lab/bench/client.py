@@ -7,6 +7,7 @@ It knows nothing of Aliquot. Each mode is one way programs use a GPU:
 - graph: captured graphs, a bounded number in flight;
 - burst: some work, then nothing for a while;
 - long: kernels of a second;
+- cells: `--batch` kernels whenever SIGUSR1 comes, and a look at what it wrote into its memory (a notebook in use);
 - memory: allocates and frees, and keeps the time of each pair's allocation.
 
 The work is kernels of a known duration, so completed kernels are GPU time that the client can swear to. It ends at
@@ -30,6 +31,7 @@ from aliquot_lab.bench.priority import go_before_other_programs
 from aliquot_lab.bench.progress import ProgressWriter
 
 _MS_NS = 1_000_000
+WRITTEN = 0x5A
 
 
 class _Stop:
@@ -119,6 +121,20 @@ def burst(client: ClientProgram) -> None:
         time.sleep(client.asked.idle_ms / 1e3)
 
 
+def cells(client: ClientProgram) -> None:
+    """A notebook: nothing until it is used; ends with a failure if its memory has changed."""
+    uses: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: uses.append(number))
+    client.gpu.fill(client.held, WRITTEN)
+    while not client.stop:
+        if uses:
+            uses.clear()
+            client.turn(client.asked.batch)
+            if client.gpu.sample(client.held) != WRITTEN:
+                raise SystemExit("device memory has changed")
+        time.sleep(0.01)
+
+
 def memory(client: ClientProgram) -> None:
     """Allocate and free `--batch` KiB over and over; an interval is one allocation."""
     size_bytes = client.asked.batch << 10
@@ -132,7 +148,7 @@ def memory(client: ClientProgram) -> None:
 
 
 MODES: dict[str, Callable[[ClientProgram], None]] = {
-    "steady": steady, "sync": sync, "graph": graph, "burst": burst, "long": sync, "memory": memory,
+    "steady": steady, "sync": sync, "graph": graph, "burst": burst, "long": sync, "cells": cells, "memory": memory,
 }  # fmt: skip
 
 

@@ -91,6 +91,16 @@ class CudaDevice:
         """Device memory."""
         return check("cuMemAlloc", driver.cuMemAlloc(size_bytes))
 
+    def fill(self, pointer: Any, value: int) -> None:
+        """Write a byte into the first MiB."""
+        check("cuMemsetD8", driver.cuMemsetD8(pointer, value, 1 << 20))
+
+    def sample(self, pointer: Any) -> int:
+        """The byte that is in all of the first MiB; -1 where there are several."""
+        room = bytearray(1 << 20)
+        check("cuMemcpyDtoH", driver.cuMemcpyDtoH(room, pointer, len(room)))
+        return room[0] if room.count(room[0]) == len(room) else -1
+
     def free(self, pointer: Any) -> None:
         """Give device memory back."""
         check("cuMemFree", driver.cuMemFree(pointer))

@@ -1,4 +1,4 @@
-"""KubeShare's Fig. 6 as arithmetic: the schedule, what each tenant is due, and whether it got it.
+"""KubeShare's Fig. 6 as arithmetic: the schedule, what each tenant is due, and whether it got it; and a resize alike.
 
 Three tenants come to one GPU and one leaves: A (request .3, limit .6) at 0 s, B (.4, .6) at 200 s, C (.3, .5) at 400 s;
 C ends at 660 s. Alone, A may use its limit; with B, the spare time goes to the tenant furthest below its limit until
@@ -31,12 +31,16 @@ C: Final = Tenant("c")
 
 @dataclass(frozen=True)
 class RequestedShare:
-    """What one SharePod asks: milli-GPU guaranteed, milli-GPU at most, MiB of memory, and how soon it is to wake."""
+    """What one SharePod asks: milli-GPU guaranteed, milli-GPU at most, MiB of memory, how soon it is to wake.
+
+    It may be parked after `park_after_s` without use; 0: never.
+    """
 
     request_milli: int
     limit_milli: int
     memory_mib: int
     wake_us: int = 0
+    park_after_s: float = 0.0
 
 
 ASKS: Final[Mapping[Tenant, RequestedShare]] = {
@@ -48,12 +52,13 @@ ASKS: Final[Mapping[Tenant, RequestedShare]] = {
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of time with one set of tenants, and the fraction of the GPU each is due."""
+    """A stretch of time with one set of tenants, what these ask, and the fraction of the GPU each is due."""
 
     name: str
     start_s: float
     end_s: float
     expected: Mapping[Tenant, float]
+    asks: Mapping[Tenant, RequestedShare] = field(default_factory=lambda: ASKS)
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,18 @@ def timeline(boundaries_s: Sequence[float], window_s: float) -> Fig6Timeline:
 
 PAPER: Final = timeline((0, 200, 400, 660, 800), window_s=10)
 FAST: Final = timeline((0, 10, 22, 36, 48), window_s=2)
+
+
+def _beside_b(name: str, start_s: float, end_s: float, milli: int) -> Phase:
+    """A and B with nothing beyond what they ask."""
+    asks = {A: RequestedShare(milli, milli, 2048), B: RequestedShare(300, 300, 2048)}
+    return Phase(name, start_s, end_s, {tenant: ask.request_milli / 1000 for tenant, ask in asks.items()}, asks)
+
+
+RESIZE: Final = Fig6Timeline(
+    2, (_beside_b("A has .3", 0, 10, 300), _beside_b("A has .6", 10, 22, 600), _beside_b("A has .3 again", 22, 34, 300))
+)
+"""The share of a program grows and shrinks while it runs, beside a neighbour whose share stays."""
 
 
 @dataclass(frozen=True)

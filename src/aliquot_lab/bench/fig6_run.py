@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from aliquot_lab.bench.fig6 import (
-    ASKS,
     Fig6Timeline,
     Measured,
     Phase,
@@ -50,6 +49,9 @@ class Stage(Protocol):
     def start(self, tenant: Tenant, ask: RequestedShare, mode: str, *options: str) -> Client:
         """Start one client in a mode of `aliquot_lab.bench.client`; it need not have launched when this returns."""
 
+    def resize(self, tenant: Tenant, ask: RequestedShare) -> None:
+        """Give a client another share while it runs."""
+
     def end(self, tenant: Tenant) -> Client:
         """End one client; it holds nothing of the GPU any more when this returns."""
 
@@ -69,6 +71,7 @@ class _Play:
         self._watch = watch
         self.report = Report(stage.gpu, stage.emulated)
         self._began_s = time.monotonic()
+        self._asks: Mapping[Tenant, RequestedShare] = {}
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s
@@ -82,12 +85,18 @@ class _Play:
             self._watch(self.report, phase, self._timeline.end_s)
 
     def _change_cast(self, phase: Phase) -> None:
-        """Make the running tenants those of the phase, and wait until the newcomers have launched."""
+        """Make the running tenants those of the phase with its shares, and wait until the newcomers have launched."""
         for tenant in set(self._stage.clients) - set(phase.expected):
             self._stage.end(tenant)
         newcomers = [tenant for tenant in phase.expected if tenant not in self._stage.clients]
+        for tenant in phase.expected:
+            if self._asks.get(tenant, phase.asks[tenant]) != phase.asks[tenant]:
+                self._stage.resize(tenant, phase.asks[tenant])
+        self._asks = phase.asks
         for tenant in newcomers:
-            self._stage.start(tenant, ASKS[tenant], "steady", "--kernel-ms", KERNEL_MS, *_memory(tenant))
+            ask = phase.asks[tenant]
+            memory = ("--memory-mib", str(ask.memory_mib // 2))  # half of what it may
+            self._stage.start(tenant, ask, "steady", "--kernel-ms", KERNEL_MS, *memory)
         for tenant in newcomers:
             self._stage.clients[tenant].wait_ready()
 
@@ -106,11 +115,6 @@ class _Play:
         for phase in self._timeline.phases:
             self.report.phases.append(self.phase(phase))
         return self.report
-
-
-def _memory(tenant: Tenant) -> tuple[str, str]:
-    """Each client holds half of what its tenant may."""
-    return "--memory-mib", str(ASKS[tenant].memory_mib // 2)
 
 
 def play(timeline: Fig6Timeline, *, emulate: str | None, watch: Watch) -> Report:

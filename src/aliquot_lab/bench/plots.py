@@ -49,8 +49,8 @@ def title(report: Report) -> str:
     return f"A share is {report.max_error * 100:.1f} points off what is due"
 
 
-def draw_fig6(report: Report, directory: Path) -> list[Path]:
-    """Write fig6.svg and fig6.png into `directory` (made if missing) and return their paths."""
+def draw_fig6(report: Report, directory: Path, name: str = "fig6") -> list[Path]:
+    """Write NAME.svg and NAME.png into `directory` (made if missing) and return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     with _figure((8, 4)) as (figure, axes):
         _draw_due(axes, report)
@@ -60,7 +60,7 @@ def draw_fig6(report: Report, directory: Path) -> list[Path]:
         axes.legend(frameon=False, ncols=3, loc="upper right")
         emulated = " (emulated)" if report.emulated else ""
         figure.text(0.01, -0.03, f"{report.gpu}{emulated}; thin lines: due", fontsize=8, color="#666666")
-        paths = [directory / "fig6.svg", directory / "fig6.png"]
+        paths = [directory / f"{name}.svg", directory / f"{name}.png"]
         for path in paths:
             metadata = {"Date": None} if path.suffix == ".svg" else None
             figure.savefig(path, dpi=160, metadata=metadata, bbox_inches="tight")

@@ -13,12 +13,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aliquot.driver.native import native_part
 from aliquot.model.errors import AliquotError
+from aliquot.model.ids import TenantName
+from aliquot.model.quantities import Memory
 from aliquot_lab.bench.fig6 import RequestedShare, Sample, Tenant
 from aliquot_lab.bench.progress import Interval, ProgressTotals, read_intervals, read_totals
 
@@ -154,11 +157,19 @@ class Scene:
             limit_milli=ask.limit_milli,
             memory_mib=ask.memory_mib,
             wake_us=ask.wake_us,
+            park_after_s=ask.park_after_s,
             enforce="all",
         )
         client = Client(tenant, process, progress)
         self.clients[tenant] = client
         return client
+
+    def resize(self, tenant: Tenant, ask: RequestedShare) -> None:
+        """Give a client another share while it runs."""
+        before = self.engine.look(lambda ledger: ledger.request_of(TenantName(tenant)))
+        memory = Memory(mib=ask.memory_mib)
+        wanted = replace(before, request_milli=ask.request_milli, limit_milli=ask.limit_milli, memory=memory)
+        self.engine.resize(TenantName(tenant), wanted)
 
     def run(self, tenant: Tenant, ask: RequestedShare, argv: Sequence[str], timeout_s: float) -> None:
         """Run another program as a tenant to its end.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,12 +43,49 @@ def fig6(fast: bool, emulate: str | None, output: str, out: Path) -> None:
     sys.exit(tell(report, out, output))
 
 
-def tell(report: Report, out: Path, output: str) -> int:
+@demo.command()
+@click.option("--emulate", metavar="PROFILE", help="Use an emulated GPU; v100 where there is no NVIDIA driver.")
+@output_option
+@out_option("Folder for the pictures.", default=Path("demo-out"))
+def resize(emulate: str | None, output: str, out: Path) -> None:
+    """A program's share goes from 0.3 to 0.6 and back while it runs, beside another whose share stays.
+
+    The exit status is 0 when every share is within 0.02, else 1.
+    """
+    from aliquot_lab.bench.fig6 import RESIZE
+    from aliquot_lab.bench.fig6_run import play
+
+    with watching(silent=output == "json") as watch:
+        report = play(RESIZE, emulate=emulate, watch=watch)
+    sys.exit(tell(report, out, output, "resize"))
+
+
+@demo.command()
+@click.option("--emulate", metavar="PROFILE", default="a100", show_default=True, help="The emulated GPU; of 40 GiB.")
+@output_option
+def notebooks(emulate: str, output: str) -> None:
+    """Eight notebooks of 12 GiB on one GPU of 40 GiB, used in turn: idle ones make room.
+
+    The exit status is 0 when each computed whenever it was used and found its memory as it was, else 1.
+    """
+    from aliquot_lab.bench import notebooks as demonstration
+
+    with screen(silent=output == "json") as update:
+
+        def watch(report: demonstration.NotebookReport) -> None:
+            update(demonstration.live(report), demonstration.plain(report))
+
+        report = demonstration.play(emulate, watch)
+    click.echo(json.dumps(report.as_json(), indent=2) if output == "json" else demonstration.verdict(report))
+    sys.exit(0 if report.kept else 1)
+
+
+def tell(report: Report, out: Path, output: str, name: str = "fig6") -> int:
     """Draw and print a run, as text or json; the exit status."""
     from aliquot_lab.bench.chart import table
     from aliquot_lab.bench.plots import draw_fig6
 
-    pictures = draw_fig6(report, out)
+    pictures = draw_fig6(report, out, name)
     if output == "json":
         click.echo(json.dumps(report.as_json(), indent=2))
     else:
@@ -59,28 +96,30 @@ def tell(report: Report, out: Path, output: str) -> int:
 
 @contextmanager
 def watching(*, silent: bool) -> Iterator[Watch]:
-    """The display of the run: none, a refreshing chart on a terminal, otherwise a line every few seconds."""
+    """The display of a run: none, a refreshing chart on a terminal, otherwise a line for every four samples."""
     from aliquot_lab.bench import chart
 
+    with screen(silent=silent) as update:
+
+        def watch(report: Report, phase: Phase, end_s: float) -> None:
+            is_due = len(report.usage) % 4 == 0
+            update(chart.live(report, phase, end_s), chart.plain(report, phase, end_s) if is_due else "")
+
+        yield watch
+
+
+@contextmanager
+def screen(*, silent: bool) -> Iterator[Callable[[str, str], None]]:
+    """Shows the present picture on a terminal, in place of the one before; elsewhere the line, if there is one."""
     if silent:
-        yield lambda _report, _phase, _end_s: None
+        yield lambda _picture, _line: None
         return
     if not sys.stdout.isatty():
-        yield _line_now_and_then
+        yield lambda _picture, line: click.echo(line) if line else None
         return
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    with Live(console=Console(), auto_refresh=False) as screen:
-        yield lambda report, phase, end_s: screen.update(
-            Text(chart.live(report, phase, end_s), no_wrap=True), refresh=True
-        )
-
-
-def _line_now_and_then(report: Report, phase: Phase, end_s: float) -> None:
-    """One line for every four samples."""
-    from aliquot_lab.bench.chart import plain
-
-    if len(report.usage) % 4 == 0:
-        click.echo(plain(report, phase, end_s))
+    with Live(console=Console(), auto_refresh=False) as shown:
+        yield lambda picture, _line: shown.update(Text(picture, no_wrap=True), refresh=True)

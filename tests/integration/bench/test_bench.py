@@ -132,6 +132,26 @@ def test_the_promise_of_figure_six(tmp_path):
     assert {"fig6.svg", "fig6.png"} == {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.real_time
+@pytest.mark.timeout(240)
+def test_a_share_that_changes_while_its_program_runs(tmp_path):
+    """0.3, 0.6 and 0.3 again beside a neighbour that keeps its 0.3: each within 0.02, two pictures."""
+    seen = figures("resize", "--out", str(tmp_path), command=demo)
+
+    assert seen["max_error"] <= 0.02
+    assert [{"a": 0.3, "b": 0.3}, {"a": 0.6, "b": 0.3}, {"a": 0.3, "b": 0.3}] == [p["expected"] for p in seen["phases"]]
+    assert {"resize.svg", "resize.png"} == {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.timeout(240)
+def test_eight_notebooks_that_do_not_fit_together():
+    """Each computes whenever it is used, with its memory as it was, and never are more awake than fit."""
+    seen = figures("notebooks", command=demo)
+
+    assert [True, 3] == [seen["kept"], seen["max_awake"]]
+    assert [2] * 8 == [len(times) for times in seen["results_s"].values()]
+
+
 @pytest.mark.timeout(120)
 def test_real_programs_are_held_against_the_fluid():
     """Each tenant of a mix has what it got and what the fluid would have given, beside what the arbiter charged."""

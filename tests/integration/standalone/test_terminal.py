@@ -63,7 +63,7 @@ def restored(terminal: Terminal) -> bool:
 def test_the_chart_of_fig6_refreshes_in_place_and_ctrl_c_ends_it(terminal, tmp_path):
     """The chart has one line per tenant that changes in place; Ctrl-C ends everything in seconds with status 130."""
     demo = terminal("demo", "fig6", "--fast", "--emulate", "v100", "--out", str(tmp_path / "out"))
-    row = re.compile(r"^  fig6/a +0\.30 +0\.60  [█░│]{40}  (\d\.\d\d)  .*$", re.M)
+    row = re.compile(r"^  demo/a +0\.30 +0\.60  [█░│]{40}  (\d\.\d\d)  .*$", re.M)
     moments: set[str] = set()
 
     def three_moments(screen: Screen) -> bool:
@@ -74,7 +74,7 @@ def test_the_chart_of_fig6_refreshes_in_place_and_ctrl_c_ends_it(terminal, tmp_p
         return len(moments) >= 3
 
     def every_tenant_once(screen: Screen) -> bool:
-        return all(screen.text().count(f"fig6/{name}") == 1 for name in "abc")
+        return all(screen.text().count(f"demo/{name}") == 1 for name in "abc")
 
     demo.watch(three_moments, 60)
     demo.watch(every_tenant_once, 10)  # a screen may be read in the middle of a frame

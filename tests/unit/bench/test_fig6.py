@@ -4,7 +4,7 @@ import pytest
 
 from aliquot.tokens.actions import Share
 from aliquot.tokens.fluid import rates
-from aliquot_lab.bench.fig6 import ASKS, FAST, PAPER, A, B, C, Measured, Report, Sample, measure, shares
+from aliquot_lab.bench.fig6 import FAST, PAPER, RESIZE, A, B, C, Measured, Report, Sample, measure, shares
 
 S = 1_000_000_000
 
@@ -29,10 +29,10 @@ def test_the_fast_timeline_ends_within_a_minute():
     assert all(phase.end_s - phase.start_s >= 4 * FAST.window_s for phase in FAST.phases)
 
 
-@pytest.mark.parametrize("phase", PAPER.phases, ids=lambda phase: phase.name)
+@pytest.mark.parametrize("phase", [*PAPER.phases, *RESIZE.phases], ids=lambda phase: phase.name)
 def test_what_is_due_follows_from_the_asks(phase):
     """The shares of every phase are what request and limit give where the rest is levelled."""
-    asks = [Share(ASKS[tenant].request_milli, ASKS[tenant].limit_milli) for tenant in phase.expected]
+    asks = [Share(phase.asks[tenant].request_milli, phase.asks[tenant].limit_milli) for tenant in phase.expected]
     due = [rate / 1e6 for rate in rates(asks, [("GPU",)] * len(asks))]
 
     assert pytest.approx(list(phase.expected.values())) == due

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aliquot_lab.bench import chart
+from aliquot_lab.bench import chart, notebooks
 from aliquot_lab.bench.fig6 import PAPER, A, B, C, Measured, Report, UsagePoint
 from aliquot_lab.bench.plots import draw_fig6, title
 from aliquot_lab.bench.priority import hindrance
@@ -42,6 +42,20 @@ def test_the_plain_line_names_every_tenant(report):
 def test_the_table_ends_with_the_verdict(report):
     """The last line says whether the promise was kept."""
     assert chart.table(report).splitlines()[-1].endswith("the promise is kept.")
+
+
+def test_notebooks_keep_their_width_and_end_with_a_verdict():
+    """Every line is as long as every other; who did not compute twice breaks the promise."""
+    seen = notebooks.NotebookReport("A100", emulated=True, gpu_gib=40.0)
+    for number, (tenant, times) in enumerate(seen.results_s.items()):
+        times += [0.1 * number, 1.25]
+        seen.awake = {tenant}
+    kept = notebooks.verdict(seen)
+    seen.results_s[notebooks.NOTEBOOKS[0]].pop()
+
+    assert 1 == len({len(line) for line in notebooks.live(seen).splitlines()[2:]})
+    assert "15 of 16 uses   awake: n8" in notebooks.plain(seen)
+    assert kept.endswith("the promise is kept.") and notebooks.verdict(seen).endswith("NOT kept.")
 
 
 def test_a_busy_machine_is_named_before_the_start(monkeypatch):
