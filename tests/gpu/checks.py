@@ -10,7 +10,7 @@ from importlib import import_module
 
 from base import CHECKS, Missing
 
-for _name in ("checks_driver", "checks_beside", "checks_memory", "checks_cost"):
+for _name in ("checks_driver", "checks_beside", "checks_memory", "checks_change", "checks_cost"):
     import_module(_name)
 
 LAST = ("gate", "allocation", "slowdown", "handover", "storm", "compute-cupy-preload", "compute-triton-preload")

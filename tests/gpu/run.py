@@ -9,7 +9,7 @@ nvidia-ml-py and prometheus-client are on most images for GPUs; where there is n
     pip install --no-index --no-deps --target site wheels/*.whl && PYTHONPATH=$PWD/site python3 tests/gpu/run.py
 
 Checks run in the order of checks.py, each in a process of its own and within its own limit, all within --budget-s. The
-limits add up to 48 minutes: they end what hangs; what the budget does not reach is said, and so is what is missing.
+limits add up to 51 minutes: they end what hangs; what the budget does not reach is said, and so is what is missing.
 The report is printed and written to DIR/report.json with date, GPU and driver.
 `--emulate h100` tries the checks themselves where there is no GPU, and proves nothing about one.
 
