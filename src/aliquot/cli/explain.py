@@ -55,6 +55,9 @@ def explain(
     """
     if sum((bool(name), file is not None, wanted["gpu_request"] is not None)) > 1:
         raise UserError("explain one thing at a time: a name, a file with -f, or a request with --gpu-request")
+    extra = next((option for option, value in wanted.items() if value), "")
+    if extra and wanted["gpu_request"] is None:
+        raise UserError(f"--{extra.replace('_', '-')} is of a request that you think of: add --gpu-request")
     if emulate and ledger_file:
         raise UserError("explain on one thing at a time: an emulated machine with --emulate, or a cluster with --books")
     if policy and not emulate and not ledger_file:

@@ -158,10 +158,8 @@ class Engine:
             end_orphans(left, grace_s=ORPHAN_GRACE_S)
             for folder in left:
                 shutil.rmtree(folder, ignore_errors=True)
-            runtime.tenants.mkdir(mode=0o700, exist_ok=True)
-            runtime.tenants.chmod(
-                0o711 if runtime.shared else 0o700
-            )  # an engine before may have been of the other kind
+            runtime.tenants.mkdir(exist_ok=True)
+            runtime.tenants.chmod(0o711 if runtime.shared else 0o700)  # it may be of an engine of the other kind
             machine = find_machine(emulate, runtime.emulated, only=only_gpus, excluded=not_gpus, fresh=not runs)
             gpu_lock = GpuLock(machine.libnvml, machine.gpus, lambda: end_keeper(runtime))
             arbiter = ArbiterOptions(**options)
@@ -464,14 +462,9 @@ class Engine:
         """
         memory = None if memory_mib is None else Memory(mib=memory_mib)
         request = GpuRequest(
-            request_milli,
-            limit_milli,
-            memory,
-            gpu=str(gpu),
-            enforce=enforce,
-            wake_us=wake_us,
+            request_milli, limit_milli, memory, gpu=str(gpu), enforce=enforce, wake_us=wake_us,
             park_after_s=park_after_s,
-        )
+        )  # fmt: skip
         tenant = self.admit(TenantName(name), request)
         environment = with_tools(os.environ if env is None else env, self.machine.libcuda)
         environment |= tenant.variables

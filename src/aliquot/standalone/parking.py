@@ -45,6 +45,8 @@ REST_S: Final = 1.0
 IDLE_S: Final = 1.0
 """Since when a tenant that may be parked is idle, before it makes room for another."""
 AGAIN_S: Final = 10.0
+AGAIN_MAX_S: Final = 600.0
+"""What could not be parked is tried again after so long, twice as long each time: it keeps others from being moved."""
 BACK_S: Final = 60.0
 """For so long a process is tried to be brought back, whatever is killed meanwhile."""
 
@@ -79,7 +81,7 @@ class Parking:
         self._driver = Checkpoints(libcuda, libnvml)
         self._moves = threading.Lock()  # one tenant at a time
         self._woken: dict[TenantName, float] = {}  # since when
-        self._refused: dict[TenantName, float] = {}  # until when it is not tried again
+        self._refused: dict[TenantName, tuple[float, float]] = {}  # until when it is not tried again, and for how long
         self.waiting: dict[TenantName, str] = {}
         """Why those that need their memory do not have it back yet."""
         self.on_room: Callable[[], None] = lambda: None
@@ -129,6 +131,7 @@ class Parking:
                 raise NotParked(f'"{name}" stays on its GPU: {error}') from None
             with contextlib.suppress(KeyError):  # it may have ended meanwhile
                 engine.look(lambda ledger: ledger.park(name))
+            self._refused.pop(name, None)
             self._changed.set()
             return held_mib
 
@@ -183,7 +186,7 @@ class Parking:
         if not self._engine.look(lambda ledger: any(ledger.request_of(name).park_after_s for name in ledger.plans)):
             return False  # for a run that waits this is asked often
         with contextlib.suppress(ArbiterError, OSError), ArbiterClient(self._runtime) as arbiter:
-            idle = sorted(_parkable(self._engine, arbiter.status()), reverse=True)
+            idle = sorted(self._parkable(arbiter.status()), reverse=True)
             ledger = self._engine.look(MachineLedger.copy)
             victims: list[TenantName] = []
             for idle_s, name in idle:
@@ -198,10 +201,7 @@ class Parking:
                 if fits(trial):
                     ledger = trial
                     victims.remove(name)
-            with contextlib.suppress(NotParked):  # it is idle no longer
-                for name in victims:
-                    self.park(name)
-                return True
+            return all(self._try_to_park(name) for name in victims)
         return False
 
     def _let_go_on(self, arbiter: ArbiterClient, name: TenantName) -> None:
@@ -307,7 +307,7 @@ class Parking:
                 self._let_go_on(arbiter, name)
             self._return(parked, status)
             self._put_away(status)
-            if any(idle_s >= IDLE_S for idle_s, _ in _parkable(self._engine, status)):
+            if any(idle_s >= IDLE_S for idle_s, _ in self._parkable(status)):
                 self.on_room()  # they make room for those that wait
 
     def _return(self, parked: Iterable[TenantName], status: Status) -> None:
@@ -324,18 +324,36 @@ class Parking:
                 self.waiting[name] = str(error)
 
     def _put_away(self, status: Status) -> None:
-        """Park those that have been idle for as long as they said."""
-        now_s = time.monotonic()
+        """Park one that has been idle for as long as it said; those that need their memory are looked at in between."""
         requests = self._engine.look(lambda ledger: {name: ledger.request_of(name) for name in ledger.plans})
-        for idle_s, name in _parkable(self._engine, status):
-            if name in requests and idle_s >= requests[name].park_after_s and now_s >= self._refused.get(name, 0.0):
-                try:
-                    self.park(name)
-                except NotParked as error:
-                    log.info("%s", error)
-                    self._refused[name] = now_s + AGAIN_S
-                else:
+        self._refused = {name: refused for name, refused in self._refused.items() if name in requests}
+        for idle_s, name in self._parkable(status):
+            if name in requests and idle_s >= requests[name].park_after_s:
+                if self._try_to_park(name):
                     self.on_room()
+                return
+
+    def _try_to_park(self, name: TenantName) -> bool:
+        """Park a tenant if it can be; where its programs do not answer that takes seconds, so not soon again."""
+        try:
+            self.park(name)
+        except NotParked as error:
+            log.info("%s", error)
+            again_s = min(AGAIN_MAX_S, 2 * self._refused.get(name, (0.0, AGAIN_S / 2))[1])
+            self._refused[name] = (time.monotonic() + again_s, again_s)
+            return False
+        return True
+
+    def _parkable(self, status: Status) -> Iterator[tuple[float, TenantName]]:
+        """The tenants that may be parked, are awake and could leave their GPU, with the seconds they have been idle."""
+        awake = self._engine.look(
+            lambda ledger: {n for n in ledger.plans if ledger.request_of(n).park_after_s and n not in ledger.parked}
+        )
+        for name in awake:
+            on = _of(name, status)
+            refused_s, _ = self._refused.get(name, (0.0, 0.0))
+            if on and not any(each.stays for each in on) and time.monotonic() >= refused_s:
+                yield min(each.idle_s for each in on), name
 
 
 def host_room_mib(pids: Iterable[int], root: Path = Path("/")) -> int:
@@ -364,17 +382,6 @@ def _has_room(name: TenantName) -> Callable[[MachineLedger], bool]:
         return True
 
     return fits
-
-
-def _parkable(engine: LedgerOwner, status: Status) -> Iterator[tuple[float, TenantName]]:
-    """The tenants that may be parked, are awake and could leave their GPU, with the seconds they have been idle."""
-    awake = engine.look(
-        lambda ledger: {n for n in ledger.plans if ledger.request_of(n).park_after_s and n not in ledger.parked}
-    )
-    for name in awake:
-        on = _of(name, status)
-        if on and not any(each.stays for each in on):
-            yield min(each.idle_s for each in on), name
 
 
 def _of(name: str, status: Status) -> list[TenantStatus]:

@@ -41,7 +41,7 @@ class EngineKilled(BaseException):
 
 @dataclass
 class Process:
-    """A tenant's program; `needs` is whether a call of it waits for its memory."""
+    """A tenant's program; `needs` is whether a call of it waits for its memory. A `silent` one is stopped."""
 
     pid: int
     mib: int
@@ -49,6 +49,7 @@ class Process:
     needs: bool = False
     parked: bool = False
     active_s: float = 0.0
+    silent: bool = False
 
 
 @dataclass
@@ -167,7 +168,7 @@ class FakeArbiter:
         if not process.parked and self.world.now_s - process.active_s < 0.05:
             raise ArbiterError(f"tenant {name!r} is busy on its GPU")
         process.parked = True
-        return ParkState(True, process.needs, [process.pid], False)
+        return ParkState(not process.silent, process.needs, [process.pid], False)
 
     def unpark_tenant(self, name: str) -> None:
         """Its calls go on."""
@@ -384,3 +385,25 @@ TestAnyPark = AnyPark.TestCase
 TestAnyPark.settings = settings(
     max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+def test_programs_that_do_not_answer_keep_others_waiting_rarely():
+    """What cannot be parked costs a look five seconds; it is one at a time, and each is tried ever more rarely."""
+    case = AnyPark()
+    case.starts()
+    try:
+        for _ in range(3):
+            case.start(2_048, True, 5)
+        for process in case.world.processes.values():
+            process.silent = True
+        waits = []
+        for _ in range(3_600):
+            began_s = case.world.now_s
+            case.engine.parking.look()
+            waits.append(case.world.now_s - began_s)
+            case.world.now_s += 1.0
+    finally:
+        case.teardown()
+
+    assert parking.READY_S <= max(waits) <= parking.READY_S + 0.1
+    assert 3 < sum(wait > 1.0 for wait in waits) <= 3 * 12

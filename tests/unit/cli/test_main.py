@@ -72,6 +72,7 @@ def test_a_group_lists_its_commands_with_whole_sentences(group):
         (["run", "--affinity", "a b", "--", "true"], '--affinity: "a b" is not a label; use up to 63 letters'),
         (["run", "--gpu-id", "../x", "--", "true"], '--gpu-id: "../x" is not a label; use up to 63 letters'),
         (["explain", "--gpu-request", ".5", "--exclusion", "ä"], '--exclusion: "ä" is not a label'),
+        (["explain", "nightly", "--gpu-limit", ".3"], "--gpu-limit is of a request that you think of"),
         (["up", "--emulate", "v100", "-f", os.devnull], f"there is no SharePod in {os.devnull}"),
         (["frobnicate"], "No such command 'frobnicate'. See"),
         (["rnu"], "No such command 'rnu'. Did you mean run?"),
