@@ -88,7 +88,7 @@ def test_every_fact_of_a_container_is_on_the_board_or_in_an_alert_but_for_those_
     left_out = {f"aliquot_container_gpu_{name}" for name in
                 ("limit_ratio", "memory_context_bytes", "waiting", "quota_seconds", "processes",
                  "charged_seconds_total", "wanted_seconds_total", "busy_windows_total", "busy_kept_total",
-                 "fluid_error_ratio", "fluid_error_worst_ratio", "kernel_seconds_longest")}  # fmt: skip
+                 "fluid_error_ratio", "fluid_error_worst_ratio", "kernel_seconds_longest", "idle_seconds")}  # fmt: skip
     asked = {name for _, expression in EXPRESSIONS for name, _ in SELECTOR.findall(expression)}
 
     assert left_out == {name for name in TOLD if name.startswith("aliquot_container_")} - asked
