@@ -143,12 +143,13 @@ def test_a_share_that_changes_while_its_program_runs(tmp_path):
     assert {"resize.svg", "resize.png"} == {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_eight_notebooks_that_do_not_fit_together():
-    """Each computes whenever it is used, with its memory as it was, and never are more awake than fit."""
+    """Each computes whenever it is used, with its memory as it was, and no more are awake than fit, on 16 GiB one."""
     seen = figures("notebooks", command=demo)
 
-    assert [True, 3] == [seen["kept"], seen["max_awake"]]
+    assert [True, 1] == [seen["kept"], seen["max_awake"]]
     assert [2] * 8 == [len(times) for times in seen["results_s"].values()]
 
 
