@@ -32,7 +32,7 @@ Watch = Callable[["NotebookReport"], None]
 
 @dataclass
 class NotebookReport:
-    """What was seen: seconds from the use of each notebook to its result, and who is awake now."""
+    """Measurements: seconds from the use of each notebook to its result, and the notebooks that are not parked now."""
 
     gpu: str
     emulated: bool
@@ -119,7 +119,7 @@ def _use(client: Client) -> float:
 
 
 def _pause(stage: Scene, report: NotebookReport, watch: Watch) -> None:
-    """Look who is awake, and let time pass, so that another is idle when the next is used."""
+    """Record which notebooks are not parked, then sleep, so that another is idle when the next is used."""
     parked = stage.engine.parked
     report.awake = {tenant for tenant in stage.clients if TenantName(tenant) not in parked}
     report.max_awake = max(report.max_awake, len(report.awake))
