@@ -108,7 +108,8 @@ class Process:
     @property
     def charge(self) -> int:
         """Bytes without contexts."""
-        pages = {(p.context, p.handle // PAGE) for p in self.pieces if shares_a_page(p)}
+        # Managed pointers of two contexts may lie in one page: the address space is the process's.
+        pages = {p.handle // PAGE for p in self.pieces if shares_a_page(p)}
         return (
             len(pages) * PAGE
             + sum(whole(p.size, PAGE) for p in self.pieces if not shares_a_page(p))
