@@ -207,6 +207,17 @@ static void catch_up(struct slot *slot, struct behind *behind)
     send_drained(slot, behind->word);
 }
 
+/* The gate has closed and opened again before this thread woke up: the arbiter waits for the answer to that, too. */
+static void make_up(struct slot *slot, uint32_t word, struct behind *behind)
+{
+    uint32_t seen = slot->work.seen_word, closed = seen & ~(uint32_t)ALIQUOT_WORD_VALID;
+    if (!seen || seen == word || seen == atomic_load(&slot->token.given_back) ||
+        atomic_exchange(&slot->token.answered, closed) == closed)
+        return;
+    streams_mark(slot);
+    *behind = (struct behind){closed, now_ns()};
+}
+
 static void drain(struct slot *slot, uint32_t word, struct behind *behind)
 {
     bool inside;
@@ -343,6 +354,7 @@ static void *help(void *argument)
         if ((page->features & ALIQUOT_FEATURE_UNGATED) && (word & 3) == ALIQUOT_WORD_VALID) {
             futex_wait_ms(&page->word, word, 100); /* the GPU is ours for good: nothing to give back */
         } else if ((word & 3) == ALIQUOT_WORD_VALID && word != atomic_load(&slot->token.given_back)) {
+            make_up(slot, word, &behind);
             catch_up(slot, &behind);
             look_for_pause(slot, page, word);
             uint64_t next = next_look_ns(slot, page), behind_ns = behind.since_ns ? nap_since(behind.since_ns) : next;

@@ -1,5 +1,7 @@
 """Contexts that end while other threads use them, or wait for work of other threads before they end."""
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -199,3 +201,21 @@ def test_a_token_changes_hands_while_a_context_is_being_destroyed(tenant):
 
     assert ([], 0) == (early, waiting.end())
     scene.arbiter.wait_for(MessageType.DRAINED)
+
+
+def test_a_revocation_that_nobody_was_awake_to_see_is_answered_when_its_work_has_ended(tenant):
+    """The gate was closed and opened again while the process slept."""
+    scene = tenant(auto_grant=True)
+    driver = scene.driver()
+    waiting = Waiting(driver, "destroy")
+    first, pid = scene.arbiter.epoch, driver.process.pid
+    driver.process.send_signal(signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+    scene.arbiter.revoke()
+    scene.arbiter.grant()
+    driver.process.send_signal(signal.SIGCONT)
+    assert 0 == driver.launch(waiting.function, 1000, driver.new("cuStreamCreate", 1))
+    early = scene.arbiter.count(MessageType.DRAINED)
+
+    assert (0, 0) == (early, waiting.end())
+    assert first == scene.arbiter.wait_for(MessageType.DRAINED).a
