@@ -97,6 +97,16 @@ class Broadcasts:
         self._came.discard(number)
         return reached
 
+    def missed_by(self, pid: int) -> list[int]:
+        """Take the signals that came before this process was started, which has not unblocked any of them yet."""
+        status = Path(f"/proc/{pid}/status").read_text()
+        its = int(status.partition("ShdPnd:")[2].split()[0], 16)
+        missed = [number for number in signal.sigpending() & set(FORWARDED) if not its >> number - 1 & 1]
+        for number in missed:
+            signal.sigtimedwait([number], 0)
+            self.reached_all(number)
+        return missed
+
 
 def original_environment() -> dict[str, str]:
     """The environment this process was started with.
@@ -145,6 +155,8 @@ def run_command(
             )  # fmt: skip
             # Descriptors that were passed to us on purpose are meant for the command.
             process = subprocess.Popen(ready.argv, env=ready.env, close_fds=False)
+            for number in broadcasts.missed_by(process.pid):
+                process.send_signal(number)
             pidfd = os.pidfd_open(process.pid)
             threading.Thread(target=_end_with_engine, args=(pidfd, engine_gone), daemon=True).start()
             ending: signal.Signals | None = None

@@ -119,6 +119,7 @@ class Owners:
         owner.process = subprocess.Popen(
             [*room, "sh", "-c", script, "sh", *command], env=environment, text=True, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=place,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # which nohup has ignored for all of us
         )  # fmt: skip
         owner.pid = owner.process.pid
         return owner
