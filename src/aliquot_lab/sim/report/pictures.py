@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -10,8 +11,8 @@ import numpy as np
 from aliquot.lib.arrays import FloatArray
 from aliquot_lab.sim.figures import BINS
 from aliquot_lab.sim.report.findings import finding, waiting
-from aliquot_lab.sim.report.svg import Axis, ChartLine, chart, legend, nice, strip
-from aliquot_lab.sim.report.tables import section, table
+from aliquot_lab.sim.report.svg import Axis, ChartLine, nice
+from aliquot_lab.sim.report.tables import ReportTable
 from aliquot_lab.sim.sizes import sentences
 from aliquot_lab.sim.study import PolicyRuns, Study
 from aliquot_lab.sim.wording import duration, number
@@ -27,6 +28,28 @@ _CURVES: Final = (
 )
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A chart, what it shows in a sentence, and some of its numbers for readers who cannot see it."""
+
+    said: str
+    lines: Sequence[ChartLine]
+    x: Axis
+    y: Axis
+    table: ReportTable
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Heat:
+    """How much of each GPU was given away (0..1), a row for each or, as `rows` says, for several."""
+
+    said: str
+    use: FloatArray
+    x: Axis
+    rows: str
+
+
 def tail(study: Study) -> str:
     """Where charts over time end, if a few jobs run on after it."""
     if study.axis_s >= CLIPPED * study.end_s:
@@ -37,31 +60,30 @@ def tail(study: Study) -> str:
     )
 
 
-def curves(study: Study, facts: Facts) -> list[str]:
+def curves(study: Study, facts: Facts) -> list[Picture]:
     """Allocation, fragmentation and waiting over time."""
-    return [_curve(study, facts, *each) for each in _CURVES]
-
-
-def _curve(study: Study, facts: Facts, curve: str, title: str, name: str, best: str) -> str:
-    x = time_axis(study.axis_s)
-    lines, top = [], 0.0
-    for group in study.policies:
-        band = group.band(curve, study.axis_s)
-        several = len(group.seeds) > 1
-        top = max(top, float(band.high.max()))
-        lines.append(
-            ChartLine(group.policy, (np.arange(BINS) + 0.5) / BINS * study.axis_s, band.mean,
-                 band.low if several else None, band.high if several else None)
-        )  # fmt: skip
-    said = finding(facts, curve, name, best, lambda value: f"{number(value)} %")
-    end = 100.0 if curve == "allocation_percent" else nice_end(max(top, 1.0))
-    note = " The band holds all seeds." if any(len(group.seeds) > 1 for group in study.policies) else ""
-    return section(
-        said,
-        f"{legend([line.name for line in lines])}{chart(lines, x, Axis(title, end), said)}"
-        f'<p class="small">{title} over time.{note}{tail(study)} All points: curves.csv.</p>'
-        f"{_points_table(lines, x.title)}",
-    )
+    several = any(len(group.seeds) > 1 for group in study.policies)
+    pictures = []
+    for curve, title, name, best in _CURVES:
+        lines, top = [], 0.0
+        for group in study.policies:
+            band = group.band(curve, study.axis_s)
+            top = max(top, float(band.high.max()))
+            edges = (band.low, band.high) if len(group.seeds) > 1 else (None, None)
+            lines.append(ChartLine(group.policy, (np.arange(BINS) + 0.5) / BINS * study.axis_s, band.mean, *edges))
+        end = 100.0 if curve == "allocation_percent" else nice_end(max(top, 1.0))
+        pictures.append(
+            Picture(
+                finding(facts, curve, name, best, lambda value: f"{number(value)} %"),
+                lines,
+                time_axis(study.axis_s),
+                Axis(title, end),
+                _points_table(lines),
+                f"{title} over time.{' The band holds all seeds.' if several else ''}{tail(study)} "
+                "All points: curves.csv.",
+            )
+        )
+    return pictures
 
 
 def nice_end(top: float) -> float:
@@ -70,38 +92,29 @@ def nice_end(top: float) -> float:
     return step * int(np.ceil(max(top, 1e-9) / step))
 
 
-def _points_table(lines: Sequence[ChartLine], time_title: str) -> str:
-    """The same curve as a few numbers, for readers who cannot see it."""
+def _points_table(lines: Sequence[ChartLine]) -> ReportTable:
     at = [BINS // 10 * part + BINS // 20 for part in range(10)]
     axis = time_axis(float(lines[0].x[-1]))
-    heads = [time_title, *(axis.tell(float(lines[0].x[point])) for point in at)]
+    heads = [axis.title, *(axis.tell(float(lines[0].x[point])) for point in at)]
     rows = [[line.name, *(number(float(line.y[point])) for point in at)] for line in lines]
-    return f"<details><summary>as a table</summary>{table(heads, rows)}</details>"
+    return ReportTable(heads, rows)
 
 
-def waits(facts: Facts) -> str:
+def waits(facts: Facts) -> Picture:
     """How many jobs waited how long at most."""
     rows = [(row["policy"], row["wait_quantiles_s"]) for row in facts["policies"]]
     percents = np.array([float(percent) for percent in rows[0][1]])
     longest = max(max(quantiles.values()) for _, quantiles in rows)
-    said = waiting(facts)
     lines = [ChartLine(policy, np.maximum(list(quantiles.values()), 1.0), percents) for policy, quantiles in rows]
     x = Axis("waited at most (s, logarithmic, 1 stands for less)", max(longest, 10.0), lambda v: f"{v:,.0f}", log=True)
     shown = ("50", "90", "99", "99.9", "100")
     cells = [[policy, *(duration(quantiles[at]) for at in shown)] for policy, quantiles in rows]
-    picture = chart(lines, x, Axis("part of the jobs (%)", 100.0), said)
-    return section(
-        said,
-        f"{legend([policy for policy, _ in rows])}{picture}"
-        f"{table(['waited at most', *(f'{percent} %' for percent in shown)], cells)}",
-    )
+    table = ReportTable(["waited at most", *(f"{percent} %" for percent in shown)], cells)
+    return Picture(waiting(facts), lines, x, Axis("part of the jobs (%)", 100.0), table)
 
 
-def sizes(facts: Facts) -> str:
-    """Waits against the size of the cluster, with the smallest that is enough; empty where one size was simulated."""
-    if "sizes" not in facts:
-        return ""
-    swept = facts["sizes"]
+def sizes(swept: Facts) -> Picture:
+    """Waits against the size of the cluster, with the smallest that is enough."""
     at, price = swept["goal"]["at"], swept["goal"]["gpu_hour_price"]
     names = [answer["policy"] for answer in swept["answers"]]
     rows = {name: [row for row in swept["rows"] if row["policy"] == name] for name in names}
@@ -112,7 +125,6 @@ def sizes(facts: Facts) -> str:
     top = max(float(line.y.max()) for line in lines)
     x = Axis("GPUs", float(max(line.x.max() for line in lines)), start=float(min(line.x.min() for line in lines)))
     y = Axis("wait (s, logarithmic)", max(top, 10.0), lambda value: f"{value:,.0f}", log=True)
-    said = sentences(swept)[0]
     cells = []
     for number_of, row in enumerate(rows[names[0]]):
         load = row["offered_load_percent"]
@@ -125,18 +137,15 @@ def sizes(facts: Facts) -> str:
     heads = ["GPUs", "offered load", *names, *([] if price is None else ["cost"])]
     told = "Mean wait" if at == "mean" else f"What {at.removeprefix('p')} % of the jobs wait at most"
     cost = "" if price is None else f" Cost: all GPUs until the last job ends under {names[0]}, at {price:g} an hour."
-    return section(
-        said,
-        f"{legend(names)}{chart(lines, x, y, said)}"
-        f'<p class="small">{told}, by the size of the cluster.{cost} All rows: sizes.csv.</p>{table(heads, cells)}',
-    )
+    note = f"{told}, by the size of the cluster.{cost} All rows: sizes.csv."
+    return Picture(sentences(swept)[0], lines, x, y, ReportTable(heads, cells), note)
 
 
 def _column(rows: Sequence[Facts], figure: str) -> FloatArray:
     return np.array([row[figure] for row in rows], dtype=np.float64)
 
 
-def heat(study: Study, group: PolicyRuns) -> str:
+def heat(study: Study, group: PolicyRuns) -> Heat:
     """Use of each GPU over time, in the run of the first seed."""
     run = group.runs[0]
     end_s = min(study.axis_s, run.end_s)
@@ -146,13 +155,8 @@ def heat(study: Study, group: PolicyRuns) -> str:
     said = (
         f"Under {group.policy} {given} % of the GPU time until the last job ends is allocated (seed {group.seeds[0]})"
     )
-    told = "one row per GPU" if len(use) == len(run.gpu_use) else f"one row per {-(-len(run.gpu_use) // len(use))} GPUs"
-    axis = time_axis(run.end_s * shown / BINS)
-    return section(
-        said,
-        f"{strip(use, axis, said)}"
-        f'<p class="small">{told}, in the order of the nodes; the stronger the green, the more of it is allocated.</p>',
-    )
+    rows = "one row per GPU" if len(use) == len(run.gpu_use) else f"one row per {-(-len(run.gpu_use) // len(use))} GPUs"
+    return Heat(said, use, time_axis(run.end_s * shown / BINS), rows)
 
 
 def _fewer_rows(use: FloatArray) -> FloatArray:
