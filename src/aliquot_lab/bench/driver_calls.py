@@ -19,12 +19,11 @@ disturbed by a real driver's, so expect a few nanoseconds more on one.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 from aliquot.driver.native import native_part
 from aliquot_lab.bench.fig6 import RequestedShare, Tenant
-from aliquot_lab.bench.figures import percentile
+from aliquot_lab.bench.figures import percentile, percentiles
 from aliquot_lab.bench.scene import SPIN_PTX, Scene, scene
 
 PROGRAM: Final = "bench/aliquot-bench-driver"
@@ -42,10 +41,6 @@ def _rows(stage: Scene, mode: str, rounds: int, *more: str) -> list[tuple[float,
     out = stage.directory / f"{mode}.out"
     argv = [str(native_part(PROGRAM, "aliquot_lab")), mode, str(SPIN_PTX), str(rounds), str(out), *more]
     stage.run(Tenant(f"bench-{'-'.join((mode, *more))}"), _ALONE, argv, timeout_s=120)
-    return _parse(out)
-
-
-def _parse(out: Path) -> list[tuple[float, float]]:
     pairs = (line.split() for line in out.read_text().splitlines())
     return [(float(through), float(direct)) for through, direct in pairs]
 
@@ -70,8 +65,7 @@ def gate(emulate: str | None, rounds: int = ROUNDS) -> dict[str, Any]:
             "gate_ns_p50_switch": switch,
             "syscalls_per_launch": max(0.0, calls - driver_calls) / launches,
             "driver_syscalls_per_launch": driver_calls / launches,
-            "direct_ns_p50": percentile(direct, 50),
-            "direct_ns_p99": percentile(direct, 99),
+            **percentiles("direct_ns", direct, 2),
             **stage.about,
         }
 
@@ -92,10 +86,8 @@ def memory(
         none, many = (_completion_ns(stage, count, rounds) for count in (0, held))
         through, direct = zip(*_rows(stage, "memory", allocations), strict=True)
         return {
-            "alloc_us_p50": round(percentile(through, 50) / 1e3, 3),
-            "alloc_us_p99": round(percentile(through, 99) / 1e3, 3),
-            "direct_us_p50": round(percentile(direct, 50) / 1e3, 3),
-            "direct_us_p99": round(percentile(direct, 99) / 1e3, 3),
+            **percentiles("alloc_us", [ns / 1e3 for ns in through], 3),
+            **percentiles("direct_us", [ns / 1e3 for ns in direct], 3),
             "completion_ns_added": none,
             "allocations_held": held,
             "completion_ns_added_held": many,

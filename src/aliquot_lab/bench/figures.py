@@ -22,6 +22,11 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(0, ceil(percent / 100 * len(ordered)) - 1)]
 
 
+def percentiles(name: str, values: Sequence[float], digits: int) -> dict[str, float | None]:
+    """The middle and the 99th percentile as `NAME_p50` and `NAME_p99`; None where nothing was seen."""
+    return {f"{name}_p{part}": round(percentile(values, part), digits) if values else None for part in (50, 99)}
+
+
 @dataclass(frozen=True)
 class Handovers:
     """The changes of tenant in a stretch of time: each gap, and the share of the time in which the GPU was unused."""

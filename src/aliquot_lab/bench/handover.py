@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from aliquot.driver.native import native_part
 from aliquot_lab.bench.driver_calls import PROGRAM
-from aliquot_lab.bench.fig6 import Tenant
-from aliquot_lab.bench.figures import handovers, overlap, percentile
+from aliquot_lab.bench.fig6 import RequestedShare, Tenant
+from aliquot_lab.bench.figures import handovers, overlap, percentiles
 from aliquot_lab.bench.progress import Interval
 from aliquot_lab.bench.scene import SPIN_PTX, ClientFailed, scene
 
@@ -51,11 +51,6 @@ def limit_us(tenants: int, quota_ms: int, seconds: float) -> list[float]:
     return [int(line) / 1e3 for line in done.stdout.split()]
 
 
-def _percentiles(name: str, values_us: Sequence[float]) -> dict[str, float | None]:
-    """The middle and the 99th percentile; None where nothing was seen."""
-    return {f"{name}_p{part}": round(percentile(values_us, part), 1) if values_us else None for part in (50, 99)}
-
-
 def handover_case(
     emulate: str | None, tenants: int, quota_ms: int, seconds: float, *, native: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -64,23 +59,11 @@ def handover_case(
     Raises:
         ClientFailed: a tenant's program failed.
     """
-    memory_mib = 512 if tenants > 8 else 1024
+    ask = RequestedShare(1000 // tenants, 1000, 512 if tenants > 8 else 1024)
+    turns = [str(native_part(PROGRAM, "aliquot_lab")), "turns", str(SPIN_PTX), str(math.ceil(seconds))]
     with scene(emulate, turns="kubeshare", quota_ms=quota_ms, native_handover=native) as stage:
         paths = {Tenant(f"t{number}"): stage.directory / f"turns-{number}" for number in range(tenants)}
-        processes = []
-        for tenant, path in paths.items():
-            argv = [
-                str(native_part(PROGRAM, "aliquot_lab")),
-                "turns",
-                str(SPIN_PTX),
-                str(math.ceil(seconds)),
-                str(path),
-            ]
-            processes.append(
-                stage.engine.spawn(
-                    tenant, argv, None, request_milli=1000 // tenants, limit_milli=1000, memory_mib=memory_mib
-                )
-            )
+        processes = [stage.spawn(tenant, ask, [*turns, str(path)]) for tenant, path in paths.items()]
         statuses = [process.wait(seconds + 60) for process in processes]
         if any(statuses):
             raise ClientFailed(f"a tenant's program ended with status {max(statuses, key=abs)}")
@@ -89,8 +72,8 @@ def handover_case(
         case = {
             "tenants": tenants,
             "quota_ms": quota_ms,
-            **_percentiles("handover_us", gaps_us),
-            **_percentiles("limit_us", limit_us(tenants, quota_ms, seconds)),
+            **percentiles("handover_us", gaps_us, 1),
+            **percentiles("limit_us", limit_us(tenants, quota_ms, seconds), 1),
             "gpu_idle_percent": round(seen.idle_percent, 3),
             "handovers": len(gaps_us),
         }

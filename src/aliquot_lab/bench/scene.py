@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from aliquot.driver.native import native_part
 from aliquot.model.errors import AliquotError
@@ -27,6 +27,7 @@ from aliquot_lab.bench.progress import Interval, ProgressTotals, read_intervals,
 
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
+    from aliquot.standalone.program import TenantProgram
 
 START_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 20.0
@@ -56,30 +57,10 @@ def native_client(mode: str, *options: str) -> Program:
     return lambda progress: [str(program), mode, str(SPIN_PTX), str(progress), *options]
 
 
-class Running(Protocol):
-    """What a scene needs of a started process (subprocess.Popen has it)."""
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-
-    def poll(self) -> int | None:
-        """The exit status, or None while it runs."""
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit status, once it has ended."""
-
-
 class Client:
     """One tenant's program, started."""
 
-    def __init__(self, tenant: Tenant, process: Running, progress: Path) -> None:
+    def __init__(self, tenant: Tenant, process: TenantProgram | subprocess.Popen[bytes], progress: Path) -> None:
         self.tenant = tenant
         self._process = process
         self._progress = progress
@@ -149,20 +130,15 @@ class Scene:
     def start_program(self, tenant: Tenant, ask: RequestedShare, program: Program) -> Client:
         """Start one client by the command that `program` gives for its progress file."""
         progress = self.directory / f"{tenant}.progress"
-        process = self.engine.spawn(
-            str(tenant),
-            program(progress),
-            dict(os.environ),
-            request_milli=ask.request_milli,
-            limit_milli=ask.limit_milli,
-            memory_mib=ask.memory_mib,
-            wake_us=ask.wake_us,
-            park_after_s=ask.park_after_s,
-            enforce="all",
-        )
-        client = Client(tenant, process, progress)
-        self.clients[tenant] = client
+        client = self.clients[tenant] = Client(tenant, self.spawn(tenant, ask, program(progress)), progress)
         return client
+
+    def spawn(self, tenant: Tenant, ask: RequestedShare, argv: Sequence[str]) -> TenantProgram:
+        """Start another program as a tenant."""
+        return self.engine.spawn(
+            tenant, argv, request_milli=ask.request_milli, limit_milli=ask.limit_milli, memory_mib=ask.memory_mib,
+            wake_us=ask.wake_us, park_after_s=ask.park_after_s, enforce="all",
+        )  # fmt: skip
 
     def resize(self, tenant: Tenant, ask: RequestedShare) -> None:
         """Give a client another share while it runs."""
@@ -177,15 +153,7 @@ class Scene:
         Raises:
             ClientFailed: it ended with another status than zero, or not in time.
         """
-        process = self.engine.spawn(
-            str(tenant),
-            list(argv),
-            None,
-            request_milli=ask.request_milli,
-            limit_milli=ask.limit_milli,
-            memory_mib=ask.memory_mib,
-            enforce="all",
-        )
+        process = self.spawn(tenant, ask, argv)
         try:
             status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
