@@ -110,7 +110,7 @@ class Simulation:
             self.waiting.add(job)
         while self.decider.policy.idle(IDLE_BUDGET_US):
             pass
-        self._step()
+        self.record.step(self.kernel.now_us, self.waiting)
 
     def _depart(self, number: int) -> None:
         job = self.record.jobs[number]
@@ -121,9 +121,6 @@ class Simulation:
         self.record.left(number, self.kernel.now_us)
         if self.waiting.count:
             self._retry(node)
-        self._step()
-
-    def _step(self) -> None:
         self.record.step(self.kernel.now_us, self.waiting)
 
     # Placing

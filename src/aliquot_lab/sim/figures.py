@@ -96,10 +96,9 @@ def task_mix(outcome: Outcome, models: list[str]) -> Fragmentation:
     return Fragmentation(typical_shapes(counted), models)
 
 
-def measured(outcome: Outcome, nodes: Sequence[NodeSpec], warmup: float = 0.0) -> RunFigures:
-    """Work out a run's figures; the first `warmup` (0..1) of the arrivals are left out of means and waits."""
+def measured(outcome: Outcome, nodes: Sequence[NodeSpec], counted_from: int = 0) -> RunFigures:
+    """Work out a run's figures; the jobs before `counted_from` are left out of means and waits."""
     arrive = np.array([job.arrive_us for job in outcome.jobs], dtype=np.int64)
-    counted_from = int(len(arrive) * warmup)
     from_us, to_us = int(arrive[counted_from]), max(int(arrive[-1]), int(arrive[counted_from]) + 1)
     if to_us - from_us <= 1:  # everything arrives at once: look at the whole run
         to_us = max(outcome.end_us, from_us + 1)

@@ -96,17 +96,6 @@ def _gpu_seconds(jobs: Sequence[Job]) -> float:
     return sum(job.ask.milli * job.service_us for job in jobs) / MILLI / US_PER_S
 
 
-def all_impossible(load: Workload, nodes: Sequence[NodeSpec]) -> str:
-    """Why none of the jobs fits on a node, most frequent reason first; empty where some do."""
-    shapes = Counter(job.ask.shape for job in load.jobs)
-    if any(map(ever_fits(nodes), shapes)):
-        return ""
-    why: Counter[str] = Counter()
-    for shape, count in shapes.items():
-        why[_why(shape, nodes)] += count
-    return _because(why)
-
-
 def _why(shape: Shape, nodes: Sequence[NodeSpec]) -> str:
     """What of a request the largest node does not have."""
     gpus, cpu = max(len(node.gpus) for node in nodes), max(node.cpu_milli for node in nodes)
@@ -123,7 +112,8 @@ def _why(shape: Shape, nodes: Sequence[NodeSpec]) -> str:
     return "what no node has together"
 
 
-def _because(why: Mapping[str, int]) -> str:
+def because(why: Mapping[str, int]) -> str:
+    """Why jobs fit on no node, the most frequent reasons first."""
     ordered = sorted(why.items(), key=lambda entry: -entry[1])
     return ", ".join(f"{count:,} ask{'s' if count == 1 else ''} for {what}" for what, count in ordered[:3])
 
@@ -147,9 +137,9 @@ def left_out(offered: Mapping[str, Any]) -> str:
     if not count:
         return ""
     fit, they_are = ("fits", "it is") if count == 1 else ("fit", "they are")
-    because = _because(offered["impossible_because"])
+    reasons = because(offered["impossible_because"])
     return (
-        f"{count:,} of {offered['jobs']:,} jobs {fit} on no node even when it is empty; {they_are} left out: {because}"
+        f"{count:,} of {offered['jobs']:,} jobs {fit} on no node even when it is empty; {they_are} left out: {reasons}"
     )
 
 

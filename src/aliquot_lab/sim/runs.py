@@ -15,15 +15,14 @@ from aliquot_lab.sim.clusters import ranked, read_cluster
 from aliquot_lab.sim.engine import SimSettings, Simulation
 from aliquot_lab.sim.figures import RunFigures, measured
 from aliquot_lab.sim.jobs import Workload, on_whole_gpus
-from aliquot_lab.sim.kernel import us
-from aliquot_lab.sim.load import Offered, all_impossible, offered
+from aliquot_lab.sim.load import Offered, because, offered
 from aliquot_lab.sim.openb.trace import read_pods, workload_name
 from aliquot_lab.sim.parallel import part_done
 from aliquot_lab.sim.policies import made
 from aliquot_lab.sim.tables import opened
 from aliquot_lab.sim.workloads.generated import generated, is_spec
 from aliquot_lab.sim.workloads.table import read_jobs, unread_columns
-from aliquot_lab.sim.workloads.trace import Draws, TableTask, TraceReplay, drawn, replayed
+from aliquot_lab.sim.workloads.trace import Draws, TimedAsk, TraceReplay, drawn, replayed, timed
 
 OF_OPENB = "--services, --from-s, --gpu-only, --jitter-s and --compress"
 
@@ -84,13 +83,14 @@ def _jobs(scenario: Scenario, seed: int) -> Workload:
         found = generated(scenario.trace, seed) if named else read_jobs_once(path, workload_name(path))
         if scenario.draws is None:
             return found
-        return drawn([TableTask(job) for job in found.jobs], found.name, _gpus(scenario), seed, scenario.draws)
+        tasks = [TimedAsk(job.ask, job.service_us / 1e6 or None) for job in found.jobs]
+        return drawn(tasks, found.name, _gpus(scenario), seed, scenario.draws)
     name = workload_name(path)
     pods = read_pods_once(path)
     if scenario.draws is None:
         return replayed(pods, name, seed, scenario.replay)
-    services = read_pods_once(Path(scenario.services)) if scenario.services else None
-    return drawn(pods, name, _gpus(scenario), seed, scenario.draws, services=services)
+    services = timed(read_pods_once(Path(scenario.services))) if scenario.services else None
+    return drawn(timed(pods), name, _gpus(scenario), seed, scenario.draws, services=services)
 
 
 def _gpus(scenario: Scenario) -> int:
@@ -131,7 +131,7 @@ def run(task: RunTask) -> RunFigures:
     outcome = Simulation(
         nodes, load.jobs, policy, seed=task.seed, settings=settings, clock_ns=clock, tell_part=part_done
     ).run()
-    return measured(outcome, nodes, scenario.warmup)
+    return measured(outcome, nodes, int(len(load.jobs) * scenario.warmup))
 
 
 def tasks(scenario: Scenario, policies: Sequence[str], seeds: Sequence[int]) -> list[RunTask]:
@@ -141,12 +141,10 @@ def tasks(scenario: Scenario, policies: Sequence[str], seeds: Sequence[int]) -> 
         UserError: something asked for cannot be.
     """
     cluster_of(scenario.nodes)
-    load = workload(scenario, seeds[0])
-    if scenario.settings.until_us is not None and scenario.settings.until_us < us(0):
-        raise UserError("a run cannot end before it begins")
-    if not load.jobs:
+    asked = offered_load(scenario, seeds[0])
+    if not asked.jobs:
         raise UserError(f"trace {scenario.trace}: has no job")
-    why = all_impossible(load, cluster_of(scenario.nodes))
-    if why:
+    if asked.impossible == asked.jobs:
+        why = because(asked.why)
         raise UserError(f"--nodes {scenario.nodes}: no job of {scenario.trace} fits on a node: {why}")
     return [RunTask(scenario, name, seed) for name in policies for seed in seeds]

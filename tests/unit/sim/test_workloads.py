@@ -11,7 +11,7 @@ from aliquot_lab.sim.openb.trace import PodRow
 from aliquot_lab.sim.runs import Scenario, workload
 from aliquot_lab.sim.workloads.generated import KubeShareJobs, MixJobs, kubeshare, mix
 from aliquot_lab.sim.workloads.table import read_jobs
-from aliquot_lab.sim.workloads.trace import Draws, TraceReplay, drawn, replayed
+from aliquot_lab.sim.workloads.trace import Draws, TraceReplay, drawn, replayed, timed
 
 
 def pod(name: str, milli: int = 500, created=None, scheduled=None, deleted=None) -> PodRow:
@@ -89,7 +89,7 @@ def test_a_trace_without_times_says_what_to_do():
     with pytest.raises(UserError, match="--load"):
         replayed([pod("a")], "trace", 42, TraceReplay())
     with pytest.raises(UserError, match="--service-s"):
-        drawn([pod("a")], "trace", 8, 42, Draws(0.9, 10))
+        drawn(timed([pod("a")]), "trace", 8, 42, Draws(0.9, 10))
 
 
 TIMED = [pod(f"p{n}", 100 + 100 * (n % 5), 0.0, 0.0, float(10 ** (n % 4) + n)) for n in range(40)]
@@ -107,7 +107,7 @@ TIMELESS = [pod(f"q{n}", 100 + 100 * (n % 5)) for n in range(40)]
 )
 def test_draws_offer_the_load_from_the_start(pods, how: Draws, services):
     """With room for everybody, the GPUs in use are the load asked for, at the start and at any later moment."""
-    jobs = drawn(pods, "trace", 1000, 42, how, services=services).jobs
+    jobs = drawn(timed(pods), "trace", 1000, 42, how, services=timed(services or [])).jobs
     arrive = np.array([job.arrive_us for job in jobs])
     end = arrive + np.array([job.service_us for job in jobs])
     milli = np.array([job.ask.milli for job in jobs])

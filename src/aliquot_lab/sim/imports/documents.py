@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aliquot.model.quantities import MILLI
 from aliquot_lab.sim.imports.quantities import Unreadable, parse_time
-from aliquot_lab.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
+from aliquot_lab.sim.imports.records import Dropped, JobAccounts, Record
 from aliquot_lab.sim.imports.tables import Wanted
 from aliquot_lab.sim.tables import BadTable, opened
 
@@ -94,13 +94,13 @@ def _philly(job: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Itera
     submitted = when(job.get("submitted_time"), how)
     ran_s = sum(end - start for start, end in spans if start is not None and end is not None and end > start)
     if not attempts:
-        accounts.drop(NEVER_RAN)
+        accounts.drop(Dropped.NEVER_RAN)
     elif not sizes and not how.cpu_jobs:
-        accounts.drop(NO_GPU)
+        accounts.drop(Dropped.NO_GPU)
     elif spans[-1][0] is not None and spans[-1][1] is None:
-        accounts.drop(RUNNING)
+        accounts.drop(Dropped.RUNNING)
     elif submitted is None or not ran_s:
-        accounts.drop(NO_TIMES)
+        accounts.drop(Dropped.NO_TIMES)
     else:
         note = "of the jobs kept have an attempt whose times are not recorded, and which their duration leaves out"
         yield Record(

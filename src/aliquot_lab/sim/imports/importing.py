@@ -88,7 +88,7 @@ def import_trace(
         raise UserError(f"-o {out}: there is no folder {out.parent}; make it, or name a file in another one")
     try:
         with tempfile.TemporaryFile("w+", dir=out.parent, newline="", encoding="utf-8") as spool:
-            first_s = _spool(_told(READERS[kind](paths, accounts, how), accounts, tell), spool, accounts, models)
+            first_s = _spool(READERS[kind](paths, accounts, how), spool, accounts, models, tell)
             if not accounts.kept:
                 raise BadTable(f"{paths[0]}: no job is left. {accounts.text().partition(chr(10))[2]}".strip())
             _write(out, spool, first_s)
@@ -100,18 +100,15 @@ def import_trace(
     return accounts.facts() | {"from": kind, "trace": str(out), "text": accounts.text()}
 
 
-def _told(records: Iterator[Record], accounts: JobAccounts, tell: Callable[[float], None]) -> Iterator[Record]:
-    for number, record in enumerate(records):
-        if number % TELL_EVERY == 0:
-            tell(accounts.seen)
-        yield record
-
-
-def _spool(records: Iterator[Record], spool: TextIO, accounts: JobAccounts, models: bool) -> float:
+def _spool(
+    records: Iterator[Record], spool: TextIO, accounts: JobAccounts, models: bool, tell: Callable[[float], None]
+) -> float:
     """Write all lines with times as the source has them; the first arrival."""
     writer = csv.writer(spool, lineterminator="\n")
     first_s, names, clocks = float("inf"), set[int](), dict[bool, str]()
-    for record in records:
+    for count, record in enumerate(records):
+        if count % TELL_EVERY == 0:
+            tell(accounts.seen)
         if fault := _fault(record):
             accounts.unreadable(f'job "{plain(record.name)[:80]}": {fault}')
             continue

@@ -14,7 +14,7 @@ import yaml
 
 from aliquot_lab.sim.imports.documents import jobs_in, parsed, read, when
 from aliquot_lab.sim.imports.quantities import MAX_PARTS, Unreadable, milli_of_resource, parse_quantity
-from aliquot_lab.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
+from aliquot_lab.sim.imports.records import Dropped, JobAccounts, Record
 from aliquot_lab.sim.imports.tables import Wanted
 from aliquot_lab.sim.tables import BadTable
 
@@ -72,7 +72,7 @@ def _kueue(item: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Itera
         if count and (pod[0] or how.cpu_jobs):
             parts.append((name if len(spec["podSets"]) == 1 else f"{name}/{pod_set.get('name', number)}", pod, count))
     if not parts:
-        accounts.drop(NO_GPU)
+        accounts.drop(Dropped.NO_GPU)
         return
     stay = _stay(meta, status, said, accounts, how)
     if stay is None:
@@ -96,15 +96,15 @@ def _stay(
     admitted, finished = said.get("Admitted") or said.get("QuotaReserved"), said.get("Finished", {})
     if finished.get("status") != "True":
         runs = admitted is not None and admitted.get("status") == "True"
-        accounts.drop(RUNNING if runs else NEVER_RAN)
+        accounts.drop(Dropped.RUNNING if runs else Dropped.NEVER_RAN)
         return None
     if admitted is None:
-        accounts.drop(NEVER_RAN)
+        accounts.drop(Dropped.NEVER_RAN)
         return None
     start, end = when(admitted["lastTransitionTime"], how), when(finished["lastTransitionTime"], how)
     before = float(status.get("accumulatedPastExecutionTimeSeconds") or 0)
     if created is None or start is None or end is None or end <= start or before < 0:
-        accounts.drop(NO_TIMES)
+        accounts.drop(Dropped.NO_TIMES)
         return None
     known = "their stays are joined to one" if before else "only their last stay is known"
     notes = (f"workloads were evicted once or more; {known}",) if before or "Evicted" in said else ()

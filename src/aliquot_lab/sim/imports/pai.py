@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from aliquot.model.quantities import MILLI
 from aliquot_lab.sim.imports.quantities import Unreadable, parse_memory_mib, parse_number, parse_parts, parse_time
-from aliquot_lab.sim.imports.records import NEVER_RAN, NO_END, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
+from aliquot_lab.sim.imports.records import Dropped, JobAccounts, Record
 from aliquot_lab.sim.imports.sheet import Line, Sheet, key
 from aliquot_lab.sim.imports.tables import Fields, Wanted, jobs_of, read_table
 from aliquot_lab.sim.tables import BadTable
@@ -160,15 +160,15 @@ def _record(
     status = line.text("status").upper()
     # A task that waits has empty cells in place of what it asks for.
     if status in ("WAITING", "INTERUPTED") or (start is None and end is None):
-        accounts.drop(NEVER_RAN)
+        accounts.drop(Dropped.NEVER_RAN)
     elif not task.milli and not how.cpu_jobs:
-        accounts.drop(NO_GPU)
+        accounts.drop(Dropped.NO_GPU)
     elif status == "RUNNING":
-        accounts.drop(RUNNING)
+        accounts.drop(Dropped.RUNNING)
     elif end is None:
-        accounts.drop(NO_END)
+        accounts.drop(Dropped.NO_END)
     elif start is None or end <= start:
-        accounts.drop(NO_TIMES)
+        accounts.drop(Dropped.NO_TIMES)
     else:
         return Record(
             name=f"{line.text('job_name')}/{part}",

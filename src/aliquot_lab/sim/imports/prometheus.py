@@ -21,7 +21,7 @@ from typing import Final
 from aliquot.model.quantities import MILLI
 from aliquot_lab.sim.imports.documents import load
 from aliquot_lab.sim.imports.quantities import milli_of_profile, milli_of_resource
-from aliquot_lab.sim.imports.records import NEVER_RAN, NO_GPU, RUNNING, JobAccounts, Record
+from aliquot_lab.sim.imports.records import Dropped, JobAccounts, Record
 from aliquot_lab.sim.imports.tables import Wanted
 from aliquot_lab.sim.tables import BadTable
 
@@ -167,11 +167,11 @@ def _record(
     milli = round(sum(pod.asked.values())) or sum(pod.seen_gpus.values())
     ran = pod.running or pod.seen_at or pod.on_node
     if not milli and not how.cpu_jobs:
-        accounts.drop(NO_GPU)
+        accounts.drop(Dropped.NO_GPU)
     elif not ran:
-        accounts.drop(NEVER_RAN)
+        accounts.drop(Dropped.NEVER_RAN)
     elif max(ran) + step > last:
-        accounts.drop(RUNNING)
+        accounts.drop(Dropped.RUNNING)
     else:
         note = "pods ran before the range began; they arrive with it, with what was left of them"
         arrival = min(pod.since, min(ran))

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
-NO_GPU: Final = "without GPU"
-RUNNING: Final = "still running at the end"
-NO_END: Final = "ended at an unknown time"
-NEVER_RAN: Final = "never started"
-OF_0_S: Final = "of 0 s"
-NO_TIMES: Final = "without usable times"
-SHARED: Final = "with gres/shard or gres/mps, whose size is not recorded"
-UNREADABLE: Final = "unreadable"
 MAX_WARNINGS: Final = 20
 MAX_NAME: Final = 200
+
+
+class Dropped(StrEnum):
+    """Why a job is left out."""
+
+    NO_GPU = "without GPU"
+    RUNNING = "still running at the end"
+    NO_END = "ended at an unknown time"
+    NEVER_RAN = "never started"
+    OF_0_S = "of 0 s"
+    NO_TIMES = "without usable times"
+    SHARED = "with gres/shard or gres/mps, whose size is not recorded"
+    UNREADABLE = "unreadable"
 
 
 def plain(text: str) -> str:
@@ -76,7 +82,7 @@ class JobAccounts:
 
     def unreadable(self, what: str) -> None:
         """A job is left out because it cannot be read; the first of these are named."""
-        self.drop(UNREADABLE)
+        self.drop(Dropped.UNREADABLE)
         self.warn_of_line(what)
 
     def broken(self, what: str) -> None:

@@ -27,17 +27,7 @@ from aliquot_lab.sim.imports.quantities import (
     parse_tres,
     shards_of_tres,
 )  # fmt: skip
-from aliquot_lab.sim.imports.records import (
-    NEVER_RAN,
-    NO_END,
-    NO_GPU,
-    NO_TIMES,
-    OF_0_S,
-    RUNNING,
-    SHARED,
-    JobAccounts,
-    Record,
-)
+from aliquot_lab.sim.imports.records import Dropped, JobAccounts, Record
 from aliquot_lab.sim.imports.sheet import Line, Sheet, key
 from aliquot_lab.sim.tables import BadTable
 
@@ -177,7 +167,9 @@ def record_of(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> Reco
     tres = parse_tres(line.text("tres") or line.text("asked"))
     sizes, model, shares = _sizes(line, tres, how)
     if not any(sizes) and not how.cpu_jobs:
-        accounts.drop(SHARED if any(name.startswith(("gres/shard", "gres/mps")) for name in tres) else NO_GPU)
+        accounts.drop(
+            Dropped.SHARED if any(name.startswith(("gres/shard", "gres/mps")) for name in tres) else Dropped.NO_GPU
+        )
         return None
     times = _times(line, kind, accounts, how)
     if times is None:
@@ -250,7 +242,7 @@ def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[f
     time = partial(parse_time, zone=how.zone)
     state = line.text("state").partition(" ")[0].upper()
     if state in _RUNNING or state in _PENDING:
-        accounts.drop(RUNNING if state in _RUNNING else NEVER_RAN)
+        accounts.drop(Dropped.RUNNING if state in _RUNNING else Dropped.NEVER_RAN)
         return None
     start, end = line.read("start", time), line.read("end", time)
     notes: Notes
@@ -262,13 +254,13 @@ def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[f
     known = [when for field in ("submit", "eligible") if (when := line.read(field, time)) is not None]
     arrival = max(known) if known else start
     if end is None and start is not None and (ran is None or state == "REQUEUED"):
-        accounts.drop(NO_END if state in _OVER else RUNNING)
+        accounts.drop(Dropped.NO_END if state in _OVER else Dropped.RUNNING)
     elif ran == 0 and (start or not line.has("start")) and state not in _MAY_NOT_HAVE_RUN:
-        accounts.drop(OF_0_S)
+        accounts.drop(Dropped.OF_0_S)
     elif (ran is None and start is None) or ran == 0:
-        accounts.drop(NEVER_RAN)
+        accounts.drop(Dropped.NEVER_RAN)
     elif ran is None or ran < 0 or arrival is None:
-        accounts.drop(NO_TIMES)
+        accounts.drop(Dropped.NO_TIMES)
     else:
         return (arrival if start is None else min(arrival, start)), ran, notes
     return None

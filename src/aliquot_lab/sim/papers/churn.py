@@ -19,23 +19,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from aliquot.lib.arrays import FloatArray
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import MILLI
 from aliquot.placement.cluster import NodeSpec
 from aliquot.placement.policy import Policy
+from aliquot_lab.sim import figures
 from aliquot_lab.sim.engine import SimSettings, Simulation
-from aliquot_lab.sim.figures import Curve, gpu_models, task_mix, waits_s
-from aliquot_lab.sim.jobs import CLASSES, Workload, job_class
+from aliquot_lab.sim.jobs import Workload, job_class
 from aliquot_lab.sim.openb.trace import TraceNode, node_specs, read_nodes, read_pods
 from aliquot_lab.sim.papers.fgd import NODES
 from aliquot_lab.sim.parallel import Finished, part_done, run_all
 from aliquot_lab.sim.policies import made
 from aliquot_lab.sim.record import Outcome
 from aliquot_lab.sim.tables import csv_text, write_whole
-from aliquot_lab.sim.workloads.trace import Draws, drawn, service_s
+from aliquot_lab.sim.workloads.trace import Draws, drawn, service_s, timed
 
 TIMES: Final = "default"
 WARM_UP: Final = 0.25
@@ -126,9 +123,9 @@ def workload(run: Run) -> Workload:
     """The jobs of a run: the same for every policy."""
     folder = Path(run.traces)
     pods = read_pods(_table(folder, run.trace))
-    services = None if any(service_s(pod) for pod in pods) else read_pods(_table(folder, TIMES))
+    services = None if any(service_s(pod) for pod in pods) else timed(read_pods(_table(folder, TIMES)))
     gpus = sum(len(node.gpus) for node in _nodes(run.traces, run.setup))
-    return drawn(pods, run.trace, gpus, run.seed, Draws(run.load, run.arrivals), services=services)
+    return drawn(timed(pods), run.trace, gpus, run.seed, Draws(run.load, run.arrivals), services=services)
 
 
 def part_of(nodes: Sequence[TraceNode], share: int) -> list[TraceNode]:
@@ -140,32 +137,17 @@ def part_of(nodes: Sequence[TraceNode], share: int) -> list[TraceNode]:
 
 def measured(outcome: Outcome, nodes: Sequence[NodeSpec]) -> Living:
     """Means over time and waits over pods, after the warm-up."""
-    arrive = np.array([job.arrive_us for job in outcome.jobs], dtype=np.int64)
-    kinds = np.array([CLASSES.index(job_class(job.ask)) for job in outcome.jobs])
-    came = np.flatnonzero(arrive > 0)
+    came = [number for number, job in enumerate(outcome.jobs) if job.arrive_us > 0]
     first = came[int(len(came) * WARM_UP)]
-    counts = ~outcome.impossible
-    counts[:first] = False
-    waits = waits_s(outcome, arrive)
-
-    def mean_over_time(values: NDArray[Any]) -> float:
-        curve = Curve(outcome.step_us, 100 * values / (outcome.gpus * MILLI), outcome.end_us)
-        return curve.mean(int(arrive[first]), int(arrive[-1]))
-
-    def of(kind: str) -> FloatArray:
-        return np.asarray(waits[counts & (kinds == CLASSES.index(kind))])
-
-    some, multi = waits[counts], of("multi")
+    seen = figures.measured(outcome, nodes, first)
+    counted = [job for job, never in zip(outcome.jobs[first:], outcome.impossible[first:], strict=True) if not never]
+    multi = seen.waits_s[[job_class(job.ask) == "multi" for job in counted]]
+    of_run = seen.figures
     return Living(
-        allocation_percent=mean_over_time(outcome.used_milli),
-        waiting_percent=mean_over_time(outcome.waiting_milli),
-        fragmentation_percent=mean_over_time(outcome.fragmentation(task_mix(outcome, gpu_models(nodes)))),
-        wait_mean_s=_mean(some),
-        wait_p90_s=float(np.percentile(some, 90)),
-        wait_p99_s=float(np.percentile(some, 99)),
-        wait_fractional_s=_mean(of("fractional")),
-        wait_one_s=_mean(of("one")),
-        wait_multi_s=_mean(multi),
+        **{name: of_run[name] for name in FIGURES if name in of_run},
+        wait_fractional_s=of_run.get("wait_mean_fractional_s", 0.0),
+        wait_one_s=of_run.get("wait_mean_one_s", 0.0),
+        wait_multi_s=of_run.get("wait_mean_multi_s", 0.0),
         wait_multi_p99_s=float(np.percentile(multi, 99)) if len(multi) else 0.0,
     )
 
@@ -187,8 +169,8 @@ def means(done: Mapping[Run, Living]) -> dict[tuple[str, str, float, str], dict[
 def facts_of(done: Finished[Run, Living], asked: int) -> dict[str, Any]:
     """Means over seeds, a row for each set-up, trace, load and policy; `complete` unless the runs were interrupted."""
     rows = [
-        {"setup": setup, "workload": trace, "load": load, "policy": policy, **figures}
-        for (setup, trace, load, policy), figures in means(done.results).items()
+        {"setup": setup, "workload": trace, "load": load, "policy": policy, **mean}
+        for (setup, trace, load, policy), mean in means(done.results).items()
     ]
     return {"experiment": "churn", "complete": done.complete, "runs": len(done.results), "asked": asked, "rows": rows}
 
@@ -218,10 +200,6 @@ def text(facts: Mapping[str, Any]) -> str:
             f"{row['wait_multi_s']:8,.0f} {row['wait_multi_p99_s']:9,.0f} {row['fragmentation_percent']:7.1f}"
         )
     return "\n".join(lines)
-
-
-def _mean(values: FloatArray) -> float:
-    return float(values.mean()) if len(values) else 0.0
 
 
 def _table(folder: Path, name: str) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -33,52 +33,20 @@ class TraceReplay:
     compress: float = 1.0
 
 
-class Task(Protocol):
-    """What jobs are drawn from: a line of a trace."""
+@dataclass(frozen=True, slots=True)
+class TimedAsk:
+    """What jobs are drawn from: a request, and how long it ran where the trace says so."""
 
-    @property
-    def scheduled_s(self) -> float | None:
-        """When it began to run."""
-        ...
-
-    @property
-    def deleted_s(self) -> float | None:
-        """When it ended."""
-        ...
-
-    @property
-    def total_milli(self) -> int:
-        """Milli-GPU of all its GPUs."""
-        ...
-
-    def ask(self) -> Ask:
-        """Its request."""
-        ...
+    ask: Ask
+    ran_s: float | None
 
 
-@dataclass(frozen=True)
-class TableTask:
-    """A line of a table of one's own, or of one that was imported; it began to run at 0."""
-
-    job: Job
-    scheduled_s: float = 0.0
-
-    @property
-    def deleted_s(self) -> float:
-        """When it ended."""
-        return self.job.service_us / 1e6
-
-    @property
-    def total_milli(self) -> int:
-        """Milli-GPU of all its GPUs."""
-        return self.job.ask.request.request_milli
-
-    def ask(self) -> Ask:
-        """Its request."""
-        return self.job.ask
+def timed(pods: Sequence[PodRow]) -> list[TimedAsk]:
+    """The pods of a trace, to draw from."""
+    return [TimedAsk(pod.ask(), service_s(pod)) for pod in pods]
 
 
-def service_s(pod: Task) -> float | None:
+def service_s(pod: PodRow) -> float | None:
     """How long the pod ran; None where the trace does not say."""
     if pod.deleted_s is None or pod.scheduled_s is None or pod.deleted_s <= pod.scheduled_s:
         return None
@@ -132,33 +100,33 @@ class Draws:
 
 
 def drawn(
-    pods: Sequence[Task], name: str, gpus: int, seed: int, how: Draws, *, services: Sequence[Task] | None = None
-) -> Workload:
+    tasks: Sequence[TimedAsk], name: str, gpus: int, seed: int, how: Draws, *,
+    services: Sequence[TimedAsk] | None = None,
+) -> Workload:  # fmt: skip
     """Jobs drawn from the trace with replacement; `services` gives the times where the trace has none.
 
     Raises:
         UserError: neither the trace nor `services` has times, and no exponential mean was given.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
-    services_s = _Services(pods, services or pods, how)
+    services_s = _Services(tasks, services or tasks, how)
     if not services_s.known:
         raise UserError(f"trace {name} has no times; give --service-s, the mean time that a task runs")
     source, held_s = services_s.source, services_s.expected_s
-    milli = np.array([pods[at].total_milli for at in source])
+    milli = np.array([tasks[at].ask.milli for at in source])
     if not milli.any():
         raise UserError(f"trace {name}: no job asks for a GPU, so no number of them makes a load; leave --load out")
     rate_per_s = how.load * gpus * MILLI / float((milli * held_s).mean())
-    asks = [pod.ask() for pod in pods]
     # Who is there at the start: as many as the rate times the mean service, each with what is left of it.
     standing = round(rate_per_s * float(held_s.mean()))
     jobs = [
-        Job(f"start-{number}", asks[at], 0, us(left_s))
+        Job(f"start-{number}", tasks[at].ask, 0, us(left_s))
         for number, (at, left_s) in enumerate(services_s.residual(rng, standing))
     ]
     chosen = rng.choice(source, how.count).tolist()
     at_s = np.cumsum(rng.exponential(1 / rate_per_s, how.count)).tolist()
     for number, (at, when_s) in enumerate(zip(chosen, at_s, strict=True)):
-        jobs.append(Job(f"{number}", asks[at], us(when_s), us(services_s.draw(rng, at))))
+        jobs.append(Job(f"{number}", tasks[at].ask, us(when_s), us(services_s.draw(rng, at))))
     return Workload(name, jobs)
 
 
@@ -168,19 +136,19 @@ class _Services:
     `source` are the tasks that may be drawn, `expected_s` what each runs on average.
     """
 
-    def __init__(self, pods: Sequence[Task], others: Sequence[Task], how: Draws) -> None:
+    def __init__(self, tasks: Sequence[TimedAsk], others: Sequence[TimedAsk], how: Draws) -> None:
         self._mean_s = how.mean_service_s
-        times = [None if (ran_s := service_s(pod)) is None else min(ran_s, how.max_s) for pod in pods]
+        times = [None if task.ran_s is None else min(task.ran_s, how.max_s) for task in tasks]
         timed = [at for at, ran_s in enumerate(times) if ran_s is not None]
         self._own = times if timed and self._mean_s is None else None
-        self.source = np.array(timed if self._own else range(len(pods)))
-        self._pool = np.array([min(ran_s, how.max_s) for pod in others if (ran_s := service_s(pod)) is not None])
+        self.source = np.array(timed if self._own else range(len(tasks)))
+        self._pool = np.array([min(task.ran_s, how.max_s) for task in others if task.ran_s is not None])
         self.known = self._mean_s is not None or len(self._pool) > 0
         if self._own:
             self.expected_s = np.array([self._own[at] for at in timed], dtype=np.float64)
         elif self.known:
             mean_s = self._mean_s if self._mean_s is not None else float(self._pool.mean())
-            self.expected_s = np.full(len(pods), mean_s)
+            self.expected_s = np.full(len(tasks), mean_s)
 
     def draw(self, rng: np.random.Generator, task: int) -> float:
         """How long a task that arrives will run."""
