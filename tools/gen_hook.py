@@ -177,7 +177,8 @@ def write_hook(hook: Hook) -> str:
     elif hook.kind == "stays":
         body = f"    park_look();\n    park_never(ALIQUOT_REPORT_{hook.extra});\n    return {call};\n"
     elif hook.kind == "body":
-        body = f"    UNCANCELLED();\n    PARK_WAITS();\n    return {hook.extra}(SYM_{hook.symbol}{names});\n"
+        waits = "" if hook.symbol.startswith(NEVER_WAITS) else "    PARK_WAITS();\n"
+        body = f"    UNCANCELLED();\n{waits}    return {hook.extra}(SYM_{hook.symbol}{names});\n"
     else:
         raise ValueError(f"hooks.toml: {hook.symbol}: unknown kind {hook.kind!r}")
     return head + body + "}\n"

@@ -2054,7 +2054,6 @@ CUresult hook_nvmlDeviceGetAccountingPids(void *device, unsigned *count, unsigne
 HOOK CUresult hook_nvmlDeviceGetAccountingPids(void *device, unsigned *count, unsigned *pids)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_accounting_pids(SYM_nvmlDeviceGetAccountingPids, device, count, pids);
 }
 
@@ -2062,7 +2061,6 @@ CUresult hook_nvmlDeviceGetAccountingStats(void *device, unsigned pid, void *sta
 HOOK CUresult hook_nvmlDeviceGetAccountingStats(void *device, unsigned pid, void *stats)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_accounting(SYM_nvmlDeviceGetAccountingStats, device, pid, stats);
 }
 
@@ -2070,7 +2068,6 @@ CUresult hook_nvmlDeviceGetAccountingStats_v2(void *device, unsigned *stats);
 HOOK CUresult hook_nvmlDeviceGetAccountingStats_v2(void *device, unsigned *stats)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_accounting_v2(SYM_nvmlDeviceGetAccountingStats_v2, device, stats);
 }
 
@@ -2078,7 +2075,6 @@ CUresult hook_nvmlDeviceGetBAR1MemoryInfo(void *device, struct nvml_memory *memo
 HOOK CUresult hook_nvmlDeviceGetBAR1MemoryInfo(void *device, struct nvml_memory *memory)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_bar1(SYM_nvmlDeviceGetBAR1MemoryInfo, device, memory);
 }
 
@@ -2086,7 +2082,6 @@ CUresult hook_nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count
 HOOK CUresult hook_nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_processes_v1(SYM_nvmlDeviceGetComputeRunningProcesses, device, count, infos);
 }
 
@@ -2094,7 +2089,6 @@ CUresult hook_nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *co
 HOOK CUresult hook_nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetComputeRunningProcesses_v2, device, count, infos);
 }
 
@@ -2102,7 +2096,6 @@ CUresult hook_nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *co
 HOOK CUresult hook_nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetComputeRunningProcesses_v3, device, count, infos);
 }
 
@@ -2110,7 +2103,6 @@ CUresult hook_nvmlDeviceGetGraphicsRunningProcesses(void *device, unsigned *coun
 HOOK CUresult hook_nvmlDeviceGetGraphicsRunningProcesses(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_processes_v1(SYM_nvmlDeviceGetGraphicsRunningProcesses, device, count, infos);
 }
 
@@ -2118,7 +2110,6 @@ CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v2(void *device, unsigned *c
 HOOK CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v2(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetGraphicsRunningProcesses_v2, device, count, infos);
 }
 
@@ -2126,7 +2117,6 @@ CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *c
 HOOK CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetGraphicsRunningProcesses_v3, device, count, infos);
 }
 
@@ -2134,7 +2124,6 @@ CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses(void *device, unsigned *co
 HOOK CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_processes_v1(SYM_nvmlDeviceGetMPSComputeRunningProcesses, device, count, infos);
 }
 
@@ -2142,7 +2131,6 @@ CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v2(void *device, unsigned 
 HOOK CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v2(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetMPSComputeRunningProcesses_v2, device, count, infos);
 }
 
@@ -2150,7 +2138,6 @@ CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned 
 HOOK CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count, void *infos)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_processes(SYM_nvmlDeviceGetMPSComputeRunningProcesses_v3, device, count, infos);
 }
 
@@ -2158,7 +2145,6 @@ CUresult hook_nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory);
 HOOK CUresult hook_nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_memory(SYM_nvmlDeviceGetMemoryInfo, device, memory);
 }
 
@@ -2166,7 +2152,6 @@ CUresult hook_nvmlDeviceGetMemoryInfo_v2(void *device, struct nvml_memory_v2 *me
 HOOK CUresult hook_nvmlDeviceGetMemoryInfo_v2(void *device, struct nvml_memory_v2 *memory)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_memory_v2(SYM_nvmlDeviceGetMemoryInfo_v2, device, memory);
 }
 
@@ -2174,7 +2159,6 @@ CUresult hook_nvmlDeviceGetProcessUtilization(void *device, struct nvml_process_
 HOOK CUresult hook_nvmlDeviceGetProcessUtilization(void *device, struct nvml_process_sample *samples, unsigned *count, unsigned long long since_us)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_process_samples(SYM_nvmlDeviceGetProcessUtilization, device, samples, count, since_us);
 }
 
@@ -2182,7 +2166,6 @@ CUresult hook_nvmlDeviceGetProcessesUtilizationInfo(void *device, struct nvml_pr
 HOOK CUresult hook_nvmlDeviceGetProcessesUtilizationInfo(void *device, struct nvml_processes_usage *usage)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_processes_usage(SYM_nvmlDeviceGetProcessesUtilizationInfo, device, usage);
 }
 
@@ -2190,7 +2173,6 @@ CUresult hook_nvmlDeviceGetRunningProcessDetailList(void *device, struct nvml_pr
 HOOK CUresult hook_nvmlDeviceGetRunningProcessDetailList(void *device, struct nvml_process_details *list)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_process_details(SYM_nvmlDeviceGetRunningProcessDetailList, device, list);
 }
 
@@ -2198,7 +2180,6 @@ CUresult hook_nvmlDeviceGetSamples(void *device, int type, unsigned long long si
 HOOK CUresult hook_nvmlDeviceGetSamples(void *device, int type, unsigned long long since_us, int *value_type, unsigned *count, struct nvml_sample *samples)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_samples(SYM_nvmlDeviceGetSamples, device, type, since_us, value_type, count, samples);
 }
 
@@ -2206,7 +2187,6 @@ CUresult hook_nvmlDeviceGetUtilizationRates(void *device, struct nvml_utilizatio
 HOOK CUresult hook_nvmlDeviceGetUtilizationRates(void *device, struct nvml_utilization *use)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_utilization(SYM_nvmlDeviceGetUtilizationRates, device, use);
 }
 
@@ -2214,6 +2194,5 @@ CUresult hook_nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size);
 HOOK CUresult hook_nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size)
 {
     UNCANCELLED();
-    PARK_WAITS();
     return on_nvml_process_name(SYM_nvmlSystemGetProcessName, pid, name, size);
 }

@@ -10,7 +10,6 @@ static void seen(struct slot *slot, uint64_t *free_bytes, uint64_t *total_bytes)
     if (!page)
         return;
     uint64_t limit = least(__atomic_load_n(&page->memory_limit_bytes, __ATOMIC_RELAXED), *total_bytes);
-    reclaim_now();
     uint64_t charged = memory_charged(slot, page);
     *free_bytes = least(*free_bytes, limit > charged ? limit - charged : 0);
     *total_bytes = limit;
@@ -40,8 +39,10 @@ static uint64_t total_of(int device, uint64_t real)
         CUresult result = REAL_AT(symbol, size *, size *)(&free_real, &total_real);                                    \
         struct slot *slot = result == CUDA_SUCCESS ? slot_current() : NULL;                                            \
         uint64_t free_seen = free_real, total_seen = total_real;                                                       \
-        if (slot)                                                                                                      \
+        if (slot) {                                                                                                    \
+            reclaim_now();                                                                                             \
             seen(slot, &free_seen, &total_seen);                                                                       \
+        }                                                                                                              \
         if (free_bytes && result == CUDA_SUCCESS)                                                                      \
             *free_bytes = (size)free_seen;                                                                             \
         if (total_bytes && result == CUDA_SUCCESS)                                                                     \
@@ -62,8 +63,12 @@ MEM_GET_INFO(on_mem_get_info_v1, unsigned)
 TOTAL_MEM(on_total_mem, size_t)
 TOTAL_MEM(on_total_mem_v1, unsigned)
 
-/* For nvmlview.c. */
+/* For nvmlview.c, whose calls do not wait while the tenant is parked: then the driver is not asked for anything. */
 void view_of_slot(struct slot *slot, uint64_t *free_bytes, uint64_t *total_bytes)
 {
+    if (park_try_enter()) {
+        reclaim_now();
+        park_leave(NULL);
+    }
     seen(slot, free_bytes, total_bytes);
 }

@@ -76,16 +76,21 @@ static inline void park_look(void)
 static inline void park_never(unsigned bit) { atomic_fetch_or(&aliquot_counters.stays, bit); }
 /* A hooked call may wait for the arbiter before it calls the driver: from here to the end of the block it is counted. */
 #define PARK_WAITS() __attribute__((cleanup(park_leave), unused)) const int park_entered = park_enter()
+static inline void park_leave(const int *entered) { atomic_fetch_sub(&park_inside, 1); }
+static inline bool park_try_enter(void) /* false: the tenant is parked; else park_leave() follows */
+{
+    atomic_fetch_add(&park_inside, 1);
+    if (__builtin_expect(!atomic_load(&aliquot_parked), 1))
+        return true;
+    atomic_fetch_sub(&park_inside, 1);
+    return false;
+}
 static inline int park_enter(void)
 {
-    for (;; park_wake()) {
-        atomic_fetch_add(&park_inside, 1);
-        if (__builtin_expect(!atomic_load(&aliquot_parked), 1))
-            return 0;
-        atomic_fetch_sub(&park_inside, 1);
-    }
+    while (!park_try_enter())
+        park_wake();
+    return 0;
 }
-static inline void park_leave(const int *entered) { atomic_fetch_sub(&park_inside, 1); }
 
 /* While its work has ended and it is not certain yet that it is to be given back: the next launch takes it up again. */
 static inline uint32_t parked(uint32_t word) { return word | 2; }

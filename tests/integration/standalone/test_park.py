@@ -79,6 +79,23 @@ def test_a_parked_program_gives_its_memory_and_has_it_back_at_its_next_call(up: 
     assert not up.pod("a").get("parked")
 
 
+def test_a_monitor_in_the_program_leaves_it_parked(up: Cluster, tmp_path: Path):
+    """NVML is answered while the memory is away, and only a call of the driver brings it back."""
+    cells = notebook(up, tmp_path, words="watched")
+    up.command("park", "a")
+
+    def watched() -> int:
+        return int(cells.with_suffix(".watched").read_text() or 0)
+
+    before = watched()
+    eventually(lambda: watched() > before + 20, "NVML answers", 30)
+    still = up.pod("a").get("parked")
+    compute(cells)
+
+    assert still
+    assert not up.pod("a").get("parked")
+
+
 def test_a_call_waits_for_room(up: Cluster, tmp_path: Path):
     """A parked program that needs the GPU while others hold it waits, which is shown, and comes back when they end."""
     cells = notebook(up, tmp_path)

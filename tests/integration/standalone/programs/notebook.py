@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 import sys
@@ -10,13 +11,14 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
-from kit.driver_calls import MIB, OwnDriver
+from kit.driver_calls import MIB, Out, OwnDriver
 
 cells, words = Path(sys.argv[1]), sys.argv[2:]
 said = cells.with_suffix(".said")
 gpu = OwnDriver()
 assert gpu.open() == 0
 SIZE = 32 * MIB
+NVML = {"nvmlDeviceGetMemoryInfo": 24, "nvmlDeviceGetUtilizationRates": 8, "nvmlDeviceGetBAR1MemoryInfo": 24}
 mapped = gpu.new("cuMemAddressReserve", SIZE, 0, 0, 0)
 gpu.ok("cuMemMap", mapped, SIZE, 0, gpu.create(SIZE).value, 0)
 gpu.ok("cuMemSetAccess", mapped, SIZE, struct.pack("iii", 1, 0, 3), 1)
@@ -48,6 +50,24 @@ def compute() -> bool:
 
 if "busy" in words:
     threading.Thread(target=lambda: [compute() for _ in iter(int, 1)], daemon=True).start()
+
+
+def watch() -> None:
+    """Ask NVML for all that a monitor shows, and count how often it was answered."""
+    for number in itertools.count(1):
+        gpu.ok("nvmlInit_v2")
+        device = gpu.call("nvmlDeviceGetHandleByIndex_v2", 0, Out()).value
+        for name, size in NVML.items():
+            gpu.ok(name, device, Out(size))
+        gpu.call("nvmlDeviceGetComputeRunningProcesses_v3", device, Out(4), None)
+        gpu.call("nvmlDeviceGetProcessUtilization", device, None, Out(4), 0)
+        gpu.ok("nvmlShutdown")
+        cells.with_suffix(".watched").write_text(str(number))
+        time.sleep(0.005)
+
+
+if "watched" in words:
+    threading.Thread(target=watch, daemon=True).start()
 said.write_text("held")
 last = cells.read_text()
 while True:
