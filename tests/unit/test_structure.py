@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CODE = 39_810
+MAX_CODE = 39_825
 MAX_LAB_CODE = 8_285
 MAX_FILES = 330
 MAX_SINGLE_CALLERS = 0.1

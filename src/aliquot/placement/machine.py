@@ -221,9 +221,15 @@ class MachineLedger:
         """Reserve the memory of a parked tenant again.
 
         Raises:
-            LedgerError: others hold too much of it now.
+            LedgerError: others hold too much of it now, or were promised to find theirs again.
         """
-        self.resize(tenant, self.parked[tenant], self.request_of(tenant))
+        plan, request = self.parked[tenant], self.request_of(tenant)
+        try:
+            for piece in plan.slices if not request.park_after_s else ():
+                self._check_return(piece, request)
+        except NoRoom as error:
+            raise LedgerError(str(error)) from None
+        self.resize(tenant, plan, request)
         del self.parked[tenant]
 
     def request_of(self, tenant: TenantName) -> GpuRequest:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter
+from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
 from aliquot.driver.checkpoints import ENDED, GONE, Checkpoints, ProcessState, StepFailed
 from aliquot.lib.log import Logger
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 READY_S: Final = 5.0
 """For so long the programs of a tenant may take to say that they make no calls of the driver."""
-LOCK_MS: Final = 10_000
+LOCK_MS: Final = 2_000
 POLL_S: Final = 0.01
 LOOK_S: Final = 0.05
 REST_S: Final = 1.0
@@ -48,9 +48,10 @@ AGAIN_S: Final = 10.0
 AGAIN_MAX_S: Final = 600.0
 """What could not be parked is tried again after so long, twice as long each time: it keeps others from being moved."""
 BACK_S: Final = 60.0
-"""For so long a process is tried to be brought back, whatever is killed meanwhile."""
+"""For so long who brings a tenant back by hand waits until it is; what takes longer is done even so."""
 
 _AWAY: Final = frozenset({ProcessState.CHECKPOINTED, ProcessState.CHECKPOINTING})
+_BETWEEN: Final = frozenset({ProcessState.CHECKPOINTING, ProcessState.RESTORING})
 log = Logger("standalone")
 
 
@@ -79,14 +80,14 @@ class Parking:
         self._runtime = runtime
         self._emulated = emulated
         self._driver = Checkpoints(libcuda, libnvml)
-        self._moves = threading.Lock()  # one tenant at a time
+        self._moves = threading.Lock()  # one tenant at a time, and not while one is waited for
+        self._leaving: set[TenantName] = set()  # their programs are waited for, to be parked
         self._woken: dict[TenantName, float] = {}  # since when
         self._refused: dict[TenantName, tuple[float, float]] = {}  # until when it is not tried again, and for how long
         self.waiting: dict[TenantName, str] = {}
         """Why those that need their memory do not have it back yet."""
         self.on_room: Callable[[], None] = lambda: None
         """Called when memory has become free for those that wait."""
-        self._awaiting: set[TenantName] = set()  # that an arbiter lets their calls go on
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="parking", daemon=True)
@@ -113,27 +114,23 @@ class Parking:
         Raises:
             NotParked: it is not here, is parked, is busy, or has memory that stays; nothing was changed then.
         """
-        engine = self._engine
-        with self._moves, ArbiterClient(self._runtime) as arbiter:
-            if engine.look(lambda ledger: name in ledger.parked or name not in ledger.plans):
-                raise NotParked(f'"{name}" is parked, or has ended')
-            try:
+        if self._engine.look(lambda ledger: name in ledger.parked or name not in ledger.plans):
+            raise NotParked(f'"{name}" is parked, or has ended')
+        with self._moves:
+            if name in self._leaving:
+                raise NotParked(f'"{name}" is being parked')
+            self._leaving.add(name)
+        try:
+            with ArbiterClient(self._runtime) as arbiter:
                 pids = self._stopped(arbiter, name)
-                held_mib = sum(each.memory_used_mib for each in _of(name, arbiter.status()))
-                if not self._emulated and held_mib > (room_mib := host_room_mib(pids)):
-                    raise NotParked(
-                        f"its {format_mib(held_mib)} do not fit in the host's memory, of which {format_mib(room_mib)} "
-                        "are left to it"
-                    )
-                self._take_off(pids)
-            except (ArbiterError, AliquotError, OSError) as error:
-                self._let_go_on(arbiter, name)
-                raise NotParked(f'"{name}" stays on its GPU: {error}') from None
-            with contextlib.suppress(KeyError):  # it may have ended meanwhile
-                engine.look(lambda ledger: ledger.park(name))
-            self._refused.pop(name, None)
-            self._changed.set()
-            return held_mib
+                with self._moves:
+                    return self._take_off(name, pids, arbiter.status())
+        except (ArbiterError, AliquotError, OSError) as error:
+            self._leaving.discard(name)
+            self._end_move(name)
+            raise NotParked(f'"{name}" stays on its GPU: {error}') from None
+        finally:
+            self._leaving.discard(name)
 
     def unpark(self, name: TenantName) -> int:
         """Bring a tenant's memory back, where it takes that by parking others; returns how much is reserved, in MiB.
@@ -143,24 +140,37 @@ class Parking:
             NotParked: it is not parked.
             ArbiterError: the arbiter is away.
         """
+        mib = self._reserve(name)
+        until_s = time.monotonic() + BACK_S
+        while not self._end_move(name) and time.monotonic() < until_s:
+            time.sleep(POLL_S)
+        return mib
+
+    def _reserve(self, name: TenantName) -> int:
+        """Reserve the memory of a parked tenant, where it takes that by parking others; how much that is, in MiB.
+
+        Raises:
+            NoRoom, NotParked, ArbiterError: as `unpark`.
+        """
+        plan = self._engine.look(lambda ledger: ledger.parked.get(name))
+        if plan is None:
+            raise NotParked(f'"{name}" is not parked')
         if not _has_room(name)(self._engine.look(MachineLedger.copy)):
             self.make_room(_has_room(name), name)
         with self._moves, ArbiterClient(self._runtime) as arbiter:
-            plan = self._engine.look(lambda ledger: ledger.parked.get(name))
-            if plan is None:
-                raise NotParked(f'"{name}" is not parked')
             try:
                 self._engine.look(MachineLedger.copy).unpark(name)  # first, as the rest takes longer
-                pids = {*self._engine.processes(name), *arbiter.park_tenant(name).pids}
-                self._require_room(name, arbiter.status(), pids)
+                self._require_room(name, arbiter.status(), self._processes(name, arbiter))
                 self._engine.look(lambda ledger: ledger.unpark(name))
             except LedgerError as error:
                 raise NoRoom(f'"{name}" has no room to come back: {error}') from None
             except KeyError:
-                raise NotParked(f'"{name}" has ended') from None
-            self._bring_back(name, pids)
-            self._let_go_on(arbiter, name)
+                raise NotParked(f'"{name}" has ended, or is back') from None
             return sum(piece.memory_mib for piece in plan.slices)
+
+    def _processes(self, name: TenantName, arbiter: ArbiterClient) -> set[int]:
+        """Those of a tenant whose calls the arbiter has stopped."""
+        return {*self._engine.processes(name), *arbiter.park_tenant(name).pids}
 
     def _require_room(self, name: TenantName, status: Status, pids: Collection[int]) -> None:
         """Refuse a return for which the ledger has room and the GPU does not.
@@ -204,18 +214,6 @@ class Parking:
             return all(self._try_to_park(name) for name in victims)
         return False
 
-    def _let_go_on(self, arbiter: ArbiterClient, name: TenantName) -> None:
-        """Have the arbiter let a tenant's calls of the driver go on, as soon as it answers."""
-        self._awaiting.add(name)
-        with contextlib.suppress(NoArbiter):
-            try:
-                arbiter.unpark_tenant(name)
-            except NoArbiter:
-                raise
-            except ArbiterError:  # it has ended
-                pass
-            self._awaiting.discard(name)
-
     def _stopped(self, arbiter: ArbiterClient, name: TenantName) -> list[int]:
         """The processes of a tenant once no call of the driver is under way in them."""
         until_s = time.monotonic() + READY_S
@@ -228,20 +226,28 @@ class Parking:
             time.sleep(POLL_S)
         raise NotParked(f"its programs have not said within {READY_S:.0f} s that they make no calls of the driver")
 
-    def _take_off(self, pids: Iterable[int]) -> None:
-        """Lock and checkpoint processes, all of them or none.
+    def _take_off(self, name: TenantName, pids: Collection[int], status: Status) -> int:
+        """Lock and checkpoint the processes of a tenant, then free its memory; returns how much that is, in MiB.
 
         Raises:
-            StepFailed: the driver refuses one.
+            NotParked: the host has no room for it.
+            StepFailed: the driver refuses a process; the others may have been taken off.
         """
-        try:
-            for pid in pids:
-                self._driver.do("Lock", pid, LOCK_MS)
-            for pid in pids:
-                self._driver.do("Checkpoint", pid)
-        except (StepFailed, OSError):
-            self._bring_back("", pids)
-            raise
+        held_mib = sum(each.memory_used_mib for each in _of(name, status))
+        if not self._emulated and held_mib > (room_mib := host_room_mib(pids)):
+            raise NotParked(
+                f"its {format_mib(held_mib)} do not fit in the host's memory, of which {format_mib(room_mib)} "
+                "are left to it"
+            )
+        for pid in pids:
+            self._driver.do("Lock", pid, LOCK_MS)
+        for pid in pids:
+            self._driver.do("Checkpoint", pid)
+        with contextlib.suppress(KeyError):  # it may have ended meanwhile
+            self._engine.look(lambda ledger: ledger.park(name))
+        self._refused.pop(name, None)
+        self._changed.set()
+        return held_mib
 
     def _states(self, pids: Iterable[int]) -> dict[int, int]:
         """Of those that live and have started the driver.
@@ -258,38 +264,57 @@ class Parking:
                     raise
         return states
 
-    def _bring_back(self, name: str, pids: Iterable[int]) -> None:
-        """From whatever states they are in. A step is taken again as long as the state says that it was not taken."""
-        until_s = time.monotonic() + BACK_S
+    def _bring_back(self, name: str, pids: Iterable[int]) -> bool:
+        """From whatever states they are in; False where that is to be called again, as a step of another is under way.
+
+        A step is taken again as long as the state says that it was not taken.
+        """
         failed: dict[int, int] = {}
-        while time.monotonic() < until_s:
-            try:
-                moving = {pid: state for pid, state in self._states(pids).items() if state != ProcessState.RUNNING}
+        try:
+            while moving := {pid: state for pid, state in self._states(pids).items() if state != ProcessState.RUNNING}:
                 if moving.items() <= failed.items():
-                    break
+                    return True
                 away = {pid for pid, state in moving.items() if state in _AWAY and failed.get(pid) != state}
-                for pid in away or moving.keys() - failed.keys():
-                    if moving[pid] in (ProcessState.CHECKPOINTING, ProcessState.RESTORING):
-                        continue
+                ready = {pid for pid in away or moving.keys() - failed.keys() if moving[pid] not in _BETWEEN}
+                if not ready:
+                    return False
+                for pid in ready:
                     try:
                         self._driver.do("Restore" if pid in away else "Unlock", pid)
                     except StepFailed as error:
+                        if error.code == ENDED:
+                            raise
                         log.warning("%s: %s", name, error)
-                        if error.code != ENDED:
-                            failed[pid] = moving[pid]
-            except StepFailed as error:
-                log.warning("%s: %s", name, error)
-            time.sleep(POLL_S)
+                        failed[pid] = moving[pid]
+        except StepFailed as error:
+            log.warning("%s: %s", name, error)
+            return False
+        return True
+
+    def _end_move(self, name: TenantName) -> bool:
+        """Bring one back whose park or return was begun and not ended; whether there is nothing left to do.
+
+        The arbiter has stopped its calls then, and the ledger says that it is awake.
+        """
+        with contextlib.suppress(ArbiterError, OSError), self._moves, ArbiterClient(self._runtime) as arbiter:
+            status = arbiter.status()
+            awake = self._engine.look(lambda ledger: name in ledger.plans and name not in ledger.parked)
+            if not awake or name in self._leaving or not any(each.parked for each in _of(name, status)):
+                return True
+            pids = self._processes(name, arbiter)
+            with contextlib.suppress(AliquotError):
+                if _AWAY & {*self._states(pids).values()}:
+                    self._require_room(name, status, pids)  # again: it was reserved at an earlier time
+                if self._bring_back(name, pids):
+                    arbiter.unpark_tenant(name)
+                    return True
+        return False
 
     def _finish(self, status: Status) -> None:
         """Bring those back whose park or return was begun and not ended, by whatever was killed."""
         stopped = {TenantName(each.name) for gpu in status.gpus for each in gpu.tenants if each.parked}
         for name in stopped - self._engine.look(lambda ledger: {*ledger.parked}):
-            with self._moves, ArbiterClient(self._runtime) as arbiter:
-                still = any(each.parked for each in _of(name, arbiter.status()))
-                if still and name in self._engine.look(lambda ledger: ledger.plans.keys() - ledger.parked.keys()):
-                    self._bring_back(name, self._engine.processes(name))
-                    self._let_go_on(arbiter, name)
+            self._end_move(name)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -303,8 +328,6 @@ class Parking:
             parked = self._engine.look(lambda ledger: [*ledger.parked])  # first: they are parked at the arbiter too
             status = arbiter.status()
             self._finish(status)
-            for name in [*self._awaiting]:
-                self._let_go_on(arbiter, name)
             self._return(parked, status)
             self._put_away(status)
             if any(idle_s >= IDLE_S for idle_s, _ in self._parkable(status)):
@@ -319,7 +342,8 @@ class Parking:
         self.waiting = {name: why for name, why in self.waiting.items() if name in woken}
         for name in sorted(self._woken, key=self._woken.__getitem__):
             try:
-                self.unpark(name)
+                self._reserve(name)
+                self._end_move(name)  # where it is not done now, it is at a later look
             except (AliquotError, ArbiterError) as error:
                 self.waiting[name] = str(error)
 

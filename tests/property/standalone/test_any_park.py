@@ -6,13 +6,15 @@ ledger. The oracle is arithmetic on what the models hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -387,23 +389,97 @@ TestAnyPark.settings = settings(
 )
 
 
-def test_programs_that_do_not_answer_keep_others_waiting_rarely():
-    """What cannot be parked costs a look five seconds; it is one at a time, and each is tried ever more rarely."""
+@pytest.fixture
+def case() -> Iterator[AnyPark]:
+    """A world without tenants."""
     case = AnyPark()
     case.starts()
-    try:
-        for _ in range(3):
-            case.start(2_048, True, 5)
-        for process in case.world.processes.values():
-            process.silent = True
-        waits = []
-        for _ in range(3_600):
-            began_s = case.world.now_s
-            case.engine.parking.look()
-            waits.append(case.world.now_s - began_s)
-            case.world.now_s += 1.0
-    finally:
-        case.teardown()
+    yield case
+    case.teardown()
+
+
+def test_a_process_that_stays_between_two_steps_keeps_no_other_from_coming_back(case: AnyPark):
+    """Its own return is ended once it is through, and another's takes place at the same look."""
+    for _ in range(2):
+        case.start(4_096, False, 5)
+    stuck, other = case.world.processes.values()
+    case.time_passes(2.0)
+    for draw in (0, 1):
+        case.park(draw)
+    case.engine.ledger.unpark(TenantName("t1"))
+    stuck.state, other.needs = ProcessState.RESTORING, True
+    case.time_passes(1.0)
+    began_s = case.world.now_s
+    case.engine.parking.look()
+    waited_s = case.world.now_s - began_s
+    states = stuck.state, other.state, other.parked
+    stuck.state = LOCKED
+    case.engine.parking.look()
+
+    assert (states, waited_s) == ((ProcessState.RESTORING, RUNNING, False), 0.0)
+    assert (stuck.state, stuck.parked) == (RUNNING, False)
+
+
+def test_a_program_that_does_not_answer_keeps_no_other_from_coming_back(case: AnyPark):
+    """While it is waited for, to be parked by hand, what is parked comes back; nobody takes the wait for one to end."""
+    for _ in range(2):
+        case.start(4_096, False, 5)
+    silent, other = case.world.processes.values()
+    case.time_passes(2.0)
+    case.park(1)
+    silent.silent, other.needs = True, True
+    seen: list[tuple[bool, bool]] = []
+
+    def meanwhile(_: float) -> None:
+        if not seen:
+            look = threading.Thread(target=case.engine.parking.look, daemon=True)
+            look.start()
+            look.join(5.0)
+            seen.append((silent.parked, other.parked))
+        case.world.now_s += 1.0
+
+    with mock.patch.object(case.world, "sleep", meanwhile), pytest.raises(NotParked, match="within 5 s"):
+        case.engine.parking.park(TenantName("t1"))
+
+    assert (seen, silent.parked) == ([(True, False)], False)
+
+
+def test_one_that_was_parked_by_hand_does_not_take_what_others_were_promised(case: AnyPark):
+    """It has no promise of its own; what may be parked finds its memory again whenever it is used."""
+    case.start(10_240, False, 5)
+    case.time_passes(2.0)
+    case.park(0)
+    case.start(10_240, True, 5)
+    case.time_passes(40.0)
+
+    with pytest.raises(NoRoom, match='"t2", which may be parked, would not find its 10'):
+        case.engine.parking.unpark(TenantName("t1"))
+    case.end(1)
+    assert case.engine.parking.unpark(TenantName("t1")) == 10_240
+
+
+def test_what_is_not_parked_asks_for_no_room(case: AnyPark):
+    """The answer is the ledger's alone."""
+    case.start(10_240, True, 5)
+    case.world.arbiter_away = True
+
+    asked = mock.patch.object(case.engine.parking, "make_room", side_effect=AssertionError)
+    with asked, pytest.raises(NotParked, match='"t1" is not parked'):
+        case.engine.parking.unpark(TenantName("t1"))
+
+
+def test_programs_that_do_not_answer_keep_others_waiting_rarely(case: AnyPark):
+    """What cannot be parked costs a look five seconds; it is one at a time, and each is tried ever more rarely."""
+    for _ in range(3):
+        case.start(2_048, True, 5)
+    for process in case.world.processes.values():
+        process.silent = True
+    waits = []
+    for _ in range(3_600):
+        began_s = case.world.now_s
+        case.engine.parking.look()
+        waits.append(case.world.now_s - began_s)
+        case.world.now_s += 1.0
 
     assert parking.READY_S <= max(waits) <= parking.READY_S + 0.1
     assert 3 < sum(wait > 1.0 for wait in waits) <= 3 * 12

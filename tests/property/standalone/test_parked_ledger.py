@@ -27,7 +27,6 @@ class ParkedLedger(RuleBasedStateMachine):
         self.ledger = MachineLedger([Device(n, GpuUuid(f"GPU-{n}"), "V100", GPU_MIB) for n in range(GPUS)])
         self.held: dict[TenantName, Plan] = {}
         self.number = 0
-        self.by_hand = False
 
     def _one(self, draw: int, names: list[TenantName]) -> TenantName:
         return sorted(names)[draw % len(names)]
@@ -50,10 +49,8 @@ class ParkedLedger(RuleBasedStateMachine):
     def is_parked(self, draw, rarely):
         """An awake one gives its memory to others; rarely one of those that only people park."""
         name = self._one(draw, [*(self.held.keys() - self.ledger.parked.keys())])
-        if not self.ledger.request_of(name).park_after_s:
-            if rarely:
-                return
-            self.by_hand = True
+        if rarely and not self.ledger.request_of(name).park_after_s:
+            return
         self.ledger.park(name)
 
     @precondition(lambda self: self.held.keys() - self.ledger.parked.keys())
@@ -72,10 +69,17 @@ class ParkedLedger(RuleBasedStateMachine):
     @precondition(lambda self: self.ledger.parked)
     @rule(draw=st.integers(0, 99))
     def comes_back(self, draw):
-        """A parked one has its memory again exactly where that fits; if not, nothing changes."""
+        """A parked one has its memory again exactly where that fits and takes no other's; if not, nothing changes."""
         name = self._one(draw, [*self.ledger.parked])
         (piece,) = self.held[name].slices
         fits = self.used_mib(piece.gpu) + piece.memory_mib <= GPU_MIB
+        if not self.ledger.request_of(name).park_after_s:
+            sizes = {True: [0], False: [piece.memory_mib]}
+            for other, plan in self.held.items():
+                parkable = self.ledger.request_of(other).park_after_s > 0
+                if plan.slices[0].gpu == piece.gpu and (parkable or other not in self.ledger.parked):
+                    sizes[parkable].append(plan.slices[0].memory_mib)
+            fits &= max(sizes[True]) == 0 or sum(sizes[False]) + max(sizes[True]) <= GPU_MIB
         try:
             self.ledger.unpark(name)
         except LedgerError:
@@ -115,8 +119,8 @@ class ParkedLedger(RuleBasedStateMachine):
 
     @invariant()
     def each_that_may_be_parked_can_come_back(self):
-        """With all others of its kind away it fits beside those that stay, unless one of those was parked by hand."""
-        for name in self.held if not self.by_hand else ():
+        """With all others of its kind away it fits beside those that stay."""
+        for name in self.held:
             if self.ledger.request_of(name).park_after_s and name in self.ledger.parked:
                 trial = self.ledger.copy()
                 for other in self.held.keys() - trial.parked.keys():
