@@ -28,7 +28,7 @@ from aliquot_lab.bench.figures import percentile
 from aliquot_lab.bench.progress import read_totals
 from aliquot_lab.bench.scene import ClientFailed, Program, Scene, scene
 from aliquot_lab.sim.turns.mixes import BY_NAME, Mix
-from aliquot_lab.sim.turns.study import TenantRun, judge_mix
+from aliquot_lab.sim.turns.study import TenantRun, judge_mix, worst_of
 
 SECONDS: Final = 40.0
 STEP_S: Final = 0.05
@@ -165,17 +165,8 @@ def table(figures: dict[str, Any]) -> str:
     """A row for each mix, and one for each of its tenants where there are few."""
     rows = [f"{'MIX':<12} {'P95':>6} {'WORST':>6} {'A %':>6} {'C %':>6} {'USED':>6} {'GAIN':>6}  GOT OF FLUID"]
     for case in figures["cases"]:
-        cells = [_cell(case[key], times) for key, times in (
-            ("error_p95", 1), ("error_worst", 1), ("promise_a", 100), ("promise_c", 100), ("used_of_fluid", 1),
-            ("gain_points", 1))]  # fmt: skip
         got = "  ".join(f"{t['got']:.3f}/{t['fluid']:.3f}" for t in case["tenants"][:3])
-        rows.append(f"{case['mix']:<12} {' '.join(f'{cell:>6}' for cell in cells)}  {got}")
+        rows.append(f"{case['mix']:<12} {' '.join(f'{cell:>6}' for cell in worst_of([case]))}  {got}")
     if figures["wake"]:
         rows.append(f"wake: median {figures['wake']['p50_ms']} ms, 99 of 100 {figures['wake']['p99_ms']} ms")
     return "\n".join(rows)
-
-
-def _cell(value: float | None, times: int) -> str:
-    if value is None:
-        return "-"
-    return f"{value * times:.1f}" if times > 1 else f"{value:.3f}"

@@ -44,18 +44,13 @@ def _show(figures: dict[str, Any], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(figures))
         return
-    emulated = " (emulated)" if figures.pop("emulated") else ""
-    click.echo(f"{figures.pop('gpu')}{emulated}")
+    if "gpu" in figures:
+        emulated = " (emulated)" if figures.pop("emulated") else ""
+        click.echo(f"{figures.pop('gpu')}{emulated}")
     for name, value in figures.items():
-        if isinstance(value, list):
-            _show_cases(value)
-        else:
-            click.echo(f"  {name} {value}")
-
-
-def _show_cases(cases: Sequence[Mapping[str, Any]]) -> None:
-    for case in cases:
-        click.echo("  " + "  ".join(f"{key} {shown}" for key, shown in case.items()))
+        click.echo(f"  {name}{'' if isinstance(value, list) else f' {value}'}")
+        for case in value if isinstance(value, list) else ():
+            click.echo("    " + "  ".join(f"{key} {shown}" for key, shown in case.items()))
 
 
 def _require_known(names: Sequence[str], mixes: Collection[str]) -> None:
@@ -229,13 +224,7 @@ def placement(output: str, policies: tuple[str, ...], data: Path | None) -> None
     """Seconds of an openb run, and milliseconds of one decision on 1,000 and 5,000 nodes."""
     from aliquot_lab.bench.placement import placement as measure
 
-    figures = measure(policies, data)
-    if output == "json":
-        click.echo(json.dumps(figures))
-        return
-    for name, cases in figures.items():
-        click.echo(name)
-        _show_cases(cases)
+    _show(measure(policies, data), output)
 
 
 @bench.command("filter")
@@ -256,12 +245,7 @@ def filter_(cases: tuple[str, ...], asks: int, reviewers: int, output: str) -> N
         if not (nodes.isdigit() and pods.isdigit() and int(nodes)):
             raise click.BadParameter(f"{case!r} is not NODES/PODS, as in 1000/4000", param_hint="--case")
         sizes.append((int(nodes), int(pods)))
-    figures = filter_times(tuple(sizes), asks, reviewers)
-    if output == "json":
-        click.echo(json.dumps(figures))
-        return
-    for found in figures["cases"]:
-        click.echo("  ".join(f"{name} {value}" for name, value in found.items()))
+    _show(filter_times(tuple(sizes), asks, reviewers), output)
 
 
 @bench.command()

@@ -15,7 +15,7 @@ from aliquot.cli.lazy import WholeSentences
 from aliquot.cli.options import out_option, output_option
 
 if TYPE_CHECKING:
-    from aliquot_lab.bench.fig6 import Phase, Report
+    from aliquot_lab.bench.fig6 import Fig6Timeline, Phase, Report
     from aliquot_lab.bench.fig6_run import Watch
 
 
@@ -24,40 +24,48 @@ def demo() -> None:
     """Show what Aliquot does, with real CUDA programs."""
 
 
+_emulate = click.option(
+    "--emulate", metavar="PROFILE", help="Use an emulated GPU; v100 where there is no NVIDIA driver."
+)
+_out = out_option("Folder for the pictures.", default=Path("demo-out"))
+
+
 @demo.command()
 @click.option("--fast", is_flag=True, help="Under a minute: shorter phases and a window of 2 s, by the same clock.")
-@click.option("--emulate", metavar="PROFILE", help="Use an emulated GPU; v100 where there is no NVIDIA driver.")
+@_emulate
 @output_option
-@out_option("Folder for the pictures.", default=Path("demo-out"))
+@_out
 def fig6(fast: bool, emulate: str | None, output: str, out: Path) -> None:
     """Fig. 6 of KubeShare: three tenants share one GPU and each gets its share.
 
     The exit status is 0 when every share is within 0.02, else 1.
     """
     from aliquot_lab.bench import fig6 as figure
-    from aliquot_lab.bench.fig6_run import play
 
-    timeline = figure.FAST if fast else figure.PAPER
-    with watching(silent=output == "json") as watch:
-        report = play(timeline, emulate=emulate, watch=watch)
-    sys.exit(tell(report, out, output))
+    _play(figure.FAST if fast else figure.PAPER, "fig6", emulate, output, out)
 
 
 @demo.command()
-@click.option("--emulate", metavar="PROFILE", help="Use an emulated GPU; v100 where there is no NVIDIA driver.")
+@_emulate
 @output_option
-@out_option("Folder for the pictures.", default=Path("demo-out"))
+@_out
 def resize(emulate: str | None, output: str, out: Path) -> None:
     """A program's share goes from 0.3 to 0.6 and back while it runs, beside another whose share stays.
 
     The exit status is 0 when every share is within 0.02, else 1.
     """
     from aliquot_lab.bench.fig6 import RESIZE
+
+    _play(RESIZE, "resize", emulate, output, out)
+
+
+def _play(timeline: Fig6Timeline, name: str, emulate: str | None, output: str, out: Path) -> None:
+    """Play, draw and print a timeline, and exit."""
     from aliquot_lab.bench.fig6_run import play
 
     with watching(silent=output == "json") as watch:
-        report = play(RESIZE, emulate=emulate, watch=watch)
-    sys.exit(tell(report, out, output, "resize"))
+        report = play(timeline, emulate=emulate, watch=watch)
+    sys.exit(tell(report, out, output, name))
 
 
 @demo.command()

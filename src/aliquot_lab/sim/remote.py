@@ -1,23 +1,25 @@
 """Runs on a Dask cluster: the same results by seed as here, because a run depends on its task alone.
 
-Tables that a task names travel with it and are written once on each worker, under a name by their content, so workers
-need this package and no common file system.
+Tables that a task names travel with it, and each process of a worker writes them once, under a name by their content;
+so workers need this package and no common file system.
 """
 
 from __future__ import annotations
 
-import fcntl
+import atexit
 import hashlib
 import os
+import shutil
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from aliquot.lib.files import open_plain, write_whole
+from aliquot.lib.files import write_whole
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.extras import LAB_PACKAGE, adding
 from aliquot_lab.sim import runs
@@ -27,6 +29,8 @@ from aliquot_lab.sim.runs import RunTask
 
 WAIT_S: Final = 30.0
 Tables = Mapping[str, bytes]
+_PLACING: Final = threading.Lock()
+"""Threads of a worker place the same table at once."""
 
 
 def run_all(where: str, tasks: Sequence[RunTask]) -> Finished[RunTask, RunFigures]:
@@ -74,35 +78,24 @@ def run_with(carried: Tables, task: RunTask) -> RunFigures:
     return runs.run(replace(task, scenario=here))
 
 
+@cache
+def _folder() -> Path:
+    """A folder of this process alone, which goes away with it."""
+    folder = tempfile.mkdtemp(prefix="aliquot-sim-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
 def _placed(carried: Tables, name: str) -> str:
     """Where a table lies on this worker; other texts stand for themselves."""
     if name not in carried:
         return name
     content = carried[name]
-    folder = Path(tempfile.gettempdir()) / f"aliquot-sim-{os.getuid()}-{hashlib.sha256(content).hexdigest()[:32]}"
-    path = folder / Path(name).name
-    with _alone(folder):
-        if not path.is_file() or path.read_bytes() != content:
+    with _PLACING:
+        path = _folder() / hashlib.sha256(content).hexdigest() / Path(name).name
+        if not path.is_file():
             write_whole(path, content, synced=False)
     return str(path)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """This user's folder, made where it is missing, with no other worker in it: several write the same table at once.
-
-    Raises:
-        AliquotError: it belongs to another user, who could have links to other files in it.
-    """
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.lstat().st_uid != os.getuid():
-        raise AliquotError(f"{folder} belongs to another user; remove it, or set TMPDIR to a folder of yours")
-    lock = open_plain(folder / ".lock", os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 @contextmanager

@@ -54,11 +54,11 @@ def _table(kind: str, fields: tables.Fields) -> Reader:
 READERS: Final[Mapping[str, Reader]] = {
     "pai": pai.read_pai,
     "philly": _each(documents.read_philly),
-    "helios": _table("helios", tables.HELIOS),
+    "helios": _table("helios", tables.COLUMNS["helios"]),
     "sacct": _each(slurm.read_sacct),
     "kueue": _each(kueue.read_kueue),
     "prometheus": prometheus.read_prometheus,
-    "csv": _table("csv", tables.CSV),
+    "csv": _table("csv", tables.COLUMNS["csv"]),
 }
 
 

@@ -16,28 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from aliquot.model.quantities import MILLI
 from aliquot_lab.sim.imports.quantities import Unreadable, parse_memory_mib, parse_number, parse_parts, parse_time
 from aliquot_lab.sim.imports.records import Dropped, JobAccounts, Record
 from aliquot_lab.sim.imports.sheet import Line, Sheet, key
-from aliquot_lab.sim.imports.tables import Fields, Wanted, jobs_of, read_table
+from aliquot_lab.sim.imports.tables import COLUMNS, Fields, Wanted, jobs_of, read_table
 from aliquot_lab.sim.tables import BadTable
-
-COLUMNS: Final = {
-    "jobs": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
-    "tasks": ("job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem",
-              "plan_gpu", "gpu_type"),
-    "instances": ("job_name", "task_name", "inst_name", "worker_name", "inst_id", "status", "start_time", "end_time",
-                  "machine"),
-}  # fmt: skip
-SIMULATOR: Final[Fields] = {
-    "name": ("job_id",), "submit": ("submit_time",), "elapsed": ("duration",), "user": ("user",),
-    "model": ("gpu_type",), "not_read": ("job_name", "group", "wait_time", "user_dur", "group_dur", "group_gpu_dur"),
-}  # fmt: skip
-OF_JOB: Final[Fields] = {**SIMULATOR, "pods": ("num_pod",), "gpus": ("num_gpu",), "cpus": ("num_cpu",)}
-OF_INSTANCE: Final[Fields] = {**SIMULATOR, "pods": ("num_inst",), "gpus_each": ("num_gpu",), "cpus_each": ("num_cpu",)}
 
 
 class _Task(NamedTuple):
@@ -71,7 +57,7 @@ def read_pai(paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -> Itera
 
 def _simulator(path: Path) -> Fields | None:
     """The columns of the trace for the simulator; None for another table."""
-    for fields, count in ((OF_INSTANCE, "num_inst"), (OF_JOB, "num_pod")):
+    for fields, count in ((COLUMNS["pai_of_instance"], "num_inst"), (COLUMNS["pai_of_job"], "num_pod")):
         sheet = Sheet(path, fields)
         wanted = ("job_id", "submit_time", "duration", "num_gpu", count)
         if set(map(key, wanted)) <= set(map(key, sheet.header)):
@@ -105,13 +91,13 @@ def _read_tables(paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -> I
 
 
 def _sheet(path: Path) -> tuple[str, Sheet]:
-    for kind, columns in COLUMNS.items():
+    for kind, columns in COLUMNS["pai_tables"].items():
         sheet = Sheet(path, {name: (name,) for name in columns}, headless=columns)
         if sheet.has_header and set(columns) <= sheet.columns.keys():
             return kind, sheet
         if not sheet.has_header and len(columns) == sheet.width:
             return kind, Sheet(path, {name: (name,) for name in columns}, headless=columns)
-    wanted = ", ".join(f"{len(columns)} columns ({kind})" for kind, columns in COLUMNS.items())
+    wanted = ", ".join(f"{len(columns)} columns ({kind})" for kind, columns in COLUMNS["pai_tables"].items())
     raise BadTable(
         f"{path}: is none of PAI's tables; wanted are {wanted}, or the trace for its simulator; "
         "for a table of your own use --from csv"

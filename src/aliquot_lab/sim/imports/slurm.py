@@ -16,10 +16,10 @@ from typing import Any, Final
 from aliquot_lab.sim.imports.documents import BROKEN, load
 from aliquot_lab.sim.imports.records import JobAccounts, Record
 from aliquot_lab.sim.imports.sheet import Line
-from aliquot_lab.sim.imports.tables import SACCT, Wanted, jobs_of, read_table, record_of
+from aliquot_lab.sim.imports.tables import COLUMNS, Wanted, jobs_of, read_table, record_of
 from aliquot_lab.sim.tables import BadTable, opened
 
-COLUMNS: Final = ("name", "submit", "eligible", "start", "end", "elapsed", "state", "user", "tres", "asked", "nodes")
+CELLS: Final = ("name", "submit", "eligible", "start", "end", "elapsed", "state", "user", "tres", "asked", "nodes")
 LEAST_BYTES: Final = 1 << 30
 """Memory from here on is bytes, which some versions print: as MiB it would be more than a pebibyte."""
 
@@ -32,7 +32,7 @@ def read_sacct(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Recor
     """
     with opened(path, "replace") as file:
         document = file.read(1 << 12).lstrip()[:1] == "{"
-    return _read_json(path, accounts, how) if document else read_table(path, SACCT, "sacct", accounts, how)
+    return _read_json(path, accounts, how) if document else read_table(path, COLUMNS["sacct"], "sacct", accounts, how)
 
 
 def _read_json(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
@@ -45,7 +45,7 @@ def _read_json(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Recor
 
 def _lines(path: Path, jobs: Sequence[Any], accounts: JobAccounts) -> Iterator[Line]:
     """Each job in the cells of a line; the same object for every job."""
-    line = Line(path, COLUMNS, {name: at for at, name in enumerate(COLUMNS)}, "job")
+    line = Line(path, CELLS, {name: at for at, name in enumerate(CELLS)}, "job")
     for line.number, job in enumerate(jobs):
         try:
             line.cells = _cells(job)

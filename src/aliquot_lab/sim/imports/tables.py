@@ -6,10 +6,12 @@ Sources: sacct(1); the schema of `cluster_log.csv` in S-Lab-System-Group/HeliosD
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -33,42 +35,8 @@ from aliquot_lab.sim.tables import BadTable
 
 Fields = Mapping[str, Sequence[str]]
 
-SACCT: Final[Fields] = {
-    "name": ("JobID", "JobIDRaw"), "submit": ("Submit",), "eligible": ("Eligible",), "start": ("Start",),
-    "end": ("End",), "elapsed": ("ElapsedRaw", "Elapsed"), "state": ("State",), "user": ("User", "Account"),
-    "tres": ("AllocTRES",), "asked": ("ReqTRES",), "gres": ("AllocGRES", "ReqGRES"),
-    "nodes": ("NNodes", "AllocNodes", "ReqNodes"), "cpus": ("AllocCPUS", "NCPUS", "ReqCPUS"), "memory": ("ReqMem",),
-}  # fmt: skip
-HELIOS: Final[Fields] = {
-    "name": ("job_id",), "user": ("user",), "gpus": ("gpu_num",), "cpus": ("cpu_num",), "nodes": ("node_num",),
-    "state": ("state",), "submit": ("submit_time",), "start": ("start_time",), "end": ("end_time",),
-    "elapsed": ("duration",), "group": ("vc",), "queued": ("queue",),
-}  # fmt: skip
-CSV: Final[Fields] = {
-    "name": ("name", "id", "job_id", "job", "job_name", "pod", "pod_name", "uid"),
-    "submit": ("arrival_s", "arrival", "arrival_time", "submit_time", "submitted_time", "submit", "submitted",
-               "creation_time", "created", "created_at", "creation_timestamp", "queued_at", "timestamp", "time"),
-    "eligible": ("eligible",),
-    "start": ("start_time", "start", "started", "started_at", "scheduled_time", "begin", "start_s"),
-    "end": ("end_time", "end", "ended", "finished", "finished_at", "finish_time", "completion_time", "completed_at",
-            "deletion_time", "stop", "end_s"),
-    "elapsed": ("duration_s", "duration", "runtime", "runtime_s", "run_time", "elapsed", "elapsed_s", "service_s",
-                "service_time", "execution_time", "duration_seconds", "walltime"),
-    "gpus": ("gpu", "gpus", "num_gpu", "num_gpus", "gpu_num", "gpu_count", "n_gpus", "ngpus", "gpu_request",
-             "requested_gpus", "req_gpus", "gpus_requested"),
-    "gpu_percent": ("gpu_percent", "plan_gpu"), "gpu_milli": ("gpu_milli",),
-    "model": ("gpu_model", "gpu_type", "model", "accelerator"),
-    "user": ("user", "user_name", "username", "owner", "account", "namespace", "team", "project", "vc", "tenant"),
-    "cpu_milli": ("cpu_milli",), "cpus": ("cpu", "cpus", "num_cpu", "num_cpus", "cpu_num", "ncpus", "cores"),
-    "memory_mib": ("memory_mib", "memory_mb"), "memory": ("memory", "mem", "ram"),
-    "memory_gib": ("memory_gb", "mem_gb", "memory_gib", "mem_gib"),
-    "priority": ("priority",), "state": ("state", "status", "phase"), "nodes": ("nodes", "num_nodes", "node_num"),
-    "tres": ("AllocTRES",), "asked": ("ReqTRES",),
-    "pods": ("pods", "num_pod", "num_pods", "pod_num", "pod_count", "n_pods", "replicas", "num_replicas", "instances",
-             "num_instances"),
-    "gpus_each": ("gpus_per_pod", "gpu_per_pod", "gpus_per_replica", "gpus_per_instance"),
-    "cpus_each": ("cpus_per_pod", "cpu_per_pod", "cpus_per_replica", "cpus_per_instance"),
-}  # fmt: skip
+COLUMNS: Final[Mapping[str, Fields]] = tomllib.loads(files(__package__).joinpath("columns.toml").read_text("utf-8"))
+"""Of each source the names that a field's column may have."""
 _OF_PAI: Final = (("num_inst", "num_gpu"), ("inst_num", "plan_gpu"))
 Notes = tuple[str, ...]
 DIFFERS: Final = "durations differ from the time from start to end, which was taken"

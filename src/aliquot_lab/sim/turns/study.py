@@ -166,16 +166,21 @@ def table(cases: Sequence[dict[str, Any]]) -> str:
     rows = [f"{'MIX':<12} {'TURNS':<9} {heads} {'WAKE ms':>11} {'CHANGES':>7}"]
     for mix, way in dict.fromkeys((case["mix"], case["turns"]) for case in cases):
         mine = [case for case in cases if (case["mix"], case["turns"]) == (mix, way)]
-        cells = [
-            _number(mine, "error_p95", max, 3), _number(mine, "error_worst", max, 3),
-            _number(mine, "promise_a", min, 1, 100), _number(mine, "promise_c", min, 1, 100),
-            _number(mine, "used_of_fluid", min, 3), _number(mine, "gain_points", max, 1),
-        ]  # fmt: skip
+        cells = worst_of(mine)
         wakes = [case["wake"] for case in mine if case["wake"]]
         wake = f"{np.median([w['p50_ms'] for w in wakes]):.1f} {max(w['p99_ms'] for w in wakes):.1f}" if wakes else "-"
         rate = float(np.mean([case["handovers_per_s"] for case in mine]))
         rows.append(f"{mix:<12} {way:<9} {' '.join(f'{cell:>5}' for cell in cells)} {wake:>11} {rate:>7.1f}")
     return "\n".join(rows)
+
+
+def worst_of(cases: Sequence[dict[str, Any]]) -> list[str]:
+    """The errors, promises, use and gain of cases, the worst of each, as texts."""
+    return [
+        _number(cases, "error_p95", max, 3), _number(cases, "error_worst", max, 3),
+        _number(cases, "promise_a", min, 1, 100), _number(cases, "promise_c", min, 1, 100),
+        _number(cases, "used_of_fluid", min, 3), _number(cases, "gain_points", max, 1),
+    ]  # fmt: skip
 
 
 def _number(cases: Sequence[dict[str, Any]], key: str, of_all: Any, digits: int, times: float = 1) -> str:
