@@ -138,11 +138,7 @@ def summary(study: Study) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "complete": study.complete,
         "missing": [{"policy": policy, "seed": seed} for policy, seed in study.missing],
-        "cluster": {
-            "source": Path(scenario.nodes).name,
-            "nodes": len(nodes),
-            "gpus": load.gpus,
-        },
+        "cluster": {"source": Path(scenario.nodes).name, "nodes": len(nodes), "gpus": load.gpus},
         "trace": Path(scenario.trace).name,
         "queue": scenario.settings.queue.value,
         "pool": scenario.settings.pool.policy.name,

@@ -47,17 +47,17 @@ class Experiment:
 
     name: str
     taken: tuple[tuple[int, int], ...]
-    asks_milli: tuple[int, ...]
+    ask_milli: int
     theirs: dict[str, int]
 
 
 EXPERIMENTS: Final = (
-    Experiment("Table I, 1 GPU, nothing taken", (), (1000,), {"gpu2": 227, "gpu3": 273}),
-    Experiment("Table I, 2 GPUs, nothing taken", (), (2000,), {"gpu2&gpu3": 500}),
-    Experiment("Table II, 0.4 with half of gpu2 taken", ((2, 500),), (400,), {"gpu2": 500}),
-    Experiment("Table II, then 0.1", ((2, 500), (2, 400)), (100,), {"gpu2": 500}),
-    Experiment("Table III, 1 GPU with gpu2 taken", ((2, 1000),), (1000,), {"gpu3": 500}),
-    Experiment("Table IV, 2 GPUs with gpu2 taken", ((2, 1000),), (2000,), {"gpu0&gpu1": 500}),
+    Experiment("Table I, 1 GPU, nothing taken", (), 1000, {"gpu2": 227, "gpu3": 273}),
+    Experiment("Table I, 2 GPUs, nothing taken", (), 2000, {"gpu2&gpu3": 500}),
+    Experiment("Table II, 0.4 with half of gpu2 taken", ((2, 500),), 400, {"gpu2": 500}),
+    Experiment("Table II, then 0.1", ((2, 500), (2, 400)), 100, {"gpu2": 500}),
+    Experiment("Table III, 1 GPU with gpu2 taken", ((2, 1000),), 1000, {"gpu3": 500}),
+    Experiment("Table IV, 2 GPUs with gpu2 taken", ((2, 1000),), 2000, {"gpu0&gpu1": 500}),
 )
 
 
@@ -104,7 +104,7 @@ def tables(repetitions: int = REPETITIONS) -> list[dict[str, Any]]:
     for each in EXPERIMENTS:
         cluster = machine(PAPER_MACHINE, 4, each.taken)
         seen = Counter(
-            "&".join(chosen(cluster, Gaia(random_ties=True), each.asks_milli[0], seed)) for seed in range(repetitions)
+            "&".join(chosen(cluster, Gaia(random_ties=True), each.ask_milli, seed)) for seed in range(repetitions)
         )
         theirs = each.theirs
         same = set(seen) == set(theirs)
@@ -132,7 +132,7 @@ def decision_times(repetitions: int = REPETITIONS) -> list[dict[str, Any]]:
         for name, topology in (("gaia", PAPER_MACHINE), ("spread", None)):
             cluster = machine(topology, 4, each.taken)
             decider = Decider(cluster, policy(name))
-            ask = Ask(GpuRequest(each.asks_milli[0]))
+            ask = Ask(GpuRequest(each.ask_milli))
             samples = []
             for _ in range(repetitions):
                 cluster.set_cordoned("node", False)  # a change, so that nothing is remembered

@@ -13,7 +13,7 @@ taken).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -35,7 +35,7 @@ from aliquot_lab.sim.engine import Simulation
 from aliquot_lab.sim.figures import measured
 from aliquot_lab.sim.jobs import Job
 from aliquot_lab.sim.kernel import Kernel, Kind, s, us
-from aliquot_lab.sim.parallel import run_all
+from aliquot_lab.sim.parallel import Task, run_all
 from aliquot_lab.sim.policies import made
 from aliquot_lab.sim.turns.mixes import Member, Mix
 from aliquot_lab.sim.turns.node import MachineSpeeds, SimulatedNode
@@ -203,30 +203,22 @@ def throughput(point: tuple[KubeShareJobs, int]) -> float:
 
 def _throughputs(settings: dict[Any, KubeShareJobs], runs: int) -> list[dict[str, Any]]:
     """Mean jobs a minute with whole GPUs and with shares, for each setting."""
-    points = [
-        (replace(how, whole=whole), 42 + number)
-        for how in settings.values()
-        for whole in (True, False)
-        for number in range(runs)
-    ]
-    done = run_all(throughput, points, title="kubeshare")
-    if not done.complete:
-        raise KeyboardInterrupt
+    seeds = range(42, 42 + runs)
+    hows = [replace(how, whole=whole) for how in settings.values() for whole in (True, False)]
+    done = _all_of(throughput, [(how, seed) for how in hows for seed in seeds], "kubeshare")
     rows = []
     for key, how in settings.items():
-        means = [
-            fmean(done.results[replace(how, whole=whole), 42 + number] for number in range(runs))
-            for whole in (True, False)
-        ]
-        rows.append(
-            {
-                "at": key,
-                "whole": round(means[0], 1),
-                "shared": round(means[1], 1),
-                "gain": round(means[1] / means[0], 2),
-            }
-        )
+        whole, shared = (fmean(done[replace(how, whole=whole), seed] for seed in seeds) for whole in (True, False))
+        rows.append({"at": key, "whole": round(whole, 1), "shared": round(shared, 1), "gain": round(shared / whole, 2)})
     return rows
+
+
+def _all_of(work: Callable[[Task], float], points: list[Task], title: str) -> dict[Task, float]:
+    """What every run gave; an interruption is passed on, for figures are of all runs."""
+    done = run_all(work, points, title=title)
+    if not done.complete:
+        raise KeyboardInterrupt
+    return done.results
 
 
 def fig8(runs: int = RUNS, jobs: int = JOBS) -> dict[str, list[dict[str, Any]]]:
@@ -293,12 +285,10 @@ def fig13(runs: int = RUNS, jobs: int = 640) -> list[dict[str, Any]]:
     """Throughput against the part of A: whole GPUs, shares, shares with anti-affinity on B; 1.0 = whole GPUs."""
     settings = ("whole", "shared", "anti")
     points = [(setting, part, 42 + number) for setting in settings for part in PARTS for number in range(runs)]
-    done = run_all(partial(_interference, jobs=jobs), points, title="fig13")
-    if not done.complete:
-        raise KeyboardInterrupt
+    done = _all_of(partial(_interference, jobs=jobs), points, "fig13")
     rows = []
     for part in PARTS:
-        mean = {name: fmean(done.results[name, part, 42 + number] for number in range(runs)) for name in settings}
+        mean = {name: fmean(done[name, part, 42 + number] for number in range(runs)) for name in settings}
         rows.append({"part_a": part, **{name: round(mean[name] / mean["whole"], 3) for name in settings}})
     return rows
 
@@ -306,14 +296,9 @@ def fig13(runs: int = RUNS, jobs: int = 640) -> list[dict[str, Any]]:
 def reproduce(runs: int = RUNS, jobs: int = JOBS) -> dict[str, Any]:
     """Everything."""
     facts: dict[str, Any] = {
-        "paper": "KubeShare (HPDC 2020)",
-        "runs": runs,
-        "jobs": jobs,
-        "fig6": fig6(),
-        "fig7": fig7(),
-    }
-    facts |= fig8(runs, jobs)
-    return {**facts, "fig9": fig9(jobs), "fig11": fig11(), "fig13": fig13(runs)}
+        "paper": "KubeShare (HPDC 2020)", "runs": runs, "jobs": jobs, "fig6": fig6(), "fig7": fig7(),
+    }  # fmt: skip
+    return {**facts, **fig8(runs, jobs), "fig9": fig9(jobs), "fig11": fig11(), "fig13": fig13(runs)}
 
 
 def text(facts: dict[str, Any]) -> str:

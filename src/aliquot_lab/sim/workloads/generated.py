@@ -80,17 +80,15 @@ def share_of(milli: int) -> Ask:
 
 
 MAX_JOBS: Final = 1_000_000
-# name of the option -> (field, factor from the option's unit to the field's)
-_KUBESHARE: Final = {
-    "jobs": ("jobs", 1.0),
-    "rate": ("per_min", 1.0),
-    "mean": ("mean_milli", 10.0),
-    "sd": ("sd_milli", 10.0),
-    "service": ("service_s", 1.0),
-    "whole": ("whole", 1.0),
+OPTIONS: Final = {
+    "jobs": ("jobs", 1.0), "rate": ("per_min", 1.0), "mean": ("mean_milli", 10.0), "sd": ("sd_milli", 10.0),
+    "service": ("service_s", 1.0), "whole": ("whole", 1.0),
+}  # fmt: skip
+"""Of each option the field it sets, and the factor from the option's unit to the field's."""
+GENERATORS: Final = {
+    name: {option: to for option, to in OPTIONS.items() if to[0] in how.__dataclass_fields__}
+    for name, how in (("kubeshare", KubeShareJobs), ("mix", MixJobs))
 }
-_MIX: Final = {"jobs": ("jobs", 1.0), "rate": ("per_min", 1.0), "service": ("service_s", 1.0)}
-GENERATORS: Final = {"kubeshare": _KUBESHARE, "mix": _MIX}
 
 
 def is_spec(text: str) -> bool:
