@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from aliquot_lab.bench.fig6 import TOLERANCE, Phase, Report, Tenant
+from aliquot_lab.bench.fig6 import TOLERANCE, Phase, Report
 
 BAR_CELLS: Final = 40
-Shares = Mapping[Tenant, float]
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 
 

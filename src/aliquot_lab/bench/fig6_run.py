@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from aliquot_lab.bench.fig6 import (
     Fig6Timeline,
@@ -23,7 +23,7 @@ from aliquot_lab.bench.fig6 import (
     measure,
 )
 from aliquot_lab.bench.priority import hindrance
-from aliquot_lab.bench.scene import Client, scene
+from aliquot_lab.bench.scene import Scene, scene
 
 TICK_S: Final = 0.5
 KERNEL_MS: Final = "2"
@@ -31,41 +31,10 @@ KERNEL_MS: Final = "2"
 Watch = Callable[[Report, Phase, float], None]
 
 
-class Stage(Protocol):
-    """Where the figure is played: one GPU, and a way to start and end tenants on it (`scene.Scene`, or a cluster)."""
-
-    @property
-    def gpu(self) -> str:
-        """The GPU's model."""
-
-    @property
-    def emulated(self) -> bool:
-        """Whether the GPU is emulated."""
-
-    @property
-    def clients(self) -> Mapping[Tenant, Client]:
-        """Who runs now."""
-
-    def start(self, tenant: Tenant, ask: RequestedShare, mode: str, *options: str) -> Client:
-        """Start one client in a mode of `aliquot_lab.bench.client`; it need not have launched when this returns."""
-
-    def resize(self, tenant: Tenant, ask: RequestedShare) -> None:
-        """Give a client another share while it runs."""
-
-    def end(self, tenant: Tenant) -> Client:
-        """End one client; it holds nothing of the GPU any more when this returns."""
-
-    def sample(self) -> Sample:
-        """The use of all tenants so far."""
-
-    def usage(self) -> dict[Tenant, float]:
-        """Each tenant's usage of the window that ends now, by the arbiter."""
-
-
 class _Play:
     """One run of a timeline on a stage."""
 
-    def __init__(self, timeline: Fig6Timeline, stage: Stage, watch: Watch) -> None:
+    def __init__(self, timeline: Fig6Timeline, stage: Scene, watch: Watch) -> None:
         self._timeline = timeline
         self._stage = stage
         self._watch = watch
@@ -127,8 +96,10 @@ def play(timeline: Fig6Timeline, *, emulate: str | None, watch: Watch) -> Report
         return play_on(stage, timeline, watch)
 
 
-def play_on(stage: Stage, timeline: Fig6Timeline, watch: Watch) -> Report:
-    """Play a timeline on an empty stage, whose arbiter has the timeline's window.
+def play_on(stage: Scene, timeline: Fig6Timeline, watch: Watch) -> Report:
+    """Play a timeline on an empty scene, whose arbiter has the timeline's window.
+
+    Anything that starts, resizes, ends and samples tenants of one GPU as a scene does will do, such as a cluster.
 
     Raises:
         ClientFailed: a client did not run.

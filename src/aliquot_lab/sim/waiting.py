@@ -7,7 +7,7 @@ order is priority (higher first), then arrival.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 
 from aliquot.placement.asks import Ask
 from aliquot_lab.sim.jobs import Job
@@ -59,8 +59,3 @@ class Waiting:
         self.count -= 1
         self.milli -= job.ask.milli
         return job
-
-    def __iter__(self) -> Iterator[Job]:
-        """All waiting jobs, in order of arrival."""
-        entries = sorted((entry for queue in self._groups.values() for entry in queue), key=lambda entry: entry[0])
-        return (job for _, job in entries)

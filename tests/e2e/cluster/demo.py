@@ -85,7 +85,7 @@ class PodProcess:
 
 
 class ClusterStage:
-    """The node's only GPU (see `fig6_run.Stage`)."""
+    """The node's only GPU, as a scene (`aliquot_lab.bench.scene`)."""
 
     def __init__(self, cluster: Whole) -> None:
         self._cluster = cluster

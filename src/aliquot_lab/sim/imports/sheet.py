@@ -75,7 +75,6 @@ class Sheet:
     def __init__(self, path: Path, fields: Mapping[str, Sequence[str]], *, headless: Sequence[str] = ()) -> None:
         """`headless` are the columns of a table without a header line, in order."""
         self.path = path
-        self._fields = fields
         known = {key(name) for columns in fields.values() for name in columns}
         self._before, first = _first_line(path, known)
         self._delimiter = sniffed(first)
