@@ -1,48 +1,12 @@
 """Whose turn it is on a shared GPU, for how long, and what was charged: pure, in integer nanoseconds."""
 
 from .account import Account, ChargeWindow
-from .actions import (
-    MS,
-    SECOND,
-    Action,
-    Grant,
-    Handover,
-    Renew,
-    Revoke,
-    Share,
-    TokenConfig,
-    Turns,
-    Upcoming,
-)
+from .actions import MS, SECOND, Action, Grant, Handover, Renew, Revoke, Share, TokenConfig, Turns, Upcoming
 from .fluid_turns import FluidPolicy
 from .gemini import GeminiPolicy, QuotaEstimate
 from .kubeshare import KubeSharePolicy, LimitBucket
 from .policy import TokenPolicy
 from .tenants import UnknownTenant
-
-__all__ = [
-    "MS",
-    "SECOND",
-    "Account",
-    "Action",
-    "ChargeWindow",
-    "FluidPolicy",
-    "GeminiPolicy",
-    "Grant",
-    "Handover",
-    "KubeSharePolicy",
-    "LimitBucket",
-    "QuotaEstimate",
-    "Renew",
-    "Revoke",
-    "Share",
-    "TokenConfig",
-    "TokenPolicy",
-    "Turns",
-    "UnknownTenant",
-    "Upcoming",
-    "token_policy",
-]
 
 
 def token_policy(config: TokenConfig) -> TokenPolicy:

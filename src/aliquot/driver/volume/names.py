@@ -1,83 +1,24 @@
-"""Which files are the driver's: libraries by the start of their names, and programs.
+"""Which files are the driver's: libraries by the start of their names, and programs (names.toml).
 
 Those that compute, video and management need; those of graphics, and others by name, where the administrator asks for
 them. libOpenCL.so.1 is no file of the driver's: images bring their own loader for it, and so they do for libGL.so.1.
-
-Sources: libnvidia-container, src/nvc_info.c (utility, compute, video and graphics libraries; utility and compute
-binaries); NVIDIA Container Toolkit, discovery of graphics (files that name the libraries to EGL and Vulkan);
-NVIDIA's CUDA compatibility package 13.4 (nvvm70, tileiras: compilers that newer drivers load when they are needed).
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Collection
+from pathlib import Path
 from typing import Final
 
 from aliquot.model.errors import UserError
 
-LIBRARIES: Final = (
-    "libcuda.so",
-    "libcudadebugger.so",
-    "libnvcuvid.so",
-    "libnvidia-allocator.so",
-    "libnvidia-cfg.so",
-    "libnvidia-compiler.so",
-    "libnvidia-encode.so",
-    "libnvidia-fatbinaryloader.so",
-    "libnvidia-gpucomp.so",
-    "libnvidia-ml.so",
-    "libnvidia-nscq.so",
-    "libnvidia-nvvm.so",
-    "libnvidia-nvvm70.so",
-    "libnvidia-opencl.so",
-    "libnvidia-opticalflow.so",
-    "libnvidia-pkcs11-openssl3.so",
-    "libnvidia-pkcs11.so",
-    "libnvidia-ptxjitcompiler.so",
-    "libnvidia-tileiras.so",
-    "libvdpau_nvidia.so",
-)
-BINARIES: Final = (
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-    "nvidia-smi",
-)
-GRAPHICS: Final = (
-    "libEGL_nvidia.so",
-    "libGLESv1_CM_nvidia.so",
-    "libGLESv2_nvidia.so",
-    "libGLX_nvidia.so",
-    "libnvidia-api.so",
-    "libnvidia-egl-gbm.so",
-    "libnvidia-egl-wayland.so",
-    "libnvidia-eglcore.so",
-    "libnvidia-fbc.so",
-    "libnvidia-glcore.so",
-    "libnvidia-glsi.so",
-    "libnvidia-glvkspirv.so",
-    "libnvidia-ngx.so",
-    "libnvidia-present.so",
-    "libnvidia-rtcore.so",
-    "libnvidia-tls.so",
-    "libnvidia-vksc-core.so",
-    "libnvidia-vulkan-producer.so",
-    "libnvoptix.so",
-)
-GRAPHICS_FILES: Final = tuple(
-    f"{top}/{name}"
-    for name in (
-        "glvnd/egl_vendor.d/10_nvidia.json",
-        "vulkan/icd.d/nvidia_icd.json",
-        "vulkan/icd.d/nvidia_layers.json",
-        "vulkan/implicit_layer.d/nvidia_layers.json",
-        "egl/egl_external_platform.d/10_nvidia_wayland.json",
-        "egl/egl_external_platform.d/15_nvidia_gbm.json",
-    )
-    for top in ("usr/share", "etc")
-)
+_NAMES: Final = tomllib.loads(Path(__file__).with_name("names.toml").read_text("utf-8"))
+LIBRARIES: Final = tuple(_NAMES["libraries"])
+BINARIES: Final = tuple(_NAMES["binaries"])
+GRAPHICS: Final = tuple(_NAMES["graphics"])
+GRAPHICS_FILES: Final = tuple(f"{top}/{name}" for name in _NAMES["graphics_files"] for top in ("usr/share", "etc"))
 GLX: Final = ("libGLX_nvidia.so", "libGLX_indirect.so.0")
 """A library and the name by which libGL loads it where it knows of no vendor."""
 ASKED_BY_NAME: Final = "graphics"
