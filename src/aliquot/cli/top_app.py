@@ -67,11 +67,6 @@ HELP: Final = """\
 class Help(ModalScreen[None]):
     """The keys and the columns; any key closes it."""
 
-    CSS = """
-    Help { align: center middle; }
-    Help > Static { width: 74; height: auto; max-height: 100%; border: solid $primary; background: $panel; }
-    """
-
     def compose(self) -> ComposeResult:
         """The text."""
         yield Static(HELP, markup=False)
@@ -84,10 +79,6 @@ class Help(ModalScreen[None]):
 class Sure(ModalScreen[bool]):
     """A question that only `y` answers with yes."""
 
-    CSS = """
-    Sure { align: center middle; }
-    Sure > Static { width: auto; max-width: 100%; height: auto; border: solid $error; background: $panel; }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes"),
         Binding("n,escape,q,enter", "answer(False)", "No"),
@@ -128,16 +119,7 @@ class Looked(Message):
 class TopApp(App[int]):
     """The application; it reads `source` every `interval_s`, in a thread, and `source` may raise AliquotError."""
 
-    CSS = """
-    Screen { layout: vertical; }
-    #head { height: 1; padding: 0 1; text-style: bold; }
-    #note { height: 1; padding: 0 1; color: $text-muted; }
-    #filter { display: none; height: 3; }
-    #filter.shown { display: block; }
-    Rows { height: 1fr; }
-    Rows.stale, #detail.stale { opacity: 50%; }
-    #detail { height: auto; max-height: 45%; padding: 0 1; border-top: solid $panel; overflow: auto auto; }
-    """
+    CSS_PATH = "top.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
         Binding("escape", "leave", "Back"),

@@ -178,7 +178,7 @@ class FitsCheck:
 
     async def recover(self) -> None:
         """Before the new leader may bind: hold what was promised to Workloads whose pods have no node yet."""
-        if not await self._has_kueue():
+        if not await served(self.api, CHECKS):
             return
         try:
             async with asyncio.timeout(RECOVER_S):
@@ -239,19 +239,9 @@ class FitsCheck:
     # Inside
 
     async def _follow(self) -> None:
-        while not await self._has_kueue():
+        while not await served(self.api, CHECKS):
             await asyncio.sleep(KUEUE_AGAIN_S)
         await asyncio.gather(self.checks.run(), self.flavors.run(), self.workloads.run())
-
-    async def _has_kueue(self) -> bool:
-        try:
-            await self.api.request("GET", f"/apis/{CHECKS.api_version}")
-        except NotFound:
-            return False
-        except KubeError as error:
-            log.warning("whether the cluster has Kueue is not known: %s", error)
-            return False
-        return True
 
     def _check_changed(self, change: Change[AdmissionCheck]) -> None:
         if change.kind != "deleted":
@@ -401,6 +391,18 @@ class FitsCheck:
         written = await self.api.apply(WORKLOADS, body, manager=MANAGER, sub="status")
         self._written[meta.uid] = written.metadata.resource_version
         log.info("workload %s: %s: %s", meta.key, state, message)
+
+
+async def served(api: Api, resource: Resource[Any]) -> bool | None:
+    """Whether the cluster has objects of this kind; None, with a line in the log, where it does not answer."""
+    try:
+        await api.request("GET", f"/apis/{resource.api_version}")
+    except NotFound:
+        return False
+    except KubeError as error:
+        log.warning("whether the cluster has kind %s is not known: %s", resource.kind, error)
+        return None
+    return True
 
 
 def _group(workload: Workload) -> str:

@@ -25,7 +25,7 @@ from aliquot.lib.log import Logger
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.groups import HeldGroups
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.operator.admission_check import FitsCheck
+from aliquot.scheduler.operator.admission_check import FitsCheck, served
 from aliquot.scheduler.operator.owners import PAUSE, Coexist, Own
 from aliquot.scheduler.operator.sharepods import SharePods, has_ended
 from aliquot.scheduler.operator.status import quota_body
@@ -130,7 +130,7 @@ class Operator:
         """Before the new leader may bind: what was being returned stays closed, what was promised held."""
         if self.fits is not None:
             await self.fits.recover()
-        while (there := await self._has_crds()) is not False:
+        while (there := await served(self._api, SHAREPODS)) is not False:
             if there is None:
                 await asyncio.sleep(1.0)
                 continue
@@ -172,20 +172,9 @@ class Operator:
     # Inside
 
     async def _follow(self) -> None:
-        while not await self._has_crds():
+        while not await served(self._api, SHAREPODS):
             await asyncio.sleep(CRDS_AGAIN_S)
         await asyncio.gather(self.sharepods.run(), self.vgpus.run())
-
-    async def _has_crds(self) -> bool | None:
-        """Whether the cluster has our kinds of objects; None when it does not answer."""
-        try:
-            await self._api.request("GET", f"/apis/{SHAREPODS.api_version}")
-        except NotFound:
-            return False
-        except KubeError as error:
-            log.warning("whether the cluster has SharePods is not known: %s", error)
-            return None
-        return True
 
     async def _again(self) -> None:
         await self.vgpus.synced.wait()
