@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CODE = 39_825
-MAX_LAB_CODE = 8_285
+MAX_CODE = 39_620
+MAX_LAB_CODE = 8_160
 MAX_FILES = 330
 MAX_SINGLE_CALLERS = 0.1
 MAX_ONE_IMPORTER = 60
