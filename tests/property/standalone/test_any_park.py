@@ -34,6 +34,7 @@ T = TypeVar("T")
 GPU, GPU_MIB, HOST_MIB = GpuUuid("GPU-0"), 16_384, 20_480
 SIZES = st.integers(1, 12).map(lambda gib: gib * 1024)
 DRAWS = st.integers(0, 99)
+MOVE_S = 0.5
 CHECKPOINTED, LOCKED, RUNNING = ProcessState.CHECKPOINTED, ProcessState.LOCKED, ProcessState.RUNNING
 
 
@@ -52,6 +53,7 @@ class Process:
     parked: bool = False
     active_s: float = 0.0
     silent: bool = False
+    until_s: float = 0.0  # its memory is on its way
 
 
 @dataclass
@@ -105,21 +107,28 @@ class FakeDriver:
         own = sum(p.mib for p in self.world.processes.values() if p.pid in pids and p.state != CHECKPOINTED)
         return GPU_MIB - self.world.used_mib() + own
 
-    def do(self, step: str, pid: int, _more: int = 0) -> int:
-        """Take the step; the helper or the engine may be killed just before it or just after."""
-        self._kill(step, pid)
-        answer = self._step(step, pid)
-        self._kill(step, pid)
-        return answer
+    def do(self, step: Any, pid: int, _more: int = 0) -> int:
+        """Take the step; the helper or the engine may be killed just before it or just after.
+
+        Another helper takes a step again that the first one may have taken, and finds its memory on the way.
+        """
+        for _ in range(2):
+            if self._is_killed():
+                continue
+            answer = self._step(step, pid)
+            if not self._is_killed():
+                moved = [p for p in self.world.processes.values() if p.pid == pid and step != "GetState"]
+                self.world.now_s = max([self.world.now_s, *(p.until_s for p in moved)])
+                return answer
+        raise StepFailed(step, pid, ENDED)
 
     def close(self) -> None:
         """As `Checkpoints`."""
 
-    def _kill(self, step: Any, pid: int) -> None:
+    def _is_killed(self) -> bool:
         if self.world.is_killed("engine"):
             raise EngineKilled
-        if self.world.is_killed("helper"):
-            raise StepFailed(step, pid, ENDED)
+        return self.world.is_killed("helper")
 
     def _step(self, step: Any, pid: int) -> int:
         found = [(name, p) for name, p in self.world.processes.items() if p.pid == pid]
@@ -127,7 +136,8 @@ class FakeDriver:
             raise StepFailed(step, pid, 1)
         ((name, process),) = found
         if step == "GetState":
-            return process.state
+            between = {CHECKPOINTED: ProcessState.CHECKPOINTING, LOCKED: ProcessState.RESTORING}
+            return between[process.state] if self.world.now_s < process.until_s else process.state
         wanted = {"Lock": RUNNING, "Checkpoint": LOCKED, "Restore": CHECKPOINTED, "Unlock": LOCKED}[step]
         if process.state != wanted:
             raise StepFailed(step, pid, 401)
@@ -137,6 +147,7 @@ class FakeDriver:
             assert reserved >= process.mib, "a restore without reserved bytes"
             assert self.world.used_mib() + process.mib <= GPU_MIB, "a restore that finds no memory loses the process"
         process.state = {"Lock": LOCKED, "Checkpoint": CHECKPOINTED, "Restore": LOCKED, "Unlock": RUNNING}[step]
+        process.until_s = self.world.now_s + (MOVE_S if step in ("Checkpoint", "Restore") else 0.0)
         return 0
 
 
