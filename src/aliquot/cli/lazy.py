@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any, Final
 
 import click
@@ -127,7 +128,7 @@ class LazyGroup(SuggestingGroup):
         table, examples = (self._table, self._examples) if cmd_name in self._table else self._added
         if cmd_name not in table:
             return None
-        command = getattr(import_module(table[cmd_name][0]), cmd_name)
+        command = getattr(import_module(table[cmd_name][0]), cmd_name + "_" * iskeyword(cmd_name))
         assert isinstance(command, click.Command)
         if cmd_name in examples and not command.epilog:
             text, line = examples[cmd_name]

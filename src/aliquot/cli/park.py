@@ -1,4 +1,4 @@
-"""`aliquot park` and `aliquot unpark`: GPU memory of what is idle, for others in the meantime."""
+"""`aliquot park, unpark, yield, acquire`: GPU memory of what is idle, for others in the meantime."""
 
 from __future__ import annotations
 
@@ -34,6 +34,32 @@ def park(name: str, namespace: str, output: str) -> None:
 def unpark(name: str, namespace: str, output: str) -> None:
     """Bring the GPU memory of a parked SharePod or run back, as its next call of the GPU would."""
     _move(name, namespace, output, back=True)
+
+
+@click.command(name="yield")
+def yield_() -> None:
+    """Say that the run or SharePod this is called in needs no GPU until further notice.
+
+    Nothing is moved while all fit. Where others need its memory it is parked at once, before those that are idle.
+    """
+    from aliquot.standalone.phases import say
+
+    click.echo(f"{say(needs=False)} has yielded its GPU")
+
+
+@click.command()
+def acquire() -> None:
+    """Say that the run or SharePod this is called in needs its GPU, and wait until its memory is there."""
+    from aliquot.standalone.phases import say
+
+    said = set[str]()
+
+    def on_wait(reason: str) -> None:
+        if reason not in said:
+            said.add(reason)
+            click.echo(reason, err=True)
+
+    click.echo(f"{say(needs=True, on_wait=on_wait)} has its GPU")
 
 
 def _move(name: str, namespace: str, output: str, *, back: bool) -> None:

@@ -6,6 +6,9 @@ process whose restore finds no memory is lost (NVIDIA/cuda-checkpoint#44); the G
 since programs without a share may hold it. A call that needs the GPU asks for the way back; where there is no room, the
 tenants that have been idle longest and may be parked go, or the call waits.
 
+A tenant may also say that it needs no GPU until further notice: it is parked before all others, once its memory is
+needed, and not before. Of those that take such turns and wait, the one with the least GPU time for its request is next.
+
 What a crash leaves is read from the driver: a process has the state of the last step that was taken. A tenant is parked
 where processes of it are checkpointed and none is between two steps, for all are locked before the first is
 checkpointed, and all restored before the first is unlocked. Where the arbiter stops the calls of one that is not,
@@ -84,6 +87,9 @@ class Parking:
         self._leaving: set[TenantName] = set()  # their programs are waited for, to be parked
         self._woken: dict[TenantName, float] = {}  # since when
         self._refused: dict[TenantName, tuple[float, float]] = {}  # until when it is not tried again, and for how long
+        self._yielded: dict[TenantName, float] = {}  # they need no GPU, since when
+        self._needed: set[TenantName] = set()  # they have said that they need it again
+        self._phases: dict[TenantName, float] = {}  # GPU time for the request that each had before its first yield
         self.waiting: dict[TenantName, str] = {}
         """Why those that need their memory do not have it back yet."""
         self.on_room: Callable[[], None] = lambda: None
@@ -188,19 +194,66 @@ class Parking:
                             "programs without a share. See them: nvidia-smi"
                         )
 
+    def yield_gpu(self, name: TenantName) -> None:
+        """A tenant needs no GPU until it says so or uses it; nothing is moved before others need its memory.
+
+        Raises:
+            NotParked: what keeps its memory on the GPU; nothing has changed then.
+            ArbiterError: the arbiter is away.
+        """
+        until_s = time.monotonic() + IDLE_S
+        with ArbiterClient(self._runtime) as arbiter:
+            status = arbiter.status()
+            while stays := next((each.stays for each in _of(name, status) if each.stays), ""):
+                if time.monotonic() > until_s:  # what it launched last may have been under way
+                    raise NotParked(f'"{name}" {stays}')
+                time.sleep(POLL_S)
+                status = arbiter.status()
+        if name not in self._phases:  # what it had before is no claim of the others
+            others = [self._turns_s(other, status) for other in self._phases if _of(other, status)]
+            self._phases[name] = 0.0
+            self._phases[name] = self._turns_s(name, status) - min(others, default=0.0)
+        self._needed.discard(name)
+        self._refused.pop(name, None)
+        self._yielded[name] = time.monotonic()
+        self._changed.set()
+
+    def acquire_gpu(self, name: TenantName) -> str:
+        """A tenant needs its GPU; why its memory is not there yet, or nothing once it is. To be asked again until then.
+
+        Raises:
+            ArbiterError: the arbiter is away.
+        """
+        self._yielded.pop(name, None)
+        with ArbiterClient(self._runtime) as arbiter:
+            if not any(each.parked for each in _of(name, arbiter.status())):
+                self._needed.discard(name)
+                return ""
+        self._needed.add(name)
+        self._changed.set()
+        return self.waiting.get(name) or f'"{name}" is on its way back'
+
+    def _turns_s(self, name: TenantName, status: Status) -> float:
+        """GPU time that a tenant had for its request since it first yielded; -1 for one that never has."""
+        charged_s = sum(each.charged_ns / each.request_milli for each in _of(name, status) if each.request_milli) / 1e6
+        return charged_s - self._phases[name] if name in self._phases else -1.0
+
     def make_room(self, fits: Callable[[MachineLedger], bool], but: str = "") -> bool:
-        """Park those that may be and have been idle longest, as few as it takes until `fits`; else none of them.
+        """Park those that have yielded or been idle longest, as few as it takes until `fits`; else none of them.
 
         `but` is a tenant that stays.
         """
-        if not self._engine.look(lambda ledger: any(ledger.request_of(name).park_after_s for name in ledger.plans)):
+        parkable = self._engine.look(lambda ledger: any(ledger.request_of(name).park_after_s for name in ledger.plans))
+        if not parkable and not self._yielded:
             return False  # for a run that waits this is asked often
         with contextlib.suppress(ArbiterError, OSError), ArbiterClient(self._runtime) as arbiter:
-            idle = sorted(self._parkable(arbiter.status()), reverse=True)
+            idle = sorted(
+                self._parkable(arbiter.status()), key=lambda each: (each[1] in self._yielded, each), reverse=True
+            )
             ledger = self._engine.look(MachineLedger.copy)
             victims: list[TenantName] = []
             for idle_s, name in idle:
-                if idle_s >= IDLE_S and name != but and not fits(ledger):
+                if (idle_s >= IDLE_S or name in self._yielded) and name != but and not fits(ledger):
                     ledger.park(name)
                     victims.append(name)
             if not victims or not fits(ledger):
@@ -328,19 +381,31 @@ class Parking:
             parked = self._engine.look(lambda ledger: [*ledger.parked])  # first: they are parked at the arbiter too
             status = arbiter.status()
             self._finish(status)
+            self._forget_turns(status)
             self._return(parked, status)
             self._put_away(status)
-            if any(idle_s >= IDLE_S for idle_s, _ in self._parkable(status)):
+            if any(idle_s >= IDLE_S or name in self._yielded for idle_s, name in self._parkable(status)):
                 self.on_room()  # they make room for those that wait
 
+    def _forget_turns(self, status: Status) -> None:
+        """One that uses its GPU again has not yielded any more; of one that has ended nothing is kept."""
+        here = self._engine.look(lambda ledger: {*ledger.plans})
+        self._needed &= here
+        self._phases = {name: before_s for name, before_s in self._phases.items() if name in here}
+        for name, since_s in [*self._yielded.items()]:
+            idle_s = min((each.idle_s for each in _of(name, status)), default=0.0)
+            if name not in here or idle_s < time.monotonic() - since_s - IDLE_S:
+                self._yielded.pop(name, None)
+
     def _return(self, parked: Iterable[TenantName], status: Status) -> None:
-        """Bring back those that are needed, the longest waiting first."""
+        """Bring back those that are needed: by the turns that they have had, then the longest waiting first."""
         now_s = time.monotonic()
         # An arbiter that could not write down that a tenant is parked lets its calls into the driver, where they hang.
         woken = {name for name in parked if any(each.woken or not each.parked for each in _of(name, status))}
+        woken |= self._needed & {*parked}
         self._woken = {name: self._woken.get(name, now_s) for name in woken}
         self.waiting = {name: why for name, why in self.waiting.items() if name in woken}
-        for name in sorted(self._woken, key=self._woken.__getitem__):
+        for name in sorted(self._woken, key=lambda name: (self._turns_s(name, status), self._woken[name])):
             try:
                 self._reserve(name)
                 self._end_move(name)  # where it is not done now, it is at a later look
@@ -352,7 +417,7 @@ class Parking:
         requests = self._engine.look(lambda ledger: {name: ledger.request_of(name) for name in ledger.plans})
         self._refused = {name: refused for name, refused in self._refused.items() if name in requests}
         for idle_s, name in self._parkable(status):
-            if name in requests and idle_s >= requests[name].park_after_s:
+            if name in requests and 0 < requests[name].park_after_s <= idle_s:
                 if self._try_to_park(name):
                     self.on_room()
                 return
@@ -371,7 +436,11 @@ class Parking:
     def _parkable(self, status: Status) -> Iterator[tuple[float, TenantName]]:
         """The tenants that may be parked, are awake and could leave their GPU, with the seconds they have been idle."""
         awake = self._engine.look(
-            lambda ledger: {n for n in ledger.plans if ledger.request_of(n).park_after_s and n not in ledger.parked}
+            lambda ledger: {
+                name
+                for name in ledger.plans.keys() - ledger.parked.keys()
+                if ledger.request_of(name).park_after_s or name in self._yielded
+            }
         )
         for name in awake:
             on = _of(name, status)

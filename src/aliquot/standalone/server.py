@@ -20,7 +20,7 @@ import msgspec
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
 from aliquot.driver.cdi import SHARE_KIND
 from aliquot.lib.log import Logger
-from aliquot.model.errors import AliquotError, in_words
+from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import GpuUuid, TenantName, tenant_name
 from aliquot.placement.machine import MachineLedger, NoRoom
 from aliquot.standalone import wire
@@ -377,6 +377,8 @@ class EngineServer:
                 yield self._pods.resize(msgspec.structs.replace(call, name=caller.own_pod(call.name)), caller)
             case wire.ParkCall():
                 yield self._pods.move(msgspec.structs.replace(call, name=caller.own_pod(call.name)), caller)
+            case wire.PhaseCall():
+                yield self._phase(call, caller)
             case wire.DeleteCall():
                 yield wire.Lines([self._pods.delete(caller.own_pod(call.name), caller)])
             case wire.LogsCall():
@@ -387,6 +389,26 @@ class EngineServer:
                     yield wire.Lines(lines)
             case wire.LeaseCall() | wire.ExecCall() | wire.ResumeCall():
                 raise AssertionError("these keep their connection")
+
+    def _phase(self, call: wire.PhaseCall, caller: Account) -> wire.PhaseAnswer:
+        """Note that the tenant of the calling process needs no GPU, or needs it; see `Parking`.
+
+        Raises:
+            UserError: the process is of no tenant here.
+            AliquotError: it has memory that stays on its GPU.
+        """
+        folders = {name: each.folder.directory for name, each in self._engine.tenants.items()}
+        processes = named_processes(folders) if caller.pid else {}
+        name = next((TenantName(n) for n, own in processes.items() if caller.pid in [each.pid for each in own]), None)
+        if name is None:
+            raise UserError("the process that calls is of no SharePod and of no run of this engine")
+        try:
+            if call.needs:
+                return wire.PhaseAnswer(name, self._engine.parking.acquire_gpu(name))
+            self._engine.parking.yield_gpu(name)
+        except ArbiterError as error:
+            raise AliquotError(f'"{name}" is where it was: {error}') from None
+        return wire.PhaseAnswer(name)
 
     def _tenant_facts(self, tenants: Iterable[EngineTenant], caller: Account) -> list[wire.TenantFacts]:
         """Tenants as `get tenants` shows them, with the numbers of their GPUs and the containers that they are in."""

@@ -331,6 +331,13 @@ class Moved(EngineAnswer, tag="moved"):
     memory_mib: int
 
 
+class PhaseAnswer(EngineAnswer, tag="phase"):
+    """A tenant has yielded its GPU, or acquired it; in that case why its memory is not there yet, or nothing."""
+
+    name: str
+    waits: str = ""
+
+
 class LeftBehind(EngineAnswer, tag="left-behind"):
     """How many processes a run's command left on its GPU, which were ended."""
 
@@ -340,7 +347,7 @@ class LeftBehind(EngineAnswer, tag="left-behind"):
 AnyAnswer = (
     EngineRefusal | Ready | EngineFacts | TenantList | GpuList | PromisedGpus | Explanations | RunningFacts | PodList
     | HourSums | Recommended | Lines | RunLease | LeaseWait | LeftBehind | ArbiterMeasures | Resized | ShareList
-    | Moved
+    | Moved | PhaseAnswer
 )  # fmt: skip
 
 
@@ -432,6 +439,12 @@ class ParkCall(Call[Moved], tag="park", frozen=True):
     back: bool = False
 
 
+class PhaseCall(Call[PhaseAnswer], tag="phase", frozen=True):
+    """The tenant of the process that calls needs no GPU until further notice, or `needs` it."""
+
+    needs: bool
+
+
 class DeleteCall(Call[Lines], tag="delete", frozen=True):
     """Delete a SharePod by its full name."""
 
@@ -505,7 +518,7 @@ AnyCall = (
     InfoCall | ApplyCall | PodsCall | GpusCall | PromisedCall | ExplainCall | TenantsCall | RunningCall | HoursCall
     | EndCall | DeleteCall | LogsCall | LeaseCall | ExecCall | StatusCall | ResumeCall | ResizeCall | RecommendCall
     | ShareCall | SharesCall | EndShareCall
-    | ParkCall
+    | ParkCall | PhaseCall
 )  # fmt: skip
 
 

@@ -208,6 +208,48 @@ def test_what_is_idle_for_its_time_is_parked(up: Cluster, tmp_path: Path):
     assert '"soon" is not a duration' in refused.stderr
 
 
+def test_two_that_do_not_fit_together_take_turns_by_phase(up: Cluster, tmp_path: Path):
+    """Each has nearly the whole GPU; who has yielded is parked once the other acquires, and all memory is as it was."""
+    cells = [notebook(up, tmp_path, name, "14Gi", "12 phases") for name in ("trainer", "client")]
+    for _ in range(2):
+        for each in cells:
+            compute(each)
+    awake = [pod["name"] for pod in json.loads(up.command("get", "pods", "-o", "json").stdout) if not pod.get("parked")]
+
+    assert awake == ["default/client"]
+
+
+def test_who_has_yielded_stays_while_all_fit(up: Cluster, tmp_path: Path):
+    """Scripts say it by a command; nothing is moved for that, until another needs the memory: then without waiting."""
+    cells = notebook(up, tmp_path, memory="5Gi")
+    command = [sys.executable, "-c", "from aliquot.cli.main import main; main()"]
+    yielded = up.command("exec", "a", "--", *command, "yield")
+    notebook(up, tmp_path, "b", memory="5Gi")
+    before = up.pod("a").get("parked")
+    up.apply(sharepod("c", "sleep 60", memory="8Gi"))
+    up.wait_phase("c", "Running")
+    after = up.pod("a")["parked"]
+    up.command("delete", "c")
+    acquired = up.command("exec", "a", "--", *command, "acquire")
+    outside = up.command("yield")
+
+    assert (before, after, up.pod("a").get("parked")) == (False, True, False)
+    assert (yielded.stdout, acquired.stdout) == ("default/a has yielded its GPU\n", "default/a has its GPU\n")
+    assert (outside.returncode, outside.stdout) == (2, "")
+    assert "is of no SharePod and of no run of this engine" in outside.stderr
+    compute(cells)
+
+
+def test_who_cannot_be_parked_cannot_yield(up: Cluster, tmp_path: Path):
+    """The call says so in a sentence."""
+    cells = tmp_path / "a.cells"
+    cells.write_text("0")
+    up.apply(sharepod("a", f"exec {sys.executable} {NOTEBOOK} {cells} unified phases", memory="2Gi"))
+    eventually(lambda: said(cells), "it has called", 30)
+
+    assert said(cells) == '"default/a" has used unified memory, which the driver does not take off a GPU'
+
+
 def test_a_waiting_sharepod_is_placed_once_others_have_been_idle(up: Cluster, tmp_path: Path):
     """It need not be applied again: what may be parked makes room within seconds."""
     notebook(up, tmp_path, after="1h")

@@ -52,6 +52,7 @@ class Process:
     needs: bool = False
     parked: bool = False
     active_s: float = 0.0
+    charged_s: float = 0.0
     silent: bool = False
     until_s: float = 0.0  # its memory is on its way
 
@@ -196,7 +197,7 @@ class FakeArbiter:
         tenants = [
             SimpleNamespace(
                 name=name, parked=p.parked, woken=p.parked and p.needs, stays="", memory_used_mib=p.mib,
-                idle_s=self.world.now_s - p.active_s,
+                idle_s=self.world.now_s - p.active_s, charged_ns=int(p.charged_s * 1e9), request_milli=20,
             )
             for name, p in self.world.processes.items()
         ]  # fmt: skip
@@ -298,6 +299,13 @@ class AnyPark(RuleBasedStateMachine):
         process = self.world.processes[self._one(draw)]
         process.active_s = self.world.now_s
         process.needs = process.parked
+
+    @precondition(lambda self: self.requests)
+    @rule(draw=DRAWS, needs=st.booleans())
+    def says(self, draw: int, needs: bool) -> None:
+        """A program says that it needs no GPU, or needs it."""
+        phase = self.engine.parking.acquire_gpu if needs else self.engine.parking.yield_gpu
+        self._doing(lambda: phase(self._one(draw)))
 
     @precondition(lambda self: self.requests)
     @rule(draw=DRAWS, mib=SIZES)
@@ -467,6 +475,29 @@ def test_one_that_was_parked_by_hand_does_not_take_what_others_were_promised(cas
         case.engine.parking.unpark(TenantName("t1"))
     case.end(1)
     assert case.engine.parking.unpark(TenantName("t1")) == 10_240
+
+
+def test_the_next_turn_is_of_the_one_with_the_least_time_for_its_request(case: AnyPark):
+    """Who asked first does not have more turns for that."""
+    request = GpuRequest(20, memory=Memory(mib=12_288))
+    for _ in range(3):
+        case.engine.parking.make_room(lambda ledger: ledger.has_room(request))
+        case.start(12_288, False, 5)
+        case.time_passes(2.0)
+        case.says(len(case.requests) - 1, needs=False)
+        case.engine.parking.look()
+    case.engine.parking.acquire_gpu(TenantName("t3"))
+    case.world.processes[TenantName("t1")].charged_s = 5.0
+    case.world.processes[TenantName("t2")].charged_s = 4.0
+    for name in ("t1", "t2"):
+        waits = case.engine.parking.acquire_gpu(TenantName(name))
+        case.time_passes(2.0)
+    still = {*case.engine.ledger.parked}
+    case.engine.parking.yield_gpu(TenantName("t3"))
+    case.engine.parking.look()
+
+    assert (waits, still) == ('"t2" is on its way back', {"t1", "t2"})
+    assert {*case.engine.ledger.parked} == {"t1", "t3"}
 
 
 def test_what_is_not_parked_asks_for_no_room(case: AnyPark):

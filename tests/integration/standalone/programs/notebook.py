@@ -8,7 +8,11 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+import aliquot
+from aliquot.model.errors import AliquotError
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from kit.driver_calls import MIB, Out, OwnDriver
@@ -48,6 +52,12 @@ def compute() -> bool:
     return gpu.launch(step) == graph.launch() == gpu.sync() == 0 and all(map(as_it_was, held))
 
 
+def phase(say: Callable[[], None]) -> None:
+    """One of a program that takes turns."""
+    if "phases" in words:
+        say()
+
+
 if "busy" in words:
     threading.Thread(target=lambda: [compute() for _ in iter(int, 1)], daemon=True).start()
 
@@ -68,10 +78,17 @@ def watch() -> None:
 
 if "watched" in words:
     threading.Thread(target=watch, daemon=True).start()
-said.write_text("held")
+try:
+    phase(aliquot.yield_gpu)
+    said.write_text("held")
+except AliquotError as error:
+    said.write_text(str(error))
 last = cells.read_text()
 while True:
     if (now := cells.read_text()) not in (last, ""):
         last = now
-        said.write_text(f"{now} as it was" if compute() else f"{now} has changed")
+        phase(aliquot.acquire_gpu)
+        same = compute()
+        phase(aliquot.yield_gpu)
+        said.write_text(f"{now} as it was" if same else f"{now} has changed")
     time.sleep(0.01)
