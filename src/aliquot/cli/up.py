@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from aliquot.cli.calling import read_text, short_name
+from aliquot.cli.calling import ask_engine, read_text, short_name
 from aliquot.cli.options import Amount, Span, emulate_option, not_gpus_option, only_gpus_option
 from aliquot.cli.systemd import notify, unit
 from aliquot.model.errors import AliquotError, UserError, in_words
@@ -248,7 +248,7 @@ def _dashboard(
 ) -> Iterator[str]:
     """The pages while the engine is up, and GPU-hours for its server; gives the pages' address."""
     from aliquot.standalone.status_source import EngineSource
-    from aliquot.web.app import everyone
+    from aliquot.web.accounts import AccountDoor
     from aliquot.web.history.file import Limits
     from aliquot.web.history.keeping import LongHistory
     from aliquot.web.serve import WebServer
@@ -257,8 +257,10 @@ def _dashboard(
     source = EngineSource(engine, pods, recorder).start()
     server.facts = source
     wanted, tries = (DASHBOARD_PORT, PORTS_TRIED) if port is None else (port, 1)
+    door = AccountDoor(source, server) if engine.runtime.shared else None
     try:
-        with WebServer(everyone(source), port=wanted, tries=tries) as pages:
+        with WebServer(door or (lambda _: source), port=wanted, tries=tries, signing_in=door) as pages:
+            server.dashboard = lambda account: pages.url + (door.link(account) if door else "")
             yield pages.url
     finally:
         source.close()
@@ -358,6 +360,18 @@ def _start_detached(context: click.Context, runtime: RuntimeDir) -> None:
         if not line.startswith(READY):
             click.echo(line)
     click.echo(f"{READY}{runtime.root}, pid {process.pid}. Its log: {runtime.engine_log}. End it: aliquot down")
+
+
+@click.command()
+def dashboard() -> None:
+    """Print the address of the dashboard of the engine that is up.
+
+    Of the machine's engine it is a link that signs your account in: it works once, for a minute, in a browser of this
+    machine that is yours. You see events of what is your own then, and its logs, and can end it.
+    """
+    from aliquot.standalone.wire import DashboardCall
+
+    click.echo(ask_engine(DashboardCall()).lines[0])
 
 
 @click.command()

@@ -113,7 +113,3 @@ class Account:
 def own_account() -> Account:
     """The account of this process."""
     return Account(os.geteuid(), os.getegid(), tuple(os.getgroups()))
-
-
-ANYONE: Final = Account(-1)
-"""A viewer whose account is not known: nothing is its own."""

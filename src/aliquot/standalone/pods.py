@@ -376,6 +376,12 @@ class Pods:
             pod = self._pods.get(name)
             return pod.spec.request if pod else None
 
+    def owner_of(self, name: str) -> Account | None:
+        """Whose a SharePod is; None if no SharePod has that full name."""
+        with self._lock:
+            pod = self._pods.get(name)
+            return pod.owner if pod else None
+
     def logs(
         self, name: str, container: str, caller: Account, *, follow: bool, cut: LogCut = ALL
     ) -> Iterator[list[str]]:

@@ -21,7 +21,7 @@ from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
 from aliquot.driver.cdi import SHARE_KIND
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError, UserError, in_words
-from aliquot.model.ids import GpuUuid, TenantName, tenant_name
+from aliquot.model.ids import GpuUuid, TenantName, split_key, tenant_name
 from aliquot.placement.machine import MachineLedger, NoRoom
 from aliquot.standalone import wire
 from aliquot.standalone.accounts import Account
@@ -189,6 +189,8 @@ class EngineServer:
         self._on_idle = on_idle
         self.facts: StatusSource | None = None
         """What has the recorded past; None where nothing is recorded."""
+        self.dashboard: Callable[[Account], str] | None = None
+        """Where an account finds the dashboard; None where there is none."""
         self._history = history
         self._queue = RunQueue(engine, pods)
         self._lock = threading.Lock()
@@ -365,14 +367,11 @@ class EngineServer:
             case wire.HoursCall() | wire.RecommendCall():
                 yield self._of_the_past(call)
             case wire.EndCall():
-                name, run = caller.own_pod(call.name), None
-                if self._pods.request_of(name) is None:
-                    run = self._run_called(call.name, caller)
-                if run is None:
-                    yield wire.Lines([self._pods.delete(name, caller)])
-                else:
-                    end_orphans([run.folder.directory], grace_s=ORPHAN_GRACE_S)
-                    yield wire.Lines([f"run/{call.name} ended"])
+                yield wire.Lines([self.end(caller, call.name)])
+            case wire.DashboardCall():
+                if self.dashboard is None:
+                    raise AliquotError("this engine serves no dashboard; start one without --no-web")
+                yield wire.Lines([self.dashboard(caller)])
             case wire.ResizeCall():
                 yield self._pods.resize(msgspec.structs.replace(call, name=caller.own_pod(call.name)), caller)
             case wire.ParkCall():
@@ -409,6 +408,29 @@ class EngineServer:
         except ArbiterError as error:
             raise AliquotError(f'"{name}" is where it was: {error}') from None
         return wire.PhaseAnswer(name)
+
+    def end(self, caller: Account, name: str) -> str:
+        """End a SharePod or run of the caller's, by the name that `top` shows; what was done.
+
+        Raises:
+            NotYours, UnknownPod: it is another account's, or does not exist.
+        """
+        pod = caller.own_pod(name)
+        run = self._run_called(name, caller) if self._pods.request_of(pod) is None else None
+        if run is None:
+            return self._pods.delete(pod, caller)
+        end_orphans([run.folder.directory], grace_s=ORPHAN_GRACE_S)
+        return f"run/{name} ended"
+
+    def logs(self, account: Account, name: str, container: str) -> str:
+        """What a container of a SharePod has printed; raises as `Pods.logs`."""
+        return "".join(*self._pods.logs(name, container, account, follow=False))
+
+    def owns(self, account: Account, name: str) -> bool:
+        """Whether a SharePod or run is the account's, by its full name; of what has ended, by the name alone."""
+        tenant = self._engine.tenants.get(TenantName(name))
+        owner = tenant.owner if tenant else self._pods.owner_of(name)
+        return account.may_use(owner) if owner else account.is_master or split_key(name)[0] == account.name
 
     def _tenant_facts(self, tenants: Iterable[EngineTenant], caller: Account) -> list[wire.TenantFacts]:
         """Tenants as `get tenants` shows them, with the numbers of their GPUs and the containers that they are in."""

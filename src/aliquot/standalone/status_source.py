@@ -24,7 +24,6 @@ from aliquot.lib.log import Logger
 from aliquot.model.ids import TenantName, split_key
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.read_model import explain_request, explain_tenant, try_request
-from aliquot.standalone.accounts import ANYONE
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.explaining import promised_gpus
 from aliquot.standalone.measured import measured_gpus, workloads_of
@@ -136,8 +135,7 @@ class EngineSource(SnapshotSource):
         with contextlib.suppress(ArbiterError, OSError):  # between two arbiters
             status = self._arbiter.status()
         promised = promised_gpus(self._engine)
-        # Every account of the machine can open its pages.
-        pods = self._pods.facts(caller=ANYONE if self._engine.runtime.shared else None)
+        pods = self._pods.facts()
         names = {pod.name for pod in pods}
 
         def owner_of(tenant: str) -> str:

@@ -411,6 +411,10 @@ class RecommendCall(Call[Recommended], tag="recommend", frozen=True):
     since: str = ""
 
 
+class DashboardCall(Call[Lines], tag="dashboard", frozen=True):
+    """The address of the dashboard; of the machine's engine one that signs the caller's account in."""
+
+
 class EndCall(Call[Lines], tag="end", frozen=True):
     """End a SharePod or a run, by the name that `top` shows."""
 
@@ -518,7 +522,7 @@ AnyCall = (
     InfoCall | ApplyCall | PodsCall | GpusCall | PromisedCall | ExplainCall | TenantsCall | RunningCall | HoursCall
     | EndCall | DeleteCall | LogsCall | LeaseCall | ExecCall | StatusCall | ResumeCall | ResizeCall | RecommendCall
     | ShareCall | SharesCall | EndShareCall
-    | ParkCall | PhaseCall
+    | ParkCall | PhaseCall | DashboardCall
 )  # fmt: skip
 
 

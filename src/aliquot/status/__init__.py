@@ -8,5 +8,5 @@ from aliquot.status.rightsize import Recommendations
 from aliquot.status.source import Snapshot, SnapshotSource, StatusSource
 from aliquot.status.sums import Node, Pool, QuotaLine, Totals, Vgpu
 from aliquot.status.uses import ControllerUse, Uses
-from aliquot.status.view import NamespacedView
+from aliquot.status.view import NamespacedView, OwnedView
 from aliquot.status.workloads import COMPLETED, PENDING, RUNNING, SCHEDULED, Piece, Standing, Workload, WorkloadKind

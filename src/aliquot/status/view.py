@@ -1,4 +1,4 @@
-"""The view of a viewer with rights to some namespaces only.
+"""What viewers with rights to a part see: of a cluster to some namespaces, of a machine to an account's own.
 
 GPUs, nodes and free room are visible to all: a part that a tenant of another namespace holds is shown with its size and
 use, from which a viewer sees what room there is. Everything else of it is hidden: its name, how long it waits, its
@@ -186,6 +186,26 @@ class NamespacedView:
     def _nameless_reasons(self, reasons: Sequence[Reason]) -> list[Reason]:
         texts = self._nameless([reason.text for reason in reasons])
         return [msgspec.structs.replace(reason, text=text) for reason, text in zip(reasons, texts, strict=True)]
+
+
+class OwnedView:
+    """All facts of a machine; events are shown of the workloads alone that the viewer `owns`, by name."""
+
+    def __init__(self, facts: StatusSource, owns: Callable[[str], bool]) -> None:
+        self._facts = facts
+        self.owns = owns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._facts, name)
+
+    def workloads(self) -> Sequence[Workload]:
+        """Every workload."""
+        shown = self._facts.workloads()
+        return [each if self.owns(each.name) else msgspec.structs.replace(each, events=[]) for each in shown]
+
+    def events(self, since: int) -> Sequence[Event]:
+        """The events of the viewer's own."""
+        return [event for event in self._facts.events(since) if self.owns(event.subject)]
 
 
 def _hidden(share: Share, number: int) -> Share:

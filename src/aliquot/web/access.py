@@ -12,10 +12,12 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
+
+from starlette.requests import HTTPConnection
 
 from aliquot.kube.errors import KubeError
 from aliquot.kube.reviews import ListQuestion, Reviews, TokenRefused
@@ -72,14 +74,14 @@ class TokenDoor:
         """Stop querying."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def __call__(self, headers: Mapping[str, str]) -> StatusSource:
-        """The facts for a request with these headers.
+    def __call__(self, request: HTTPConnection) -> StatusSource:
+        """The facts for a request.
 
         Raises:
             Refused: 401 without a token that the cluster knows, 403 for one without rights, 503 where the API server
                 is not reachable.
         """
-        token = self._sessions.token_of(headers)
+        token = self._sessions.token_of(request.headers)
         if not token:
             raise AccessDenied(SIGN_IN, 401)
         return self.view(token)

@@ -1,7 +1,8 @@
 """The application: routes of pages, of live pages and of the API, behind the guard.
 
-`door` decides from a request's headers which facts it may see: one machine has one answer for all, a cluster checks
-the viewer's token. A page and its live feed use the same door, so a feed is shared only by viewers of the same facts.
+`door` decides which facts a request may see: an engine of one account has one answer for all, that of a machine checks
+the viewer's session, a cluster the viewer's token. A page and its live feed use the same door, so a feed is shared
+only by viewers of the same facts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any, Final, Protocol
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -82,7 +82,10 @@ class AccessDenied(Exception):
 
 
 class SigningIn(Protocol):
-    """The additions of a door with tokens; see `aliquot.web.signin`."""
+    """The additions of a door that viewers sign in at; see `aliquot.web.signin` and `aliquot.web.accounts`."""
+
+    way_in: str
+    """What those are told who see pages without having signed in; empty where none do."""
 
     def routes(self) -> list[Route]:
         """Its own pages."""
@@ -100,8 +103,8 @@ def dashboard(
     """
     live = feeds or Feeds()
     routes: list[Any] = [Mount("/static", _Static(directory=str(files("aliquot.web") / "static")))]
-    routes += signing_in.routes() if signing_in else []
-    routes += rest.routes(door)
+    own = signing_in.routes() if signing_in else []
+    routes += [*own, *rest.routes(door)]
     for path, (draw, template, word) in PAGES.items():
         routes.append(Route(f"/live{path}", _Live(door, draw, word, live)))
         routes.append(Route(path, _page(door, draw, template, word)))
@@ -114,7 +117,7 @@ def dashboard(
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.add_middleware(GZipMiddleware, minimum_size=1400, compresslevel=5)
     app.state.signing_in = signing_in
-    return Guard(app, hosts, ("/signin", "/signout") if signing_in else ())
+    return Guard(app, hosts, [route.path.partition("{")[0] for route in own if "POST" in (route.methods or ())])
 
 
 class _Static(StaticFiles):
@@ -129,7 +132,7 @@ class _Static(StaticFiles):
 
 def _page(door: Door, draw: Draw, template: str, word: str) -> Callable[[Request], Response]:
     def page(request: Request) -> Response:
-        facts = door(request.headers)
+        facts = door(request)
         query = _query(request, word)
         drawn = draw(facts, query)
         html = render(
@@ -143,16 +146,17 @@ def _page(door: Door, draw: Draw, template: str, word: str) -> Callable[[Request
             as_of=clock_time(facts.as_of_s),
             query=query,
             frame=drawn.frame,
-            signed_in=_signed_in(request),
+            **_viewer(request),
         )
         return HTMLResponse(html)
 
     return page
 
 
-def _signed_in(request: Request) -> bool:
+def _viewer(request: Request) -> dict[str, Any]:
     signing_in: SigningIn | None = request.app.state.signing_in
-    return signing_in is not None and signing_in.signed_in(request)
+    known = signing_in is not None and signing_in.signed_in(request)
+    return {"signed_in": known, "way_in": signing_in.way_in if signing_in else ""}
 
 
 class _Live:
@@ -167,7 +171,7 @@ class _Live:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One stream."""
         request = Request(scope, receive)
-        facts = await run_in_threadpool(self._door, request.headers)
+        facts = await run_in_threadpool(self._door, request)
         query = _query(request, self._word)
         pace = PACES.get(request.url.path.removeprefix("/live"))
         step_s = pace(query) if pace else 0.0
@@ -184,7 +188,7 @@ class _Live:
 
         async def still() -> bool:
             try:
-                return await run_in_threadpool(self._door, request.headers) is facts
+                return await run_in_threadpool(self._door, request) is facts
             except AccessDenied:
                 return False
 
@@ -213,7 +217,7 @@ def _sorry(request: Request, status: int, text: str) -> Response:
 def _alone(request: Request, template: str, **values: Any) -> str:
     """A page without facts."""
     frame = {"where": "", "navigation": NAVIGATION, "path": request.url.path, "live": "", "blocks": [], "as_of": ""}
-    return render(template, **frame, signed_in=_signed_in(request), **values)
+    return render(template, **frame, **_viewer(request), **values)
 
 
 def sign_in_page(request: Request, text: str) -> str:
@@ -243,7 +247,7 @@ def _defect(request: Request, error: Exception) -> Response:
 
 def everyone(facts: StatusSource) -> Door:
     """The door of one machine: every viewer sees everything."""
-    return lambda _headers: facts
+    return lambda _request: facts
 
 
-__all__ = ["AccessDenied", "Door", "Headers", "dashboard", "everyone"]
+__all__ = ["AccessDenied", "Door", "dashboard", "everyone"]

@@ -2,8 +2,8 @@
 
 The Host header must name this server, or be the address that the connection came to: a foreign page whose name was
 re-bound to our address (DNS rebinding) is refused. Foreign pages may link to ours; any other request that they make a
-browser send, such as dry runs in a loop, is refused. Only GET and HEAD are allowed, and POST for signing in and out on
-servers that have that. The content security policy allows files of this server and nothing inline. Whole pages and JSON
+browser send, such as dry runs in a loop, is refused. Only GET and HEAD are allowed, and POST on the paths of servers
+where viewers sign in. The content security policy allows files of this server and nothing inline. Whole pages and JSON
 are never cached; a response that may be cached sets its own header.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from ipaddress import IPv4Address, ip_address
 from typing import Final
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
@@ -41,7 +42,8 @@ _READ_ONLY: Final = "This address is read with GET or HEAD; nothing can be chang
 
 
 class Guard:
-    """Wraps an application. `hosts` are names without a port, IPv6 in brackets; `posts` are paths that take POST."""
+    """Wraps an application. `hosts` are names without a port, IPv6 in brackets; POST is for `posts`: /signout, or /end/
+    for all below."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = LOOPBACK, posts: Collection[str] = ()) -> None:
         self._app = app
@@ -70,13 +72,18 @@ class Guard:
         if host not in self._hosts and host != _address(scope):
             known = ", ".join(sorted(self._hosts))
             return PlainTextResponse(f"This server is called {known}, not {host[:100]!r}.\n", 421)
-        allowed = ("GET", "HEAD", "POST") if scope["path"] in self._posts else ("GET", "HEAD")
+        posts = scope["path"] in self._posts or f"/{scope['path'].split('/')[1]}/" in self._posts
+        allowed = ("GET", "HEAD", "POST") if posts else ("GET", "HEAD")
         if scope["method"] not in allowed:
             words = "This address takes GET, HEAD and POST.\n" if "POST" in allowed else _READ_ONLY
             return PlainTextResponse(words, 405, {"allow": ", ".join(allowed)})
-        # A request by another site's page that is not a link to here, as the browser's Sec-Fetch headers show.
-        site, mode = headers.get("sec-fetch-site", ""), headers.get("sec-fetch-mode", "")
-        if scope["method"] != "POST" and site not in ("", "same-origin", "none") and mode != "navigate":
+        # What another site's page has a browser send, unless it is a link to here: Sec-Fetch-Site says so. The Origin
+        # of our own forms is `null`, as our pages send no referrer; programs other than browsers send neither.
+        site, origin, post = headers.get("sec-fetch-site", ""), headers.get("origin", ""), scope["method"] == "POST"
+        foreign = post and bool(origin) and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+        if site:
+            foreign = site not in ("same-origin", "none")
+        if foreign and (post or headers.get("sec-fetch-mode", "") != "navigate"):
             return PlainTextResponse("Another site's page asked for this; open it by itself.\n", 403)
         return None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Generic, TypeVar, get_args
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -43,8 +43,8 @@ from aliquot.web.pages.workloads import STATES
 
 T = TypeVar("T")
 Read = Callable[[StatusSource, Request], Any]
-Door = Callable[[Mapping[str, str]], StatusSource]
-"""The facts that the viewer who sent these headers may see."""
+Door = Callable[[HTTPConnection], StatusSource]
+"""The facts that the viewer who sent this request may see."""
 
 
 class Listing(msgspec.Struct, Generic[T], frozen=True):
@@ -207,7 +207,7 @@ def routes(door: Door) -> list[Route]:
 
     def hours_csv(request: Request) -> Response:
         try:
-            by_line = hours.asked_hours(door(request.headers), request.query_params)
+            by_line = hours.asked_hours(door(request), request.query_params)
             text = as_csv(by_line, dimensions(request.query_params.get("by", "")))
         except UserError as error:
             return problem(str(error), 400)
@@ -240,7 +240,7 @@ def _endpoint(door: Door, operation: Operation) -> Callable[[Request], Response]
                 allowed = f"it takes {', '.join(takes)}" if takes else "it takes none"
                 return problem(f'{request.url.path[:100]} has no parameter "{name[:40]}"; {allowed}', 400)
         try:
-            return _json(msgspec.json.encode(operation.read(door(request.headers), request)))
+            return _json(msgspec.json.encode(operation.read(door(request), request)))
         except UserError as error:
             return problem(str(error), 400)
 

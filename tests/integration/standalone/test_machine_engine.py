@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +29,7 @@ WORKER = Path(__file__).with_name("programs") / "worker.py"
 PYTHON = f"/usr/bin/python3.{sys.version_info.minor}"
 """One that every account can start, with this one's packages."""
 
-PATHS = os.pathsep.join(filter(None, [str(SOURCES), *sys.path]))
+PATHS = os.pathsep.join([str(SOURCES), *(path for path in sys.path if path and not path.startswith(sys.base_prefix))])
 
 
 def become(uid: int) -> list[str]:
@@ -379,6 +380,48 @@ def test_a_quota_is_told_to_who_meets_it(machine: Machine):
     assert (1, f"aliquot: {held}. See who holds it: aliquot get tenants\n") == (more.returncode, more.stderr)
     assert (2, True) == (grown.returncode, f'account "{ANN}" holds 0.00 GPUs of 0.50' in grown.stderr), grown.stderr
     assert (0, "") == (other.returncode, other.stderr)
+
+
+BROWSER = """
+import sys, urllib.error, urllib.request as web
+link, *asked = sys.argv[1:]
+pages = web.build_opener(web.HTTPCookieProcessor())
+pages.open(link).read()
+for word in asked:
+    method, path = word.split(":")
+    try:
+        answer = pages.open(web.Request(link.partition("signin")[0] + path, method=method))
+    except urllib.error.HTTPError as error:
+        answer = error
+    print(answer.status, answer.read().decode().replace(chr(10), " "))
+"""
+
+
+def test_the_dashboard_knows_who_asks(machine: Machine):
+    """With the link of `aliquot dashboard` an account sees events and logs of its own and ends it, and no other's."""
+    machine.end(signal.SIGINT)
+    machine.words[machine.words.index("--no-web")] = "--port=0"
+    machine.up()
+    for person in (machine.ann, machine.bob):
+        (person.home / "train.yaml").write_text(sharepod("train", "echo said-it; exec sleep 300"))
+        assert 0 == person("apply", "-f", "train.yaml").returncode
+    eventually(lambda: "said-it" in machine.ann("logs", "train").stdout, "it has printed")
+    link = machine.ann("dashboard").stdout.strip()
+    stolen = machine.bob.outcome(PYTHON, "-c", BROWSER, link)
+    asked = [f"{verb}:{path}/{uid}/train" for uid in (BOB, ANN) for verb, path in (("GET", "logs"), ("POST", "end"))]
+    browser = machine.ann.program(PYTHON, "-c", BROWSER, link, "GET:api/v1/workloads", *asked)
+    said = browser.communicate(timeout=60)
+    pods, *answers = said[0].splitlines()
+    left = machine.root("get", "pods", "-o", "name").stdout
+    private = machine.root("dashboard").stdout.partition("signin")[0]
+    with urllib.request.urlopen(f"{private}api/v1/workloads") as shown:
+        anyone = shown.read().decode()
+
+    assert 1 == stolen
+    assert [403, 403, 200] == [int(answer.split()[0]) for answer in answers[:3]], said
+    assert [1, 0] == [pods.count("placed on GPU"), anyone.count("placed on GPU")], said
+    assert ("is not yours" in answers[0], "said-it" in answers[2]) == (True, True), said
+    assert (True, False) == (f"{BOB}/train" in left, f"{ANN}/train" in left), (said, left)
 
 
 def test_the_engine_of_a_group_lets_no_other_account_in(machine: Machine):

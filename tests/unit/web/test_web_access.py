@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from starlette.requests import HTTPConnection
 from starlette.testclient import TestClient
 
 pytest.importorskip("lightkube", reason="the parts for a cluster are not installed: no rights to ask for")
@@ -328,5 +329,5 @@ def test_refusals_say_their_status(scene: Scene):
     """The door itself tells the three apart."""
     for token, status in (("", 401), (NOBODY, 403)):
         with pytest.raises(AccessDenied) as refused:
-            scene.door({"authorization": f"Bearer {token}"})
+            scene.door(HTTPConnection({"type": "http", "headers": [(b"authorization", f"Bearer {token}".encode())]}))
         assert status == refused.value.status

@@ -98,8 +98,8 @@ def test_facts_are_not_stored(visitor: TestClient):
 def test_a_door_can_refuse(facts):
     """A viewer whom the door does not know sees an explanation instead of facts, as page and as JSON."""
 
-    def door(headers):
-        if headers.get("authorization") != "Bearer secret-token":
+    def door(request):
+        if request.headers.get("authorization") != "Bearer secret-token":
             raise AccessDenied("Sign in to see GPUs.", 401)
         return facts
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from aliquot.status import COMPLETED, PENDING, RUNNING, StatusSource, Workload
+from aliquot.status import COMPLETED, PENDING, RUNNING, OwnedView, StatusSource, Workload
 from aliquot.web.pages import Drawn, NotHere, Query, commands, misread, one_page
 from aliquot.web.render import block
 
@@ -53,7 +53,8 @@ def draw_one(facts: StatusSource, query: Query) -> Drawn:
         block("events", "blocks/notes.html", notes=list(reversed(workload.events))),
     ]
     tenants = dict.fromkeys(s.tenant for gpu in facts.gpus() for s in gpu.shares if s.workload == name)
-    frame = {"command": commands.of_workload(facts, workload), "tenants": list(tenants)[:LINKED]}
+    frame: dict[str, Any] = {"command": commands.of_workload(facts, workload), "tenants": list(tenants)[:LINKED]}
+    frame |= {"own": isinstance(facts, OwnedView) and facts.owns(name), "logs": workload.kind == "SharePod"}
     return Drawn(workload.name, blocks, frame)
 
 
