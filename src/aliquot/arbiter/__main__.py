@@ -223,4 +223,4 @@ def _go_before_the_tenants() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="aliquot arbiter")

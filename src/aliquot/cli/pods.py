@@ -172,20 +172,17 @@ def logs(
         except AliquotError as error:
             errors.append(error)
 
-    try:
-        if follow and len(calls) > 1:
-            threads = [threading.Thread(target=follow_one, args=(call,), daemon=True) for call in calls]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            if errors:
-                raise errors[0]
-        else:
-            for call in calls:
-                _show_log(call, marked=prefix or len(calls) > 1)
-    except KeyboardInterrupt:
+    if follow and len(calls) > 1:
+        threads = [threading.Thread(target=follow_one, args=(call,), daemon=True) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
         return
+    for call in calls:
+        _show_log(call, marked=prefix or len(calls) > 1)
 
 
 class _MarkedLines:

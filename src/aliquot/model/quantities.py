@@ -106,7 +106,7 @@ def parse_memory(text: str | int | float) -> Memory:
     number, unit = parts
     if unit == "%":
         if not 0 < number <= 100:
-            raise BadQuantity(f'"{text}" of a device\'s memory is not between 0% and 100%')
+            raise BadQuantity(f'"{text}" of a device\'s memory is not allowed; write more than 0%, and 100% at most')
         return Memory(part=number / 100)
     mib = number if unit == "" else number * _BYTES[unit] / _MIB
     if mib < 1:

@@ -264,7 +264,9 @@ def shortfall(ask: Ask, verdict: Verdict) -> str:
 
 def refusal(verdict: Verdict, shown: int) -> str:
     """What stands against a request on one node, in one line, with its first devices."""
-    devices = [sentence_of(reason) for reason in verdict.devices if reason is not None]
+    reasons = [reason for reason in verdict.devices if reason is not None]
+    named = [reason for reason in reasons if reason.code is not Code.GPU_UUID]  # these are not short of anything
+    devices = [sentence_of(reason) for reason in named or reasons]
     more = f" (and {len(devices) - shown} more)" if len(devices) > shown else ""
     if devices or verdict.reason is None:
         return f"{'; '.join(devices[:shown])}{more}"

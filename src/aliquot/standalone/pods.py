@@ -228,6 +228,9 @@ class Pods:
             milli = before.request_milli if call.request_milli is None else call.request_milli
             limit = before.limit_milli if call.limit_milli is None else call.limit_milli
             request = replace(before, request_milli=milli, limit_milli=limit, memory=memory)
+            if request.whole and not before.whole:
+                allowed = "a resize changes a part of one GPU, 0.001 to 0.999; for whole GPUs start it anew"
+                raise UserError(f"--gpu-request {format_milli(milli)} is not below 1: {allowed}")
             checked(request, request_name="--gpu-request", limit_name="--gpu-limit", memory_name="--gpu-mem")
             if pod is None:
                 now = self._engine.resize(name, request, dry_run=call.dry_run)

@@ -99,10 +99,11 @@ class AccountQuotas:
                 for model, (milli, mib) in asked.items()
             }
             for quota in quotas:
-                if excess := quota.forbidden(request.labels) or quota.excess({}, asked, whole=False):
-                    raise NeverFits(f"{over_quota(replace(excess, namespace=name), kind)}; ask for less")
-                if excess := quota.excess(used, more, whole=bool(request.labels.exclusion)):
+                forbidden = quota.forbidden(request.labels)
+                if excess := forbidden or quota.excess(used, more, whole=bool(request.labels.exclusion)):
                     text = over_quota(replace(excess, namespace=name), kind)
+                    if forbidden or quota.excess({}, asked, whole=False):
+                        raise NeverFits(f"{text}; ask for less")
                     raise OverQuota(f"{text}; {within_quota(excess)}. See who holds it: aliquot get tenants")
 
     def _of(self, owner: Account, accounts: list[Account]) -> Iterator[tuple[str, str, list[Quota], set[str]]]:

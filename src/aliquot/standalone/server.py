@@ -314,11 +314,11 @@ class EngineServer:
         return None
 
     def _of_the_past(self, call: wire.HoursCall | wire.RecommendCall) -> wire.AnyAnswer:
+        span = hours_range(call.since, "--since")
         if self.facts is None:
             raise AliquotError(
                 "this engine records no GPU-hours, as it serves no dashboard; start one with: aliquot up"
             )
-        span = hours_range(call.since)
         if isinstance(call, wire.HoursCall):
             return wire.HourSums(self.facts.past.hours(span))
         return wire.Recommended(recommendations(self.facts, span))

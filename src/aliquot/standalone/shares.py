@@ -9,6 +9,7 @@ engine takes it over.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -29,6 +30,8 @@ from aliquot.standalone.tenants import EngineTenant, InContainers
 from aliquot.standalone.wire import RunProcess, ShareCall
 
 WATCH_S: Final = 0.2
+MAX_SHARES: Final = 64
+"""Of one account: each has files of some hundred KiB in the engine's folder, which is memory."""
 _NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 _LOG: Final = Logger("engine")
 
@@ -92,7 +95,7 @@ class Shares:
         """Make a share of `owner`.
 
         Raises:
-            ShareError: the name is none, or another engine's.
+            ShareError: the name is none, or another engine's; or the account has enough.
             CdiError: the file of its device cannot be written.
             AliquotError: as `Engine.admit`.
         """
@@ -111,22 +114,28 @@ class Shares:
         made = InContainers(device, call.rm)
         tenant = self._engine.admit(name, call.request, cpu_bind=call.cpu_bind, owner=owner, container=made)
         try:
-            return self._begin(tenant, made)
+            return self._begin(tenant, made, MAX_SHARES)
         except BaseException:
             with self._lock:
-                del self._shares[name]
+                self._shares.pop(name, None)
             self._engine.release(tenant)
             raise
 
-    def _begin(self, tenant: EngineTenant, made: InContainers) -> Share:
+    def _begin(self, tenant: EngineTenant, made: InContainers, most: float = math.inf) -> Share:
         """Write the file of a share's device, and watch for its end.
 
         Raises:
+            ShareError: the account has `most` already.
             CdiError: the file cannot be written.
         """
         assert tenant.edits is not None
         share = Share(tenant.name, made.device, spec_path(self._folder, made.device, SHARE_KIND), made.rm)
         with self._lock:
+            tenants = [found for name in self._shares if (found := self._engine.tenants.get(name))]
+            if sum(other.owner.uid == tenant.owner.uid for other in tenants) >= most:
+                raise ShareError(
+                    f"{tenant.owner.name} may have {most} shares at most; delete some: aliquot share delete"
+                )
             self._shares[tenant.name] = share
         write_spec(self._folder, made.device, tenant.edits, SHARE_KIND)
         if share.rm:

@@ -33,38 +33,29 @@ HANDOVER_S: Final = 0.001
 _WORD: Final = re.compile(r"[^\s\",;:()]+")
 
 
-class NamespacedView:
+class View:
+    """A part of the facts; what a view does not change is theirs."""
+
+    title: str
+    window_s: float
+    program: str
+    as_of_s: float
+    revision: int
+
+    def __init__(self, facts: StatusSource) -> None:
+        self._facts = facts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._facts, name)
+
+
+class NamespacedView(View):
     """View restricted to `namespaces`; runs without a namespace are hidden."""
 
     def __init__(self, facts: StatusSource, namespaces: frozenset[str]) -> None:
-        self._facts = facts
+        super().__init__(facts)
         self.namespaces = namespaces
         self._gpus: tuple[Sequence[Gpu], Sequence[Gpu]] = ([], [])
-
-    @property
-    def title(self) -> str:
-        """See `StatusSource`."""
-        return self._facts.title
-
-    @property
-    def window_s(self) -> float:
-        """See `StatusSource`."""
-        return self._facts.window_s
-
-    @property
-    def program(self) -> str:
-        """See `StatusSource`."""
-        return self._facts.program
-
-    @property
-    def as_of_s(self) -> float:
-        """See `StatusSource`."""
-        return self._facts.as_of_s
-
-    @property
-    def revision(self) -> int:
-        """See `StatusSource`."""
-        return self._facts.revision
 
     @property
     def past(self) -> Past:
@@ -188,15 +179,12 @@ class NamespacedView:
         return [msgspec.structs.replace(reason, text=text) for reason, text in zip(reasons, texts, strict=True)]
 
 
-class OwnedView:
+class OwnedView(View):
     """All facts of a machine; events are shown of the workloads alone that the viewer `owns`, by name."""
 
     def __init__(self, facts: StatusSource, owns: Callable[[str], bool]) -> None:
-        self._facts = facts
+        super().__init__(facts)
         self.owns = owns
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._facts, name)
 
     def workloads(self) -> Sequence[Workload]:
         """Every workload."""

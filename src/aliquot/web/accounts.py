@@ -31,8 +31,6 @@ MAX_SESSIONS: Final = 8
 MAX_TOKENS: Final = 4096
 COOKIE: Final = "aliquot-account"
 OLD_LINK: Final = "This link was used, is older than a minute, or is another account's; a new one: aliquot dashboard"
-SIGN_IN: Final = "Sign in with the link that aliquot dashboard prints."
-_ESTABLISHED: Final = "01"
 
 
 class Owners(Protocol):
@@ -91,8 +89,8 @@ def connection_uid(request: HTTPConnection) -> int | None:
         f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
         for host, port in (request.scope["client"], request.scope["server"])
     )
-    rows = (row.split() for row in Path("/proc/net/tcp").read_text().splitlines())
-    return next((int(row[7]) for row in rows if row[1:4] == [client, server, _ESTABLISHED]), None)
+    rows = map(str.split, Path("/proc/net/tcp").read_text().splitlines())
+    return next((int(row[7]) for row in rows if row[1:4] == [client, server, "01"]), None)  # 01: established
 
 
 class AccountDoor:
@@ -101,13 +99,9 @@ class AccountDoor:
     way_in = "Your own events and logs: aliquot dashboard"
 
     def __init__(
-        self,
-        facts: StatusSource,
-        owners: Owners,
-        *,
-        uid_of: Callable[[HTTPConnection], int | None] = connection_uid,
+        self, facts: StatusSource, owners: Owners, *, uid_of: Callable[[HTTPConnection], int | None] = connection_uid,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._facts, self._owners, self._uid_of = facts, owners, uid_of
         self._anyone = OwnedView(facts, lambda name: False)
         self._links, self._sessions = Tokens(1, LINK_S, clock), Tokens(MAX_SESSIONS, SESSION_S, clock)
@@ -146,8 +140,7 @@ class AccountDoor:
         self._person(request, drop=True)
         # No redirect: where another site had the link, browsers would not send the new cookie with it.
         answer = HTMLResponse('Signed in: <a href="/">to the dashboard</a>.', headers={"refresh": "0; url=/"})
-        session = self._sessions.issue(person)
-        answer.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="strict")
+        answer.set_cookie(COOKIE, self._sessions.issue(person), max_age=SESSION_S, httponly=True, samesite="strict")
         return answer
 
     def _sign_out(self, request: Request) -> Response:
@@ -160,14 +153,13 @@ class AccountDoor:
         """Show the log of a workload of the viewer's own, or end it; one sentence for what is not."""
         person, name = self._person(request), request.path_params["name"]
         if person is None:
-            return PlainTextResponse(f"{SIGN_IN}\n", 401)
+            return PlainTextResponse("Sign in with the link that aliquot dashboard prints.\n", 401)
         if not person.facts.owns(name):
             return PlainTextResponse(f"{name[:100]} is not yours; its owner and root can do that.\n", 403)
         try:
             if request.method == "POST":
                 self._owners.end(person.account, name)
                 return RedirectResponse("/workloads", 303)
-            container = request.query_params.get("container", "")
-            return PlainTextResponse(self._owners.logs(person.account, name, container))
+            return PlainTextResponse(self._owners.logs(person.account, name, request.query_params.get("container", "")))
         except AliquotError as error:
             return PlainTextResponse(f"{error}\n", 404)

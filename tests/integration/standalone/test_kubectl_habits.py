@@ -145,6 +145,25 @@ def test_followed_logs_end_with_the_program(up: Cluster):
     assert (0, "one\ntwo\n") == (done.returncode, done.stdout)
 
 
+def test_interrupted_logs_end_as_other_commands_do(up: Cluster):
+    """Ctrl-C ends `logs -f` with 130, quietly."""
+    up.apply(sharepod("a", "echo one; sleep 60"))
+    following = up.command.start("logs", "-f", "a")
+    assert following.stdout is not None and "one\n" == following.stdout.readline()
+    following.send_signal(signal.SIGINT)
+
+    assert ("", "") == following.communicate(timeout=60)
+    assert 130 == following.returncode
+
+
+def test_a_time_to_look_back_that_is_none_is_named(up: Cluster):
+    """`recommend --since` names the option, the value and what is allowed, whatever the engine records."""
+    refused = up.command("recommend", "--since", "soon")
+
+    said = 'aliquot: --since "soon" is unknown; write 15m to 30d, such as 24h or 7d\n'
+    assert (2, said) == (refused.returncode, refused.stderr)
+
+
 def test_deleting_by_labels_files_and_namespaces(three: Cluster):
     """-l ends what has the labels, --all what is in the namespace; other namespaces only with -n or -A."""
     assert "sharepod/a deleted\n" == three.command("delete", "-l", "app=web").stdout

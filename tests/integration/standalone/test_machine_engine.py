@@ -378,7 +378,7 @@ def test_a_quota_is_told_to_who_meets_it(machine: Machine):
 
     held = f'account "{ANN}" holds 0.30 GPUs of 0.50 it may have, 0.30 more were asked; 0.20 more would fit'
     assert (1, f"aliquot: {held}. See who holds it: aliquot get tenants\n") == (more.returncode, more.stderr)
-    assert (2, True) == (grown.returncode, f'account "{ANN}" holds 0.00 GPUs of 0.50' in grown.stderr), grown.stderr
+    assert (2, True) == (grown.returncode, f'account "{ANN}" holds 0.30 GPUs of 0.50' in grown.stderr), grown.stderr
     assert (0, "") == (other.returncode, other.stderr)
 
 

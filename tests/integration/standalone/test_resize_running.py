@@ -112,6 +112,10 @@ def test_a_run_is_resized_by_its_name_and_gives_all_back(up: Cluster):
         (["a"], "resize needs a new size"),
         (["a", "--gpu-limit", ".1"], "--gpu-limit 0.10 is below --gpu-request 0.20"),
         (["a", "--gpu-request", "1"], "below 1"),
+        (
+            ["a", "--gpu-request", "2"],
+            "--gpu-request 2.00 is not below 1: a resize changes a part of one GPU, 0.001 to",
+        ),
         (["a", "--gpu-request", "0"], "asks for nothing"),
         (["a", "--gpu-mem", "1"], "less than one CUDA context needs"),
         (["a", "--gpu-mem", "900Gi"], "ask for less"),

@@ -98,6 +98,7 @@ def test_a_group_lists_its_commands_with_whole_sentences(group):
         (["logs", "a", "-p", "-f"], "it cannot be followed with -f"),
         (["logs", "a", "--since", "soon"], '--since: "soon" is not a duration; write 10m, 1h30m or 90s'),
         (["apply"], "apply needs a file: aliquot apply -f FILE"),
+        (["run", "--gpu-mem", "0%", "--", "true"], "is not allowed; write more than 0%, and 100% at most"),
         (["run", "--gpu-limit", "130%", "--", "true"], '--gpu-limit: "130%" is more than one GPU'),
         (["run", "--gpus", "2", "--gpu-mem", "400Mi", "--", "true"], "--gpu-mem 400 MiB limits the memory of one GPU"),
         (["run", "--gpus", "2", "--gpu-request", ".5", "--", "true"], "give one of them"),

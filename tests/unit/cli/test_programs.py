@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -161,3 +163,11 @@ def test_the_agent_takes_the_option_before_the_variable(
     said = CliRunner().invoke(node, [*words, "--print-config"], env=environment).stdout
 
     assert endpoint == yaml.safe_load(said)["otlp-endpoint"]
+
+
+def test_the_arbiter_calls_itself_as_it_was_called():
+    """A wrong option of `aliquot arbiter` is answered with a usage line that can be typed."""
+    words = [sys.executable, "-m", "aliquot.cli", "arbiter", "--bogus"]
+    done = subprocess.run(words, capture_output=True, text=True)
+
+    assert (2, "Usage: aliquot arbiter [OPTIONS]") == (done.returncode, done.stderr.splitlines()[0])

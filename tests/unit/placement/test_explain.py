@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from scene import Scene, ask, node
 
-from aliquot.placement.codes import Code
+from aliquot.placement.codes import Code, UnmetConstraint, Verdict
 from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.placement.saved import dump
-from aliquot.placement.sentences import suggestion, wish
+from aliquot.placement.sentences import refusal, suggestion, wish
 from aliquot.topology import Topology
 
 
@@ -195,3 +195,12 @@ def test_a_wish_is_told_in_words():
     words = wish(ask(500, gpu_mib=2048, cpu_milli=1500, memory_mib=512, models=("V100", "A10"), affinity="team"))
 
     assert '0.50 GPU of model A10 or V100, 2.0 GiB of GPU memory, 1.5 CPU, 512 MiB of memory, affinity "team"' == words
+
+
+def test_gpus_that_were_not_named_are_no_reason():
+    """Where one GPU was named and lacks something, the sentence says that, and nothing of the others."""
+    others = UnmetConstraint(Code.GPU_UUID, gpu=1, lasting=True)
+    lacks = UnmetConstraint(Code.GPU_COMPUTE, gpu=0, asked=900, have=500)
+
+    assert "GPU 0 has 0.50 free, 0.90 were asked" == refusal(Verdict("here", lacks, (lacks, others), (0, 1)), 3)
+    assert "GPU 1 is not the one that was named" == refusal(Verdict("here", others, (others,), (1,)), 3)

@@ -3,12 +3,14 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kit.engine import UUIDS, engines_over, start_engine
 from tenants import FakeArbiter, fake_hook
 
+from aliquot.driver.cdi import Edits
 from aliquot.driver.gpu_lock import GpuLock
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import TenantName
@@ -16,11 +18,14 @@ from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.machine import NeverFits, NoRoom
 from aliquot.placement.quota import Quota
+from aliquot.standalone import shares
 from aliquot.standalone.accounts import Account
 from aliquot.standalone.arbiter_process import ArbiterOptions
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.quota import AccountQuotas
 from aliquot.standalone.tenants import RunRecord
+from aliquot.standalone.wire import ShareCall
+from aliquot.tenancy.machine import SharedMachine
 
 A, B = TenantName("a"), TenantName("b")
 
@@ -104,8 +109,29 @@ def test_sizes_are_decided_together_and_over_quota_says_what_the_account_has(tmp
     engine.check_quota = AccountQuotas({"4711": [Quota("4711", milli=700)]}).require
     with pytest.raises(NoRoom, match=r"holds 0\.60 GPUs of 0\.70 it may have, 0\.20 more were asked"):
         engine.resize(a, part(500, 4_000))
+    engine.check_quota = AccountQuotas({"4711": [Quota("4711", milli=400)]}).require
+    with pytest.raises(NeverFits, match=r"holds 0\.60 GPUs of 0\.40 it may have, 0\.20 more were asked; ask for less"):
+        engine.resize(a, part(500, 4_000))
 
     assert before == engine.ledger.plans
+
+
+def test_an_account_has_so_many_shares_by_name(tmp_path, arbiter, monkeypatch):
+    """One more is refused with the way out and leaves nothing; another account has its own."""
+    monkeypatch.setattr(shares, "MAX_SHARES", 2)
+    monkeypatch.setattr(
+        SharedMachine, "shown_driver", lambda *_: SimpleNamespace(name="1", libcuda=Path("a"), libnvml=Path("b"))
+    )
+    monkeypatch.setattr(SharedMachine, "container_edits", lambda *_, **__: Edits())
+    engine = start_engine(tmp_path, arbiter)
+    made = shares.Shares(engine)
+    for name, account in (("a", 4711), ("b", 4711), ("a", 4712)):
+        made.create(ShareCall(name, GpuRequest(100)), Account(account))
+    with pytest.raises(shares.ShareError, match="4711 may have 2 shares at most; delete some: aliquot share delete"):
+        made.create(ShareCall("c", GpuRequest(100)), Account(4711))
+    made.close()
+
+    assert {"4711/a", "4711/b", "4712/a"} == set(engine.tenants) == {share.tenant for share in made.all()}
 
 
 def test_an_unanswered_growth_keeps_its_memory_from_others_until_the_arbiter_is_looked_at(tmp_path, arbiter):

@@ -227,7 +227,7 @@ def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[f
         accounts.drop(Dropped.OF_0_S)
     elif (ran is None and start is None) or ran == 0:
         accounts.drop(Dropped.NEVER_RAN)
-    elif ran is None or ran < 0 or arrival is None:
+    elif ran is None or ran < 0 or arrival is None or (start is not None and end is not None and end < start):
         accounts.drop(Dropped.NO_TIMES)
     else:
         return (arrival if start is None else min(arrival, start)), ran, notes

@@ -68,6 +68,17 @@ def test_a_job_of_centuries_is_left_out_by_name(tmp_path: Path):
     assert ['job "2"', 'job "3"'] == [line.partition(":")[0] for line in warnings]
 
 
+def test_a_job_that_ended_before_it_started_is_left_out(tmp_path: Path):
+    """Such a record of Slurm's has no usable times, whatever its elapsed time is."""
+    head = "JobID|User|Submit|Eligible|Start|End|ElapsedRaw|State|NNodes|AllocTRES|ReqTRES\n"
+    row = "{}|f|{day}T00:00:00|{day}T00:00:00|{day}T01:00:00|{day}T{}:00:00|600|COMPLETED|1|gres/gpu=3|gres/gpu=3\n"
+    source = tmp_path / "odd.txt"
+    source.write_text(head + row.format(1, "02", day="2026-01-02") + row.format(2, "00", day="2026-01-02"))
+    facts = import_trace("sacct", [source], tmp_path / "out.csv", how=Wanted(), models=False, warn=str)
+
+    assert (1, {"without usable times": 1}) == (facts["jobs_kept"], facts["dropped"])
+
+
 def test_an_empty_cell_leaves_the_gpus_to_another_column(tmp_path: Path):
     """A part in percent counts where the number of whole GPUs is empty."""
     facts, _ = own_table(tmp_path, "job_id,start,end,num_gpus,gpu_percent\na,0,3600,,30\nb,0,3600,2,\n")
