@@ -12,7 +12,10 @@ Source: resource.k8s.io/v1. Nothing upstream checks an allocation against what a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Final, Literal
 
@@ -21,10 +24,11 @@ import msgspec
 from aliquot.kube.names import GROUP, PLAN
 from aliquot.kube.objects import Meta, MetaOnly, Pod, PodSpec, Quantities, Resource, Value, Wire, without_nulls
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
-from aliquot.kube.quantities import parse_quantity
+from aliquot.kube.quantities import Quantity, parse_quantity
+from aliquot.kube.requests import ContainerAsk, PodAsk
 from aliquot.lib.decoding import convert_to
-from aliquot.model.ids import GpuUuid
-from aliquot.model.quantities import MILLI, BadQuantity, format_milli, parse_milli
+from aliquot.model.ids import CLAIM, GpuUuid, claim_key
+from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli, parse_milli
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, Slice, checked, parse_label
 from aliquot.model.validation import sentence
 from aliquot.model.wake import parse_wake
@@ -35,7 +39,13 @@ MEMORY: Final = "memory"
 SHARED: Final = "-shared"
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 """Annotation on the claims of templates: the name that the pod has for it."""
+SHARE_CLASS: Final = f"gpu-share.{GROUP}"
+WHOLE_CLASS: Final = f"gpu-whole.{GROUP}"
+DEFAULT_PART: Final = 4
+"""What a claim that names no amount gets of a GPU: a quarter."""
 _PREFIX: Final = "gpu-"
+_EQUAL: Final = re.compile(rf"""device\.attributes\[["']{DRIVER}["']\]\.(model|uuid) *== *["']([^"']+)["']""")
+"""The terms of selectors that `claims_ask` understands."""
 
 
 class ClaimedDevice(Value, frozen=True):
@@ -84,17 +94,57 @@ class Consumer(Value, frozen=True):
     uid: str = ""
 
 
+class DeviceStatus(Value, frozen=True):
+    """What a driver says of a device that it has prepared; `data` is in its own words."""
+
+    driver: str = ""
+    data: Any = None
+
+
 class ClaimStatus(Value, frozen=True):
-    """The allocation, and for whom it is reserved."""
+    """The allocation, for whom it is reserved, and what became of its devices."""
 
     allocation: ClaimAllocation | None = None
     reserved_for: tuple[Consumer, ...] = ()
+    devices: tuple[DeviceStatus, ...] = ()
+
+
+class ExactRequest(Value, frozen=True):
+    """What a request asks for: devices of a class, `{cel: {expression}}`, and so much of each, `{requests: {...}}`."""
+
+    device_class_name: str = ""
+    count: int = 1
+    selectors: tuple[dict[str, dict[str, str]], ...] = ()
+    capacity: dict[str, Quantities] = {}  # noqa: RUF012
+
+
+class ClaimRequest(Value, frozen=True):
+    """A request of a claim, exactly one thing or the first of several that is available."""
+
+    name: str = ""
+    exactly: ExactRequest | None = None
+    first_available: tuple[ExactRequest, ...] = ()
+
+
+class RequestedDevices(Value, frozen=True):
+    """The requests of a claim, what their devices have in common, and their parameters."""
+
+    requests: tuple[ClaimRequest, ...] = ()
+    constraints: tuple[dict[str, Any], ...] = ()
+    config: tuple[ClaimConfig, ...] = ()
+
+
+class ClaimSpec(Value, frozen=True):
+    """What a claim asks for."""
+
+    devices: RequestedDevices = RequestedDevices()
 
 
 class ResourceClaim(Wire):
     """A claim."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
 
     @property
@@ -112,6 +162,33 @@ class ResourceClaim(Wire):
     def pods(self) -> list[Consumer]:
         """The pods for which it is reserved."""
         return [consumer for consumer in self.status.reserved_for if consumer.resource == "pods"]
+
+    @property
+    def workload(self) -> str:
+        """Its name among the workloads."""
+        return f"{self.metadata.namespace}/{CLAIM}{self.metadata.name}"
+
+    @property
+    def tenant(self) -> str:
+        """The name that its node's agent has, or will have, for its tenant: that of the pod it was prepared for."""
+        said = [one.data for one in self.status.devices if one.driver == DRIVER and isinstance(one.data, dict)]
+        pod = self.pods[0].name if self.pods else self.metadata.name
+        return str(said[0].get("tenant")) if said else f"{self.metadata.namespace}/{pod}/{self.called}"
+
+    def name_in(self, pod: Pod) -> str:
+        """What a pod calls it; empty where it does not use it."""
+        meta, own = self.metadata, pod.metadata
+        if meta.namespace != own.namespace:
+            return ""
+        mine = any(owner.uid == own.uid for owner in meta.owner_references)
+        for use in pod.spec.resource_claims:
+            if (
+                (use.resource_claim_name == meta.name)
+                if use.resource_claim_name
+                else (mine and use.name == self.called)
+            ):
+                return use.name
+        return ""
 
 
 RESOURCE_CLAIMS: Final = Resource(ResourceClaim, "ResourceClaim", "resourceclaims", "resource.k8s.io")
@@ -139,6 +216,11 @@ class ShareParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
 
 
 _DEFAULTS: Final = ShareParameters()
+
+
+def slice_name(node: str, part: str) -> str:
+    """The ResourceSlice with a part, `counters` or `devices`, of what a node's agent publishes."""
+    return f"{node}-{DRIVER}-{part}"
 
 
 def device_name(uuid: str, *, shared: bool) -> str:
@@ -190,23 +272,85 @@ def claim_plan(claim: ResourceClaim, memory_mib: Mapping[str, int], *, lenient: 
     return PodPlan(claim.ours[0].pool, {claim.called: given_plan})
 
 
+def readable_plan(claim: ResourceClaim, memory_mib: Mapping[str, int]) -> tuple[PodPlan | None, str]:
+    """Its plan, without parameters where these are not possible, and what is wrong with them."""
+    try:
+        return claim_plan(claim, memory_mib), ""
+    except BadRequest as error:
+        with contextlib.suppress(BadRequest):
+            return claim_plan(claim, memory_mib, lenient=True), str(error)
+        return None, str(error)
+
+
 def holder_of(claim: ResourceClaim) -> Pod | None:
     """A claim with devices of ours, as the bound pod that would hold the same; None for another.
 
     Kube-scheduler counts what was consumed whatever the parameters say; bad ones are left out here.
     """
-    try:
-        plan = claim_plan(claim, {})
-    except BadRequest:
-        try:
-            plan = claim_plan(claim, {}, lenient=True)
-        except BadRequest:
-            return None
+    plan, _ = readable_plan(claim, {})
     if plan is None:
         return None
-    meta = claim.metadata  # no pod has such a name
-    named = Meta(f"claim:{meta.name}", meta.namespace, meta.uid, annotations={PLAN: write_plan(plan)})
+    meta = claim.metadata
+    named = Meta(CLAIM + meta.name, meta.namespace, meta.uid, annotations={PLAN: write_plan(plan)})
     return Pod(named, PodSpec(node_name=plan.node))
+
+
+def claim_called(name: str, claims: Mapping[str, ResourceClaim]) -> ResourceClaim | None:
+    """The claim that a tenant or a workload is of; `claims` are by `namespace/name`."""
+    return claims.get(claim_key(name))
+
+
+def claims_ask(claims: Iterable[ResourceClaim], uid: str = "") -> PodAsk | None:
+    """What these claims ask of our devices, in the form of a pod's request; None where they ask for none.
+
+    Its key is without a namespace, since no GPUQuota bounds claims. The notes say what of them cannot be judged by it.
+
+    Raises:
+        BadRequest: an amount or the parameters of one are not possible.
+    """
+    asks: list[ContainerAsk] = []
+    notes: list[str] = []
+    for claim in claims:
+        devices = claim.spec.devices
+        notes += [f"not judged here: its GPUs need the same {c.get('matchAttribute')}" for c in devices.constraints]
+        for request in devices.requests:
+            exact = request.exactly or next(iter(request.first_available), ExactRequest())
+            if exact.device_class_name not in (SHARE_CLASS, WHOLE_CLASS):
+                if exact.device_class_name:
+                    notes.append(f"not judged here: devices of class {exact.device_class_name}")
+                continue
+            if len(request.first_available) > 1:
+                notes.append(f'of request "{request.name}" the first alternative is judged')
+            named: dict[str, Any] = {}
+            for term in " && ".join(each["cel"]["expression"] for each in exact.selectors).split("&&"):
+                if equal := _EQUAL.fullmatch(term.strip(" ()\n")):
+                    named["gpu" if equal[1] == "uuid" else "model"] = equal[2]
+                elif term.strip():
+                    notes.append(f"not judged here: selector {term.strip()}")
+            try:
+                asked, parts = _asked(exact, parameters_of(claim, request.name)), 1
+            except BadQuantity as error:
+                raise BadRequest(str(error)) from None
+            if exact.device_class_name == SHARE_CLASS:
+                parts = exact.count
+            several = f"{claim.called}/{request.name}"
+            name = several if len(devices.requests) > 1 else claim.called
+            asks.append(ContainerAsk(name, replace(asked, **named), parts=parts))
+    return PodAsk(uid or "claim", uid, tuple(asks), notes=tuple(notes)) if asks else None
+
+
+def _asked(exact: ExactRequest, said: ShareParameters) -> GpuRequest:
+    """The request for one shared GPU, or for all the whole ones."""
+    if exact.device_class_name == WHOLE_CLASS:
+        return GpuRequest(MILLI * exact.count, mixed=True)
+    amounts = exact.capacity.get("requests", {})
+    request = _consumed_milli(amounts.get(COMPUTE, 100 // DEFAULT_PART))
+    memory = Memory(part=Fraction(1, DEFAULT_PART))
+    if MEMORY in amounts:
+        memory = Memory(mib=int(Fraction(parse_quantity(amounts[MEMORY])) / (1 << 20)))
+    limit = parse_milli(said.limit) if said.limit else None
+    asked = GpuRequest(request, limit, memory, labels=said.labels)
+    return checked(asked, request_name=COMPUTE, limit_name="limit")
 
 
 def parameters_of(claim: ResourceClaim, request: str) -> ShareParameters:
@@ -217,7 +361,7 @@ def parameters_of(claim: ResourceClaim, request: str) -> ShareParameters:
     """
     given: dict[str, Any] = {}
     main = request.partition("/")[0]  # a subrequest of `firstAvailable` is named with its request
-    for config in claim.status.allocation.devices.config if claim.status.allocation else ():
+    for config in (claim.status.allocation or claim.spec).devices.config:
         mine = config.opaque.driver == DRIVER and (not config.requests or {request, main} & set(config.requests))
         if mine and isinstance(config.opaque.parameters, dict):
             given |= without_nulls(config.opaque.parameters)
@@ -225,6 +369,13 @@ def parameters_of(claim: ResourceClaim, request: str) -> ShareParameters:
         return convert_to(ShareParameters, given) if given else _DEFAULTS
     except msgspec.ValidationError as error:
         raise BadRequest(f"parameters: {sentence(error, given, ShareParameters)}") from None
+
+
+def _consumed_milli(compute: Quantity) -> int:
+    consumed = int(parse_quantity(compute) * 10)
+    if consumed > MILLI:
+        raise BadRequest(f"{COMPUTE} {consumed / 10:g} is more than one GPU; a share is at most 100")
+    return consumed
 
 
 def _slice(given: ClaimedDevice, uuid: GpuUuid, said: ShareParameters, memory_mib: int) -> Slice:
@@ -238,10 +389,8 @@ def _slice(given: ClaimedDevice, uuid: GpuUuid, said: ShareParameters, memory_mi
             f"the allocation of {given.device} does not say how much {' and '.join(sorted(missing))} it consumes; "
             "the allocator has to write consumedCapacity"
         )
-    consumed = int(parse_quantity(given.consumed_capacity[COMPUTE]) * 10)
+    consumed = _consumed_milli(given.consumed_capacity[COMPUTE])
     request = parse_milli(said.request) if said.request else consumed
-    if consumed > MILLI:
-        raise BadRequest(f"{COMPUTE} {consumed / 10:g} is more than one GPU; a share is at most 100")
     if request > consumed:
         raise BadRequest(
             f"request {format_milli(request)} is above the compute that the claim consumes, {format_milli(consumed)}; "

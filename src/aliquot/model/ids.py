@@ -20,6 +20,17 @@ def split_key(key: str) -> tuple[str, str]:
     return (namespace, name) if stroke else ("", key)
 
 
+CLAIM: Final = "claim:"
+"""Before a ResourceClaim's name in those of its tenant, `lab/claim:train/gpu`, and its workload; pods have no colon."""
+
+
+def claim_key(name: str) -> str:
+    """`lab/train` of the tenant or the workload of that claim; empty for those of pods."""
+    namespace, rest = split_key(name)
+    first = rest.partition("/")[0]
+    return f"{namespace}/{first.removeprefix(CLAIM)}" if first.startswith(CLAIM) else ""
+
+
 _TENANT: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?")
 
 

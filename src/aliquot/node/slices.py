@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.api import Api
-from aliquot.kube.claims import COMPUTE, DRIVER, MEMORY, RESOURCE_SLICES, device_name
+from aliquot.kube.claims import COMPUTE, DEFAULT_PART, DRIVER, MEMORY, RESOURCE_SLICES, device_name, slice_name
 from aliquot.kube.objects import MetaOnly
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.quantities import format_mib_quantity
@@ -33,7 +33,6 @@ from aliquot.node.status import label_value
 from aliquot.topology import Topology
 
 COUNTERS: Final = "gpus"
-DEFAULT_PART: Final = 4
 UNHEALTHY_TAINT: Final = f"{DRIVER}/unhealthy"
 MANAGER: Final = "aliquot-node"
 _SYSFS: Final = Path("/sys/bus/pci/devices")
@@ -166,7 +165,7 @@ class SlicePublisher:
             "devices": {"devices": devices_of(self._offer.shared, held, self.why_not)},
         }
         for part, content in parts.items():
-            name = f"{self._node}-{DRIVER}-{part}"
+            name = slice_name(self._node, part)
             if self._written.get(name) == content and self.reflector.get(name) is not None:
                 continue
             pool = {"name": self._node, "generation": 1, "resourceSliceCount": len(parts)}

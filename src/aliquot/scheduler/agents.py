@@ -20,6 +20,7 @@ import httpx2
 import msgspec
 
 from aliquot.arbiter.records import GpuTurns
+from aliquot.kube.claims import ResourceClaim
 from aliquot.kube.objects import Pod
 from aliquot.lib.backoff import doubled_s
 from aliquot.lib.decoding import decode_json
@@ -139,9 +140,9 @@ def _within(value: float, most: float) -> float:
     return max(0, min(value, most))
 
 
-def tenant_key(tenant: str) -> str:
-    """`namespace/pod/container` of a tenant's name in the ledger, where parts and namesakes have a suffix."""
-    return tenant.partition("#")[0].partition("@")[0]
+def tenant_key(tenant: str, claim: ResourceClaim | None = None) -> str:
+    """`namespace/pod/container` of a tenant's name in the ledger, where parts, namesakes and claims have others."""
+    return claim.tenant if claim is not None else tenant.partition("#")[0].partition("@")[0]
 
 
 @dataclass

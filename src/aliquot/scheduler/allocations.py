@@ -151,6 +151,18 @@ def parts_of(key: str, plan: PodPlan) -> list[AllocationPart]:
     return parts
 
 
+def with_memory(cluster: Cluster, placement: Placement) -> Placement:
+    """The same, with all the memory of whole GPUs: a claim does not say how much that is."""
+    sizes = {device.uuid: device.memory_mib for device in cluster.spec(cluster.node_index(placement.node)).gpus}
+    slices = [
+        piece
+        if piece.memory_mib or piece.request_milli < MILLI
+        else Slice(piece.gpu, MILLI, MILLI, sizes.get(piece.gpu, 0))
+        for piece in placement.slices
+    ]
+    return replace(placement, slices=tuple(slices))
+
+
 def reservations(allocation: Allocation) -> list[tuple[str, Placement, Ask]]:
     """The reservations that a plan stands for, as they were when it was made."""
     parts = parts_of(allocation.key, allocation.plan)

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aliquot.driver.wiring import topology_of_gpus
+from aliquot.kube.claims import ResourceClaim
 from aliquot.model.ids import split_key
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.asks import Ask
@@ -76,7 +77,7 @@ class ClusterSource(SnapshotSource):
     as a whole. A workload in `waiting` comes with what each of its containers asks; `barred` says which nodes
     Kubernetes does not allow for it, and why. `measured` and `silent` are by node: its agent's answer, or why it is
     unknown; `answered_at_s` is the wall clock's time of a silent node's last answer. `owner_of` is a tenant's
-    controller, such as `Deployment/web`.
+    controller, such as `Deployment/web`; `claim_of` the ResourceClaim that a tenant or a workload is of.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class ClusterSource(SnapshotSource):
         self.vgpus = Pool("on-demand", [])
         self.standing: Callable[[str], Standing] = lambda pod: Standing()
         self.barred: Callable[[str], Mapping[str, str]] = lambda pod: {}
+        self.claim_of: Callable[[str], ResourceClaim | None] = lambda name: None
         self.owner_of: Callable[[str], str] = lambda tenant: f"Pod/{split_key(tenant.rpartition('/')[0])[1]}"
         self._decider = decider
         self._explanations = LedgerExplanations(decider, while_still)
@@ -143,7 +145,9 @@ class ClusterSource(SnapshotSource):
         reports, silent = self.measured, self.silent
         self.window_s = next((node.window_s for node in reports.values() if node.window_s), WINDOW_S)
         gpus = [
-            _with_measures(gpu, reports.get(name), self.owner_of) for name, own in ledger.gpus.items() for gpu in own
+            self._with_measures(self._with_pods(gpu), reports.get(name))
+            for name, own in ledger.gpus.items()
+            for gpu in own
         ]
         shares: dict[str, list[tuple[Gpu, Share]]] = {}
         for gpu in gpus:
@@ -165,12 +169,24 @@ class ClusterSource(SnapshotSource):
 
             def counts(gpu: Gpu, share: Share) -> Counts | None:
                 now = reports[gpu.node].gpus.get(gpu.uuid) if gpu.node in reports else None
-                status = now.of(tenant_key(share.tenant)) if now is not None else None
+                status = now.of(self.reported_as(share.tenant)) if now is not None else None
                 return counts_of(status) if status is not None else None
 
             self._recorder.see(now_s, readings(gpus, counts))
         quota = self.quotas if self.quotas is not None else quota_of(gpus)
         self._publish(Snapshot(gpus, workloads, nodes, quota, self.vgpus), changed=self._explanations.forget())
+
+    def reported_as(self, tenant: str) -> str:
+        """What its node's agent calls a tenant of the ledger."""
+        return tenant_key(tenant, self.claim_of(tenant))
+
+    def _with_pods(self, gpu: Gpu) -> Gpu:
+        """A GPU with the pods that use the claims on it."""
+        pods = {s.tenant: [pod.name for pod in claim.pods] for s in gpu.shares if (claim := self.claim_of(s.tenant))}
+        if not pods:
+            return gpu
+        shares = [msgspec.structs.replace(share, pods=pods.get(share.tenant, [])) for share in gpu.shares]
+        return msgspec.structs.replace(gpu, shares=shares)
 
     def turns(self, gpu: str) -> Turns | None:
         """See `StatusSource`."""
@@ -179,7 +195,7 @@ class ClusterSource(SnapshotSource):
     def names_on(self, gpu: str) -> dict[str, str]:
         """The tenants of a GPU, as its node's agent calls them: `namespace/pod/container` to the ledger's name."""
         shares = next((shown.shares for shown in self._snapshot.gpus if shown.uuid == gpu), ())
-        return {tenant_key(share.tenant): share.tenant for share in shares}
+        return {self.reported_as(share.tenant): share.tenant for share in shares}
 
     def topology(self, node: str) -> TopologyFacts | None:
         """See `StatusSource`."""
@@ -203,7 +219,8 @@ class ClusterSource(SnapshotSource):
                 if name not in self._barred:
                     self._barred[name] = self.barred(name)
                 barred = self._barred[name]
-                explanations = [self._explanations.explain(ask, workload.namespace, barred) for ask in asks]
+                namespace = "" if workload.kind == "ResourceClaim" else workload.namespace  # no GPUQuota bounds claims
+                explanations = [self._explanations.explain(ask, namespace, barred) for ask in asks]
                 return shown(name, min(explanations, key=lambda e: e.placement is not None), workload.message)
         running = self._workload(name)
         if running is None:
@@ -214,6 +231,23 @@ class ClusterSource(SnapshotSource):
     def try_request(self, request: GpuRequest) -> Trial:
         """See `StatusSource`."""
         return trial(self._explanations.explain(Ask(request)), self._snapshot.gpus)
+
+    def _with_measures(self, gpu: Gpu, node: NodeMeasure | None) -> Gpu:
+        """A GPU of the ledger with its node's measurements; one that the node does not report stays unmeasured."""
+        now = node.gpus.get(gpu.uuid) if node is not None else None
+        if node is None or now is None:
+            return gpu
+        kept = node.kept
+        found = with_measures(
+            gpu,
+            busy_milli=now.busy_milli,
+            holder=now.holder,
+            now=now.of,
+            kept=lambda tenant: kept.get((gpu.uuid, tenant), (None, 0)),
+            reported_as=self.reported_as,
+            owner_of=self.owner_of,
+        )
+        return msgspec.structs.replace(found, healthy=not now.unhealthy, bypassing=now.bypassing, sensors=now.sensors)
 
 
 class LedgerExplanations:
@@ -259,21 +293,3 @@ class LedgerExplanations:
         self._waiting.clear()
         self._lock.release()
         return True
-
-
-def _with_measures(gpu: Gpu, node: NodeMeasure | None, owner_of: Callable[[str], str]) -> Gpu:
-    """A GPU of the ledger with its node's measurements; one that the node does not report stays unmeasured."""
-    now = node.gpus.get(gpu.uuid) if node is not None else None
-    if node is None or now is None:
-        return gpu
-    kept = node.kept
-    found = with_measures(
-        gpu,
-        busy_milli=now.busy_milli,
-        holder=now.holder,
-        now=now.of,
-        kept=lambda tenant: kept.get((gpu.uuid, tenant), (None, 0)),
-        reported_as=tenant_key,
-        owner_of=owner_of,
-    )
-    return msgspec.structs.replace(found, healthy=not now.unhealthy, bypassing=now.bypassing, sensors=now.sensors)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aliquot.kube.claims import ResourceClaim, holder_of
+from aliquot.kube.claims import ResourceClaim, claim_called, holder_of
 from aliquot.kube.inventory import BadInventory, KernelLengthTracker, read_inventory
 from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
@@ -41,6 +41,7 @@ from aliquot.scheduler.allocations import (
     reservations,
     why_not,
     why_not_resized,
+    with_memory,
 )
 from aliquot.status.gpus import Gpu
 
@@ -68,6 +69,8 @@ class Ledger:
     allocations: dict[str, list[Allocation]] = field(default_factory=dict)
     inconsistent: dict[str, str] = field(default_factory=dict)
     """Pods (uid) whose plan does not fit the ledger, and why: another scheduler allocated what was taken."""
+    claims: dict[str, ResourceClaim] = field(default_factory=dict)
+    """All ResourceClaims, by `namespace/name`."""
     faulty: dict[str, str] = field(default_factory=dict)
     """Nodes whose inventory cannot be read, and why."""
     closed: set[str] = field(default_factory=set)
@@ -120,12 +123,19 @@ class Ledger:
 
     def claim_changed(self, change: Change[ResourceClaim]) -> None:
         """A ResourceClaim was added, changed or deleted: its devices are held as a bound pod's plan would hold them."""
+        self.claims[change.object.metadata.key] = change.object
+        if change.kind == "deleted":
+            del self.claims[change.object.metadata.key]
         now = holder_of(change.object) if change.kind != "deleted" else None
         before = holder_of(change.old or change.object)
         if before is not None and (now is None or now.spec.node_name != before.spec.node_name):
             self.pod_changed(Change("deleted", before))
         if now is not None:
             self.pod_changed(Change(change.kind, now))
+
+    def claim_of(self, name: str) -> ResourceClaim | None:
+        """The claim that a tenant or a workload is of; None for those of pods."""
+        return claim_called(name, self.claims)
 
     def _cordon(self, node: Node) -> None:
         name, cordoned = node.metadata.name, node.spec.unschedulable
@@ -228,7 +238,7 @@ class Ledger:
         try:
             for tenant, placement, ask in reservations(allocation):
                 name = self._free_name(tenant, allocation.uid)
-                self.cluster.reserve(name, placement, ask)
+                self.cluster.reserve(name, with_memory(self.cluster, placement), ask)
                 tenants.append(name)
         except (LedgerError, BadRequest) as error:
             for name in tenants:

@@ -6,6 +6,7 @@ What a pod, a vGPU and a quota are in the words of the read model is said here, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,16 +14,18 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aliquot.arbiter.records import turns_of
+from aliquot.kube.claims import ResourceClaim, claims_ask
 from aliquot.kube.custom import SHAREPODS, VGPU
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.objects import Pod
 from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import Reflector
-from aliquot.kube.requests import BadPod, ClusterDevices
+from aliquot.kube.requests import BadPod, ClusterDevices, PodAsk
 from aliquot.lib.log import Logger
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI, BadQuantity, parse_memory, parse_milli
+from aliquot.model.requests import BadRequest
 from aliquot.placement.asks import Ask
 from aliquot.scheduler.agents import AgentThread, agent_addresses
 from aliquot.scheduler.cluster_source import ClusterSource
@@ -64,7 +67,9 @@ class SchedulerSource(ClusterSource):
         self._loop = asyncio.get_running_loop()
         self.agents: AgentThread | None = None
         super().__init__(scheduler.ledger.decider, title=title, while_still=self._in_loop, recorder=recorder)
-        self.standing, self.owner_of = standings(scheduler.pods), owners(scheduler.pods)
+        self.claim_of = scheduler.ledger.claim_of
+        self.standing = standings(scheduler.pods, self.claim_of)
+        self.owner_of = owners(scheduler.pods, self.claim_of)
         self.barred = self._barred_nodes
 
     async def run(self) -> None:
@@ -97,7 +102,8 @@ class SchedulerSource(ClusterSource):
     def read_program(self, now_s: float) -> Callable[[], None]:
         """Read the program's facts besides its ledger; returns the rest of the work, which may run in any thread."""
         scheduler = self._scheduler
-        waiting = [pod for pod in scheduler.pods if _waits(pod)]
+        waiting = [pod for pod in scheduler.pods if not (pod.spec.node_name or pod.ended)]
+        claims = list(scheduler.ledger.claims.values())
         quotas = []  # a bound for all models is a line with the model `any`
         for bound in [bound for quota in scheduler.operator.quotas for bound in quotas_of(quota) if not bound.forbids]:
             milli, mib = bound.counted(scheduler.ledger.cluster.usage(bound.namespace))
@@ -106,7 +112,8 @@ class SchedulerSource(ClusterSource):
         vgpus = list(scheduler.operator.pool.known)
 
         def rest() -> None:
-            self.waiting = list(waiting_pods(waiting, scheduler.binder.dialects, scheduler.ledger.known, now_s))
+            known = scheduler.ledger.known
+            self.waiting = list(waiting_pods(waiting, scheduler.binder.dialects, known, now_s, claims))
             self.quotas = quotas
             self.vgpus = Pool(scheduler.settings.pool, [vgpu_facts(vgpu) for vgpu in vgpus])
 
@@ -148,10 +155,13 @@ class SchedulerSource(ClusterSource):
         scheduler = self._scheduler
 
         def closed() -> Callable[[], dict[str, str]] | None:
-            pod = scheduler.pods.get(key)
+            claim = scheduler.ledger.claim_of(key)
+            pod = scheduler.pods.get(key) if claim is None else user_of(claim, scheduler.pods)
             try:
                 request = read(pod, scheduler.binder.dialects) if pod is not None else None
-            except BadPod:
+                if claim is not None:
+                    request = claims_ask([claim])
+            except (BadPod, BadRequest):
                 return None
             if pod is None or request is None:
                 return None
@@ -162,59 +172,81 @@ class SchedulerSource(ClusterSource):
 
 
 def waiting_pods(
-    pods: Iterable[Pod], dialects: Mapping[str, Dialect], known: ClusterDevices, now_s: float
+    pods: Sequence[Pod],
+    dialects: Mapping[str, Dialect],
+    known: ClusterDevices,
+    now_s: float,
+    claims: Iterable[ResourceClaim] = (),
 ) -> Iterator[tuple[Workload, Sequence[Ask]]]:
-    """Pods without a node that request GPUs, each with its requests and kube-scheduler's last message."""
+    """What of these pods, which have no node, waits for GPUs, each with its requests and kube-scheduler's last message:
+    pods that request some, and those of these claims that are not allocated."""
+    asking: list[tuple[str, WorkloadKind, Pod, PodAsk | None]] = []
     for pod in pods:
-        if not _waits(pod):
-            continue
-        try:
-            asked = read(pod, dialects)
-        except BadPod:
-            continue
-        units = asked.units(known) if asked else ()
-        if asked is None or not units:
-            continue
-        request = sum(unit.ask.milli for unit in units)
-        limit = sum(unit.ask.ceiling_milli for unit in units)
-        said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled"), "")
-        yield (
-            Workload(asked.key, _kind_of(pod), PENDING, request, limit, [], pod.metadata.age_s(now_s), message=said),
-            [unit.ask for unit in units],
-        )
+        with contextlib.suppress(BadPod):
+            asking.append((pod.metadata.key, _kind_of(pod), pod, read(pod, dialects)))
+    for claim in (claim for claim in claims if claim.status.allocation is None):
+        user = user_of(claim, pods)
+        with contextlib.suppress(BadRequest):
+            if user is not None:
+                asking.append((claim.workload, "ResourceClaim", user, claims_ask([claim])))
+    for name, kind, pod, asked in asking:
+        asks = [unit.ask for unit in asked.units(known)] if asked else []
+        if asks:
+            request, limit = sum(ask.milli for ask in asks), sum(ask.ceiling_milli for ask in asks)
+            said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled"), "")
+            age_s = pod.metadata.age_s(now_s)
+            yield Workload(name, kind, PENDING, request, limit, [], age_s, message=said), asks
 
 
-def _waits(pod: Pod) -> bool:
-    return not (pod.spec.node_name or pod.ended)
+def user_of(claim: ResourceClaim, pods: Iterable[Pod]) -> Pod | None:
+    """The first of these pods that uses a claim."""
+    return next((pod for pod in pods if claim.name_in(pod)), None)
 
 
-def standings(pods: Reflector[Pod]) -> Callable[[str], Standing]:
-    """How each pod with a place stands, by its key; its age in steps, so that a page is not new every second."""
+ClaimOf = Callable[[str], ResourceClaim | None]
+
+
+def standings(pods: Reflector[Pod], claim_of: ClaimOf) -> Callable[[str], Standing]:
+    """How each pod with a place stands, by its key, and each claim: as the first of its pods.
+
+    The age is in steps, so that a page is not new every second.
+    """
 
     def standing(key: str) -> Standing:
-        pod = pods.get(key)
+        claim = claim_of(key)
+        pod = _pod_of(key, claim, pods)
+        kind = "ResourceClaim" if claim is not None else _kind_of(pod) if pod is not None else "Pod"
         if pod is None or not pod.spec.node_name:  # its binding is under way
-            return Standing(state=SCHEDULED)
+            return Standing(kind, state=SCHEDULED)
         age_s = pod.metadata.age_s(time.time()) // AGE_STEP_S * AGE_STEP_S
         statuses = [*pod.status.init_container_statuses, *pod.status.container_statuses]
         message = next((why for status in statuses if (why := status.detail.message)), pod.status.message)
         message = message or pod.share_missing
-        return Standing(_kind_of(pod), pod.state, age_s, pod.restarts, message)
+        return Standing(kind, pod.state, age_s, pod.restarts, message)
 
     return standing
+
+
+def _pod_of(key: str, claim: ResourceClaim | None, pods: Reflector[Pod]) -> Pod | None:
+    """A workload's pod; of a claim the first for which it is reserved."""
+    if claim is not None:
+        key = f"{claim.metadata.namespace}/{claim.pods[0].name if claim.pods else ''}"
+    return pods.get(key)
 
 
 def _kind_of(pod: Pod) -> WorkloadKind:
     return "SharePod" if any(owner.kind == SHAREPODS.kind for owner in pod.metadata.owner_references) else "Pod"
 
 
-def owners(pods: Reflector[Pod]) -> Callable[[str], str]:
+def owners(pods: Reflector[Pod], claim_of: ClaimOf = lambda name: None) -> Callable[[str], str]:
     """The controller by tenant; of a ReplicaSet that a Deployment has made, the Deployment."""
 
     def owner_of(tenant: str) -> str:
-        key = tenant.rpartition("/")[0]
-        pod = pods.get(key)
-        return controller_of(pod) if pod is not None else f"Pod/{split_key(key)[1]}"
+        key, claim = tenant.rpartition("/")[0], claim_of(tenant)
+        pod = _pod_of(key, claim, pods)
+        if pod is not None:
+            return controller_of(pod)
+        return f"ResourceClaim/{claim.metadata.name}" if claim is not None else f"Pod/{split_key(key)[1]}"
 
     return owner_of
 

@@ -25,9 +25,9 @@ class Share(msgspec.Struct, frozen=True):
 
     `usage_milli` is charged time over the token window. `kept_percent` is the part of the windows of the last hour in
     which the tenant wanted the GPU and got its request for that time; None while there was no such window. `owner` is
-    its controller, such as `Deployment/web`, empty where it is not known. `enforce` is which part of the promise is
-    enforced; on whole GPUs it may be less than all, and then usage is what NVML measures. `idle_s` is for how long the
-    tenant has not used or wanted its GPUs. Where `hidden` is true the
+    its controller, such as `Deployment/web`, empty where it is not known. `pods` are those that use it, where it is a
+    claim. `enforce` is which part of the promise is enforced; on whole GPUs it may be less than all, and then usage is
+    what NVML measures. `idle_s` is for how long the tenant has not used or wanted its GPUs. Where `hidden` is true the
     viewer has no rights to the tenant: its size and use are known, all else is not shown.
     """
 
@@ -49,6 +49,7 @@ class Share(msgspec.Struct, frozen=True):
     enforce: Enforce = "all"
     hidden: bool = False
     idle_s: int = 0
+    pods: list[str] = []
 
 
 class Gpu(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ OTHERS: Final = "(another namespace)"
 OTHER_NAMESPACES: Final = "(other namespaces)"
 HANDOVER_S: Final = 0.001
 """Turns of others that are no farther apart are shown as one."""
-_WORD: Final = re.compile(r"[^\s\",;:()]+")
+_WORD: Final = re.compile(r"[^\s\",;:()]+(?::[^\s\",;:()]+)*")
 
 
 class View:

@@ -11,7 +11,7 @@ from aliquot.model.ids import split_key
 from aliquot.model.requests import Slice
 from aliquot.status.gpus import Gpu, Share
 
-WorkloadKind = Literal["SharePod", "Pod", "Run"]
+WorkloadKind = Literal["SharePod", "Pod", "ResourceClaim", "Run"]
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"
 COMPLETED: Final = "Completed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -93,6 +94,12 @@ class Claims:
         """The shared device of a GPU."""
         return self.devices()[f"{self.scene.gpus[gpu].lower()}-shared"]
 
+    def facts(self, *words: str) -> Any:
+        """What `kubectl aliquot` says of the namespace, as JSON."""
+        where = ("-n", self.scene.namespace, "--kubeconfig", str(self.scene.plane.kubeconfig), "-o", "json")
+        command = [sys.executable, "-m", "aliquot.cli.kubectl", *words, *where]
+        return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+
     def failure(self, name: str) -> str:
         """Why kubelet does not start the pod, by its last event."""
         return (self.scene.events("FailedPrepareDynamicResources") or [""])[-1]
@@ -153,6 +160,16 @@ def test_three_claims_share_two_gpus(claims: Claims):
     (device,) = until(lambda: claims.status("c").get("devices"), "what the agent says of the claim")
     assert ("0.60", "0.80", "6Gi") == tuple(device["data"][key] for key in ("request", "limit", "memory"))
     assert device["data"]["uuid"] == seen["c"]["uuids"][0]
+    gpus = claims.facts("get", "gpus")
+    held = {one["claim"]: (gpu["uuid"], one["pods"], one["request_milli"]) for gpu in gpus for one in gpu["residents"]}
+    assert {n: (seen[n]["uuids"][0], [n], milli) for n, milli in (("a", 300), ("b", 600), ("c", 600))} == held
+    claims.share("late", compute="60", memory="4Gi")
+    until(lambda: claims.facts("explain", "pod", "late")["state"] == "waiting", "late waits", 10)
+    (asked,) = claims.facts("explain", "claim", "late")["requests"]
+    assert [400, 100] == sorted((d["reason"]["have"] for d in asked["verdicts"][0]["devices"]), reverse=True)
+    assert "ask 0.20 GPU less, and it fits" in asked["changes"][0]["text"]
+    assert ("placed", ["c"]) == tuple(claims.facts("explain", "claim", "c")[key] for key in ("state", "pods"))
+    scene.delete("late")
 
     for name in "abc":
         scene.delete(name)

@@ -17,6 +17,7 @@ pytest.importorskip("lightkube", reason="the parts for a cluster are not install
 
 from aliquot.cli.scheduler_dashboard import dashboard_beside
 from aliquot.http.listening import PortTaken
+from aliquot.kube.claims import DRIVER, ResourceClaim
 from aliquot.kube.custom import VGPU, GPUQuota
 from aliquot.kube.dialects import foreign, read
 from aliquot.kube.inventory import Inventory, write_inventory
@@ -34,7 +35,9 @@ from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.settings import SchedulerSettings
 from aliquot.scheduler.status_source import SchedulerSource, waiting_pods
 from aliquot.scheduler.status_source import owners as owners_of
+from aliquot.status import NamespacedView
 from aliquot.status.source import totals
+from aliquot.status.view import OTHERS
 from aliquot.web.pages.overview import alerts
 
 NOW_S = 1_800_000_000.0
@@ -328,3 +331,60 @@ def test_a_pods_hours_are_of_its_controller(kind: str, name: str, labels: dict[s
 def test_a_pod_that_is_gone_is_its_own_controller():
     """A tenant whose pod is not known any more is named by its pod."""
     assert "Pod/p" == owners_of({})("lab/p/main")
+
+
+def claimed(name: str, *held: str) -> ResourceClaim:
+    """A claim of 0.60 that the pod of its name uses; allocated on `held` devices of node-a, where it is prepared."""
+    exactly = {"deviceClassName": "gpu-share.aliquot.dev", "capacity": {"requests": {"compute": "60"}}}
+    capacity = {"compute": "60", "memory": "4Gi"}
+    results = [
+        {"request": "gpu", "driver": DRIVER, "pool": "node-a", "device": device, "consumedCapacity": capacity}
+        for device in held
+    ]
+    status = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": name}, {"resource": "pods", "name": "second"}],
+        "devices": [{"driver": DRIVER, "data": {"tenant": "web/first/gpu"}}],
+    }
+    body = {
+        "metadata": {"name": name, "namespace": "web", "uid": f"uid-{name}"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+    return msgspec.convert(body | ({"status": status} if held else {}), ResourceClaim)
+
+
+def test_claims_are_workloads_with_the_use_that_their_node_reports():
+    """An allocated claim is on its GPU with its pods and their state, measured by the name in its status; one that
+    is not allocated waits with what kube-scheduler says of its pod."""
+    scheduler = program()
+    for claim in (claimed("held", "gpu-node-a-0-shared"), claimed("late")):
+        scheduler.ledger.claim_changed(Change("added", claim))
+    for name, where in (("held", {"nodeName": "node-a"}), ("late", {})):
+        uses = {"spec": {"resourceClaims": [{"name": "c", "resourceClaimName": name}], **where}}
+        status = {"phase": "Running", "conditions": [{"type": "PodScheduled", "message": "cannot allocate"}]}
+        scheduler.pods.append(
+            msgspec.convert({"metadata": {"name": name, "namespace": "web"}, "status": status} | uses, Pod)
+        )
+    facts = looked(scheduler)
+    (share,) = (share for gpu in facts.gpus() for share in gpu.shares)
+    late, held = (w for w in facts.workloads() if w.kind == "ResourceClaim")
+
+    assert ("web/claim:held/held", 600, 4096, ["held", "second"]) == (
+        share.tenant, share.request_milli, share.memory_mib, share.pods,
+    )  # fmt: skip
+    assert ("Running", "Pending", 600, "cannot allocate") == (held.state, late.state, late.request_milli, late.message)
+    assert "web/first/gpu" == facts.reported_as(share.tenant)
+    assert "Pod/held" == facts.owner_of(share.tenant)
+    (gpu,) = (gpu for gpu in facts.gpus() if gpu.shares)
+    assert facts.names_on(gpu.uuid) == {"web/first/gpu": share.tenant}
+
+
+def test_a_claim_of_another_namespace_is_not_named():
+    """Neither its name nor its pods are shown to who may not list its namespace."""
+    scheduler = program()
+    scheduler.ledger.claim_changed(Change("added", claimed("held", "gpu-node-a-0-shared")))
+    shown = NamespacedView(looked(scheduler), frozenset({"lab"}))
+    (share,) = (share for gpu in shown.gpus() for share in gpu.shares)
+
+    assert (True, []) == (share.hidden, share.pods) and "held" not in share.tenant
+    assert ["has others"] == [text.replace(OTHERS, "others") for text in shown._nameless(["has web/claim:held/held"])]

@@ -1,12 +1,14 @@
 """`kubectl aliquot explain pod NAME`: why it waits and the smallest change that would let it in, or where it is.
 
-Only nodes that Kubernetes allows for the pod are counted, because the extender is called with these only.
+Only nodes that Kubernetes allows for the pod are counted, because the extender is called with these only. Of claims the
+ledger judges what kube-scheduler does: compute and memory, who has a GPU whole, and health; besides labels.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -14,34 +16,46 @@ import click
 from aliquot.cli.forms import show
 from aliquot.cli.kubectl.scene import ClusterScene, Target, form_option, read_scene, target_options
 from aliquot.kube import names
+from aliquot.kube.claims import ResourceClaim, claims_ask, readable_plan, slice_name
 from aliquot.kube.dialects import aliyun, read
 from aliquot.kube.objects import Pod
-from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.kube.plan import BadPlan, PodPlan, read_plan
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
+from aliquot.model.requests import BadRequest
 from aliquot.placement.explain import explain_with
 from aliquot.placement.sentences import FITS, FREE_NOW, reported, sentence_of
 from aliquot.scheduler.verdicts import closed_nodes, verdicts
 
-KINDS = {"pod": "pod", "pods": "pod", "po": "pod", "sharepod": "sharepod", "sharepods": "sharepod", "shp": "sharepod"}
+KINDS = {
+    **dict.fromkeys(("pod", "pods", "po"), "pod"),
+    **dict.fromkeys(("sharepod", "sharepods", "shp"), "sharepod"),
+    **dict.fromkeys(("claim", "claims", "resourceclaim", "resourceclaims"), "claim"),
+}
+NOT_SERVING = "its agent does not serve claims (aliquot node --claims)"
 
 
 @click.command()
-@click.argument("what", metavar="pod|sharepod")
+@click.argument("what", metavar="pod|sharepod|claim")
 @click.argument("name", required=False, default="")
 @target_options
 @form_option
 def explain(what: str, name: str, target: Target, form: str) -> None:
-    """Explain why a pod or SharePod waits, by node and device, and what would make it fit; or where it is placed."""
+    """Explain why a pod, SharePod or ResourceClaim waits, by node and device, and what would make it fit; or where it
+    is placed."""
     kind, slash, after = what.partition("/")
     if slash and not name:
         name = after
     if kind not in KINDS or not name:
-        raise UserError("explain a pod or a SharePod by its name: kubectl aliquot explain pod NAME")
+        raise UserError("explain a pod, SharePod or claim by its name: kubectl aliquot explain pod NAME")
     scene = target.run(read_scene(target))
-    pod = find(scene, KINDS[kind], name)
-    facts = explained(scene, pod)
+    if KINDS[kind] == "claim":
+        claims = [one for one in scene.claims if scene.here(one) and one.metadata.name == name]
+        _only_one(claims, f'ResourceClaim "{name}"', scene)
+        facts = explained_claim(scene, claims[0])
+    else:
+        facts = explained(scene, find(scene, KINDS[kind], name))
     show(form, facts, lambda: lines_of(facts))
 
 
@@ -91,10 +105,14 @@ def explained(scene: ClusterScene, pod: Pod) -> dict[str, Any]:
         fault = str(error)
     if fault and not (plan and pod.spec.node_name):
         return facts | {"state": "wrong", "sentences": [fault]}
+    claimed = _claimed(scene, [claim for claim in scene.claims if claim.name_in(pod)], pod)
     if not pod.spec.node_name:
-        if ask is None:
+        asked = _waiting(scene, pod, ask) if ask is not None else {}
+        if not asked and not claimed:
             return facts | {"state": "other", "sentences": ["it requests no GPU; why it waits: kubectl describe pod"]}
-        return facts | _waiting(scene, pod, ask)
+        return facts | _together([asked, claimed]) | {"state": "waiting"}
+    if plan is None and claimed:
+        return facts | claimed
     if plan is None:
         sentence = f"it is on {pod.spec.node_name} without a plan"
         why = (
@@ -102,8 +120,63 @@ def explained(scene: ClusterScene, pod: Pod) -> dict[str, Any]:
             "bind it (kubectl aliquot doctor)"
         )
         return facts | {"state": "unplanned", "sentences": [f"{sentence}; it requests no GPU" if ask is None else why]}
+    sentences = [f"what its annotations say now changes nothing, its plan decides: {fault}"] if fault else []
+    if conflict := scene.ledger.inconsistent.get(pod.metadata.uid, ""):
+        sentences.append(f"its plan does not fit the ledger: {conflict}")
+    if status := pod.metadata.annotations.get(names.PLAN_STATUS, ""):
+        sentences.append(f"its node reports: {status}")
+    own = {"slices": _slices(scene, plan), "sentences": sentences}
+    return facts | _together([own, claimed]) | {"state": "placed"}
+
+
+def explained_claim(scene: ClusterScene, claim: ResourceClaim) -> dict[str, Any]:
+    """The explanation of a claim, as of a pod; `pods` are those that use it."""
+    pods = [pod for pod in scene.pods if claim.name_in(pod) and not pod.ended]
+    facts = {"claim": claim.metadata.key, "pods": [pod.metadata.name for pod in pods], "node": "", "sentences": []}
+    waits = next((pod for pod in pods if not pod.spec.node_name), Pod())
+    facts |= _claimed(scene, [claim], waits) or {"state": "other", "sentences": ["it asks for no GPU of Aliquot's"]}
+    if facts["state"] == "waiting" and not pods:
+        facts["sentences"] = [
+            *facts["sentences"],
+            "no pod uses it; kube-scheduler allocates it for the first that does",
+        ]
+    return facts
+
+
+def _claimed(scene: ClusterScene, claims: Sequence[ResourceClaim], pod: Pod) -> dict[str, Any]:
+    """Where claims are, or why they wait with this pod; nothing where they ask for none of our GPUs."""
+    sizes = {str(device.uuid): device.memory_mib for spec in scene.ledger.cluster.nodes for device in spec.gpus}
+    told = []
+    for claim in claims:
+        plan, wrong = readable_plan(claim, sizes)
+        if plan is None and not wrong:
+            continue
+        ready = "" if claim.status.devices else "its node has not prepared it: kubectl describe pod"
+        sentences = [wrong or scene.ledger.inconsistent.get(claim.metadata.uid, "") or ready]
+        told.append({
+            "state": "placed", "node": plan.node if plan else "", "slices": _slices(scene, plan) if plan else [],
+            "sentences": [f'claim "{claim.called}": {sentence}' for sentence in sentences if sentence],
+        })  # fmt: skip
+    try:
+        if ask := claims_ask([claim for claim in claims if claim.status.allocation is None], pod.metadata.uid):
+            told.append(_waiting(scene, pod, ask, kind="claim"))
+    except BadRequest as error:
+        told.append({"state": "wrong", "sentences": [str(error)]})
+    return _together(told)
+
+
+def _together(told: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Several accounts as one: lists are joined, of the rest the last counts."""
+    facts: dict[str, Any] = {}
+    for one in told:
+        for key, value in one.items():
+            facts[key] = [*facts.get(key, []), *value] if isinstance(value, list) else value
+    return facts
+
+
+def _slices(scene: ClusterScene, plan: PodPlan) -> list[dict[str, Any]]:
     index = scene.index
-    slices = [
+    return [
         {
             "container": container,
             "node": plan.node,
@@ -118,18 +191,15 @@ def explained(scene: ClusterScene, pod: Pod) -> dict[str, Any]:
         for container, given in plan.containers.items()
         for piece in given.slices
     ]
-    sentences = [f"what its annotations say now changes nothing, its plan decides: {fault}"] if fault else []
-    if conflict := scene.ledger.inconsistent.get(pod.metadata.uid, ""):
-        sentences.append(f"its plan does not fit the ledger: {conflict}")
-    if status := pod.metadata.annotations.get(names.PLAN_STATUS, ""):
-        sentences.append(f"its node reports: {status}")
-    return facts | {"state": "placed", "slices": slices, "sentences": sentences}
 
 
-def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk) -> dict[str, Any]:
+def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk, kind: str = "container") -> dict[str, Any]:
     """The account of each request of a pod without a node, and what else keeps it waiting, or does not."""
-    ledger, namespace, gates = scene.ledger, pod.metadata.namespace, pod.spec.scheduling_gates
+    ledger, namespace, gates = scene.ledger, ask.namespace, pod.spec.scheduling_gates
     closed = closed_nodes(ledger, ask, pod, scene.nodes, scene.pods)()
+    if kind == "claim" and scene.slices is not None:
+        serving = [name for name in ledger.cluster.index if slice_name(name, "devices") in scene.slices]
+        closed |= dict.fromkeys(ledger.cluster.index.keys() - serving, NOT_SERVING)
     accounts = [
         (unit.container, explain_with(ledger.decider, unit.ask, namespace, closed)) for unit in ask.units(ledger.known)
     ]
@@ -156,7 +226,7 @@ def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk) -> dict[str, Any]:
         sentences.append(reported(said))
     fits = FREE_NOW if said or gates else FITS
     requests = [
-        {"container": container, **account.facts(), "lines": account.lines(f'container "{container}"', fits=fits)}
+        {"container": container, **account.facts(), "lines": account.lines(f'{kind} "{container}"', fits=fits)}
         for container, account in accounts
     ]
     return {"state": "waiting", "closed": dict(closed), "requests": requests, "sentences": sentences}
@@ -164,29 +234,29 @@ def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk) -> dict[str, Any]:
 
 def lines_of(told: dict[str, Any]) -> Iterable[str]:
     """The account as people read it."""
-    name, state = told["pod"], told["state"]
-    if state == "waiting":
-        left_out: list[str] = []
-        for request in told["requests"]:
-            lines = list(request["lines"])
-            if len(told["requests"]) == 1:
-                lines[0] = lines[0].replace(f'container "{request["container"]}"', name, 1)
-            else:
-                lines[0] = f"{name} {lines[0]}"
-            yield from (line for line in lines if line not in left_out)
-            left_out += [line for line in lines if line.startswith("not counted: ")]
-        yield from told["sentences"]
+    name, state = told.get("pod") or f"claim {told['claim']}", told["state"]
+    if state not in ("waiting", "placed"):
+        yield f"{name}: {'; '.join(told['sentences'])}"
         return
-    if state == "placed":
-        yield f"{name} is on {told['node']}:"
-        for piece in told["slices"]:
-            where = f"GPU {piece['gpu']}" if piece["gpu"] >= 0 else "a GPU that the node does not have now"
-            uses = f", after {piece['uses']} or before it" if piece["uses"] else ""
-            uses = uses or (", until the init containers have ended" if piece["init"] else "")
-            yield (
-                f"  {piece['container']}  {where}  request {format_milli(piece['request_milli'])}, limit "
-                f"{format_milli(piece['limit_milli'])}, {format_mib(piece['memory_mib'])}  {piece['uuid']}{uses}"
-            )
-        yield from told["sentences"]
-        return
-    yield f"{name}: {'; '.join(told['sentences'])}"
+    left_out: list[str] = []
+    requests = told.get("requests", [])
+    for request in requests:
+        lines = list(request["lines"])
+        if len(requests) == 1:
+            lines[0] = re.sub(r'^(container|claim) "[^"]*"', name, lines[0])
+        else:
+            lines[0] = f"{name} {lines[0]}"
+        yield from (line for line in lines if line not in left_out)
+        left_out += [line for line in lines if line.startswith("not counted: ")]
+    slices = told.get("slices", [])
+    if slices or state == "placed":
+        yield f"{name} is on {told['node']}:" if state == "placed" else f"{name} has been given, on {told['node']}:"
+    for piece in slices:
+        where = f"GPU {piece['gpu']}" if piece["gpu"] >= 0 else "a GPU that the node does not have now"
+        uses = f", after {piece['uses']} or before it" if piece["uses"] else ""
+        uses = uses or (", until the init containers have ended" if piece["init"] else "")
+        yield (
+            f"  {piece['container']}  {where}  request {format_milli(piece['request_milli'])}, limit "
+            f"{format_milli(piece['limit_milli'])}, {format_mib(piece['memory_mib'])}  {piece['uuid']}{uses}"
+        )
+    yield from dict.fromkeys(told["sentences"])

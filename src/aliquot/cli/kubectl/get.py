@@ -9,7 +9,7 @@ import click
 
 from aliquot.cli.forms import Form, form_option, show
 from aliquot.cli.hours import CSV, HOURS, HoursView, hours_options, refuse_hours_options
-from aliquot.cli.kubectl.scene import ClusterScene, Target, age, read_scene, target_options
+from aliquot.cli.kubectl.scene import ClusterScene, Target, age, name_of, read_scene, target_options
 from aliquot.cli.kubectl.services import dashboard_options, read_past
 from aliquot.cli.tables import Table, aligned, nearest, reserved
 from aliquot.kube.quotas import quotas_of
@@ -126,7 +126,7 @@ def vgpus(scene: ClusterScene) -> list[dict[str, Any]]:
 
 
 def quotas(scene: ClusterScene) -> list[dict[str, Any]]:
-    """Each bound of each quota, with the amount that the plans of the namespace's pods hold."""
+    """Each bound of each quota, with the amount that the namespace's pods and claims hold."""
     bounds = []
     for quota in (quota for quota in scene.quotas if scene.here(quota)):
         used = scene.ledger.cluster.usage(quota.metadata.namespace)
@@ -152,7 +152,7 @@ def table_of(kind: str, facts: Sequence[dict[str, Any]], scene: ClusterScene, *,
         head = ["NODE", "GPU", "MODEL", "PROMISED", "MEMORY", "TENANTS", *(["NEAREST", "UUID"] if wide else [])]
         rows = []
         for gpu in facts:
-            tenants = [f"{one['tenant']} {format_milli(one['request_milli'])}" for one in gpu["residents"]]
+            tenants = [f"{name_of(one)} {format_milli(one['request_milli'])}" for one in gpu["residents"]]
             row = [gpu["node"], str(gpu["index"]), gpu["model"]]
             row += reserved(gpu["free_milli"], gpu["memory_mib"], gpu["free_mib"])
             row += (

@@ -20,8 +20,9 @@ import msgspec
 
 from aliquot.cli.options import together
 from aliquot.kube.api import Api, ClientLimits
+from aliquot.kube.claims import RESOURCE_CLAIMS, RESOURCE_SLICES, ResourceClaim
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
-from aliquot.kube.errors import BadAnswer, Gone, KubeError, NotFound
+from aliquot.kube.errors import BadAnswer, Forbidden, Gone, KubeError, NotFound
 from aliquot.kube.objects import NODES, PODS, HasMeta, Meta, Node, Pod, Resource
 from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import Change
@@ -108,7 +109,10 @@ form_option = click.option(
 
 @dataclass
 class ClusterScene:
-    """The objects read. `missing` names the kinds (plural) that the API server does not know."""
+    """The objects read. `missing` names the kinds (plural) that the API server does not know.
+
+    `slices` are the names of the ResourceSlices, None where they are not known.
+    """
 
     nodes: list[Node]
     pods: list[Pod]
@@ -117,15 +121,19 @@ class ClusterScene:
     quotas: list[GPUQuota]
     namespace: str
     missing: tuple[str, ...] = ()
+    claims: list[ResourceClaim] = field(default_factory=list)
+    slices: frozenset[str] | None = None
     ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
-        """Fill the ledger: every node, then every pod with a node."""
+        """Fill the ledger: every node, then every pod with a node, and every claim."""
         ledger = self.ledger = Ledger(named_policy("aliquot"))
         for node in sorted(self.nodes, key=lambda n: n.metadata.name):
             ledger.node_changed(Change("added", node))
         for pod in self.pods:
             ledger.pod_changed(Change("added", pod))
+        for claim in self.claims:
+            ledger.claim_changed(Change("added", claim))
         bounds = [bound for quota in self.quotas for bound in quotas_of(quota)]
         ledger.decider.quotas = Quotas(bounds) if bounds else None
 
@@ -140,7 +148,7 @@ class ClusterScene:
         return {d.uuid: (spec.name, d.index) for spec in specs for d in spec.gpus}
 
     def gpus(self) -> list[dict[str, Any]]:
-        """Every device that pods may use, with its tenants, as plain values."""
+        """Every device that pods may use, with its tenants and the pods of those that are claims, as plain values."""
         cluster = self.ledger.cluster
         devices = []
         for name, number in sorted(cluster.index.items()):
@@ -148,6 +156,9 @@ class ClusterScene:
             for g, gpu in enumerate(ledger_gpus(cluster, name)):
                 links = list(topology.links[g]) if topology is not None else []
                 devices.append({"node": name, **ledger_facts(gpu), "links": links})
+                for one in devices[-1]["residents"]:
+                    if (claim := self.ledger.claim_of(one["tenant"])) is not None:
+                        one |= {"claim": claim.metadata.name, "pods": [pod.name for pod in claim.pods]}
         return devices
 
 
@@ -167,10 +178,23 @@ async def read_scene(target: Target) -> ClusterScene:
                 missing.append(resource.plural)
                 return []
 
+        async def of_claims(resource: Resource[T]) -> list[T] | None:
+            try:
+                return await listed(api, resource)
+            except NotFound:
+                return None
+            except Forbidden as error:
+                click.echo(f"what claims hold is not shown: {error}", err=True)
+                return None
+
+        claims, slices = await asyncio.gather(of_claims(RESOURCE_CLAIMS), of_claims(RESOURCE_SLICES))
         nodes, pods, sharepods, vgpus, quotas = await asyncio.gather(
             listed(api, NODES), listed(api, PODS), own(SHAREPODS), own(VGPUS), own(GPUQUOTAS)
         )
-        return ClusterScene(nodes, pods, sharepods, vgpus, quotas, target.scope(api), tuple(missing))
+        names = None if slices is None else frozenset(one.metadata.name for one in slices)
+        return ClusterScene(
+            nodes, pods, sharepods, vgpus, quotas, target.scope(api), tuple(missing), claims or [], names
+        )  # fmt: skip
 
 
 async def listed(api: Api, resource: Resource[T]) -> list[T]:
@@ -188,6 +212,12 @@ async def listed(api: Api, resource: Resource[T]) -> list[T]:
         return sorted((resource.decode(bytes(raw)) for raw in items), key=lambda item: item.metadata.key)
     except msgspec.DecodeError as error:
         raise BadAnswer(f"the API server sent {resource.plural} that cannot be read: {error}") from None
+
+
+def name_of(resident: Mapping[str, Any]) -> str:
+    """A tenant of `ClusterScene.gpus`, of a claim with its pods in brackets."""
+    pods = resident.get("pods")
+    return f"{resident['tenant']} ({', '.join(pods)})" if pods else str(resident["tenant"])
 
 
 def age(meta: Meta) -> str:

@@ -23,6 +23,7 @@ import msgspec
 from aliquot.cli.kubectl.scene import ClusterScene, NoAnswer, Target
 from aliquot.cli.options import together
 from aliquot.kube.api import Api
+from aliquot.kube.claims import ResourceClaim
 from aliquot.kube.errors import BadAnswer, KubeError
 from aliquot.kube.objects import Pod
 from aliquot.lib.decoding import decode_json
@@ -107,11 +108,11 @@ class Usage:
     nodes: dict[str, NodeMeasure] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
 
-    def of(self, node: str, uuid: str, tenant: str) -> TenantStatus | None:
-        """A tenant's use by its name in the ledger; None where its node does not know it."""
+    def of(self, node: str, uuid: str, tenant: str, claim: ResourceClaim | None = None) -> TenantStatus | None:
+        """A tenant's use by its name in the ledger, and its claim; None where its node does not know it."""
         measure = self.nodes.get(node)
         gpu = measure.gpus.get(uuid) if measure else None
-        return gpu.of(tenant_key(tenant)) if gpu else None
+        return gpu.of(tenant_key(tenant, claim)) if gpu else None
 
     def unknown(self) -> Iterator[str]:
         """Where the use is not known and why, a sentence for each reason."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from aliquot.cli.forms import show
-from aliquot.cli.kubectl.scene import Target, agent_port_option, form_option, read_scene, target_options
+from aliquot.cli.kubectl.scene import Target, agent_port_option, form_option, name_of, read_scene, target_options
 from aliquot.cli.options import Amount
 from aliquot.cli.tables import aligned, reserved
 from aliquot.cli.top import on_screen, takes_keys
@@ -29,11 +29,11 @@ MEND: Final = "kubectl aliquot doctor says what to do"
 @form_option
 @click.pass_context
 def top(context: click.Context, agent_port: int, once: bool, interval_s: float, target: Target, form: str) -> None:
-    """Show the pods' shares of the GPUs and their use, by node.
+    """Show the shares of pods and claims of the GPUs and their use, by node.
 
     On a terminal it refreshes, with keys and history, as `aliquot top` does; elsewhere, with --once or -o it is printed
-    once. Every namespace is shown unless -n names one. Shares come from the pods' plans; use is queried from
-    the nodes' agents, and is "-" where none answers, with the reason under the table.
+    once. Every namespace is shown unless -n names one. Shares come from the pods' plans and from ResourceClaims; use is
+    queried from the nodes' agents, and is "-" where none answers, with the reason under the table.
     """
     source = context.get_parameter_source("form")
     asked = source is not None and source is not click.core.ParameterSource.DEFAULT
@@ -53,7 +53,7 @@ def top(context: click.Context, agent_port: int, once: bool, interval_s: float, 
     only = "" if target.everywhere else target.namespace
     for gpu in gpus:
         for one in gpu["residents"]:
-            now = used.of(gpu["node"], gpu["uuid"], one["tenant"])
+            now = used.of(gpu["node"], gpu["uuid"], one["tenant"], scene.ledger.claim_of(one["tenant"]))
             one |= {
                 "usage": None if now is None else now.usage_milli / MILLI,
                 "memory_used_mib": None if now is None else now.memory_used_mib,
@@ -91,7 +91,7 @@ def lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]]) -> Iter
                 usage = "-" if r["usage"] is None else f"{r['usage']:.2f}"
                 used = "-" if r["memory_used_mib"] is None else format_mib(r["memory_used_mib"])
                 shares = [format_milli(request), format_milli(limit), bar]
-                rows.append([f"  {r['tenant']}", *shares, usage, format_mib(r["memory_mib"]), used])
+                rows.append([f"  {name_of(r)}", *shares, usage, format_mib(r["memory_mib"]), used])
             yield from aligned(rows, right=(1, 2, 4, 5, 6))
         if free := [str(g["index"]) for g in gpus if not g["residents"]]:
             yield f"GPU {', '.join(free)}  no tenants"

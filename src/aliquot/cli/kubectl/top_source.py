@@ -17,8 +17,9 @@ from aliquot.cli.kubectl.scene import NoAnswer, Target
 from aliquot.cli.kubectl.services import proxied
 from aliquot.cli.top_views import Look, in_words
 from aliquot.kube.api import Api
+from aliquot.kube.claims import RESOURCE_CLAIMS, ResourceClaim
 from aliquot.kube.dialects import FOREIGN
-from aliquot.kube.errors import KubeError
+from aliquot.kube.errors import Forbidden, KubeError, NotFound
 from aliquot.kube.objects import NODES, PODS, Node, Pod
 from aliquot.kube.reflector import Reflector
 from aliquot.placement.policy import policy as named_policy
@@ -60,9 +61,16 @@ class WatchedCluster:
         async def begin() -> None:
             self._nodes: Reflector[Node] = Reflector(self._api, NODES, self._ledger.node_changed)
             self._pods: Reflector[Pod] = Reflector(self._api, PODS, self._ledger.pod_changed)
-            self._cluster.standing = standings(self._pods)
+            self._claims: Reflector[ResourceClaim] = Reflector(self._api, RESOURCE_CLAIMS, self._ledger.claim_changed)
+            self._cluster.claim_of = self._ledger.claim_of
+            self._cluster.standing = standings(self._pods, self._ledger.claim_of)
             self._agents = Agents(fetch, pace=PACE)
-            works = (self._nodes.run(), self._pods.run(), keep_asking(self._agents))
+            works = [self._nodes.run(), self._pods.run(), keep_asking(self._agents)]
+            try:
+                await self._api.request("GET", RESOURCE_CLAIMS.path(), params={"limit": "1"})
+                works.append(self._claims.run())
+            except (Forbidden, NotFound):  # an older cluster, or a viewer who may not
+                self._claims.synced.set()
             self._tasks = [asyncio.create_task(work) for work in works]
 
         self._thread.start()
@@ -105,11 +113,13 @@ class WatchedCluster:
         await self._api.request("GET", "/version", timeout_s=LOOK_S)
         try:
             async with asyncio.timeout(FIRST_S):
-                await asyncio.gather(self._nodes.synced.wait(), self._pods.synced.wait())
+                await asyncio.gather(*(each.synced.wait() for each in (self._nodes, self._pods, self._claims)))
         except TimeoutError:
             why = self._nodes.counts.last_failure or self._pods.counts.last_failure
             raise TimeoutError(why or "the API server did not list the objects in time") from None
         self._agents.places = {pod.spec.node_name: proxied(pod, self._port) for pod in self._pods if is_agent(pod)}
         self._cluster.measured, self._cluster.silent = self._agents.measured, self._agents.silent
-        self._cluster.waiting = list(waiting_pods(self._pods, FOREIGN, self._ledger.known, time.time()))
+        pods = [pod for pod in self._pods if not (pod.spec.node_name or pod.ended)]
+        known, claims = self._ledger.known, self._ledger.claims.values()
+        self._cluster.waiting = list(waiting_pods(pods, FOREIGN, known, time.time(), claims))
         return self._cluster.read_ledger()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from aliquot.model.ids import split_key
+from aliquot.model.ids import claim_key, split_key
 from aliquot.model.sharepod import GpuSpec
 from aliquot.status import COMPLETED, PENDING, RUNNING, StatusSource, Workload
 
@@ -32,9 +32,10 @@ def explain(facts: StatusSource, name: str) -> str:
     """Why a workload waits or is placed where it is; tenants are named namespace/pod/container."""
     if not in_cluster(facts):
         return f"aliquot explain {shlex.quote(name)}"
-    namespace, rest = split_key(name)
-    pod = rest.partition("/")[0]
-    return f"{KUBECTL} explain pod {shlex.quote(pod)}" + (f" -n {shlex.quote(namespace)}" if namespace else "")
+    claim = claim_key(name)
+    namespace, rest = split_key(claim or name)
+    what = f"{'claim' if claim else 'pod'} {shlex.quote(rest.partition('/')[0])}"
+    return f"{KUBECTL} explain {what}" + (f" -n {shlex.quote(namespace)}" if namespace else "")
 
 
 def of_workload(facts: StatusSource, workload: Workload) -> list[str]:
@@ -42,12 +43,15 @@ def of_workload(facts: StatusSource, workload: Workload) -> list[str]:
     it is. The pages themselves show neither output nor command lines, which may have secrets."""
     if workload.kind == "Run":
         return [top(facts), explain(facts, workload.name)]
-    namespace, rest = split_key(workload.name)
+    claim = claim_key(workload.name)
+    namespace, rest = split_key(claim or workload.name)
     name = f"{shlex.quote(rest)} -n {shlex.quote(namespace)}" if namespace else shlex.quote(workload.name)
     if workload.state == PENDING:
         own = []
     elif not in_cluster(facts):
         own = [f"aliquot logs {name}", f"aliquot describe {name}"]
+    elif claim:
+        own = [f"kubectl describe resourceclaim {name}"]
     elif workload.state in RAN or workload.restarts:
         own = [f"kubectl logs {name} --all-containers"]
     else:
