@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CODE = 40_200
+MAX_CODE = 40_130
 MAX_LAB_CODE = 8_160
 MAX_FILES = 330
 MAX_SINGLE_CALLERS = 0.1

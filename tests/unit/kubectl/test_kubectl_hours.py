@@ -45,10 +45,10 @@ def facts() -> MadeUpFacts:
 def dashboard(facts: MadeUpFacts) -> Iterator[str]:
     """The address of a dashboard that wants the kubeconfig's token."""
 
-    def door(headers):
-        if headers.get("authorization") != f"Bearer {TOKEN}":
+    def door(request):
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
             raise AccessDenied("Sign in to see the cluster's GPUs.", 401)
-        return everyone(facts)(headers)
+        return everyone(facts)(request)
 
     with WebServer(door) as server:
         yield server.url
