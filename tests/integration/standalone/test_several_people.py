@@ -16,7 +16,7 @@ from aliquot.driver.emulation import prepare
 from aliquot.driver.injection import probe_substitution
 from aliquot.driver.mounts import linker_cache
 
-from .stage import Aliquot
+from .stage import Aliquot, alive
 
 pytestmark = pytest.mark.skipif(bool(probe_substitution()), reason="the kernel refuses mount namespaces")
 SHOWN = "mount --bind {cache} /etc/ld.so.cache && exec {aliquot}"
@@ -124,11 +124,12 @@ def test_gpus_stay_with_the_runs_that_go_on_without_the_engine_of_the_machine(lo
     _, said = refused.communicate()
     again = one.up("--system")
     shares = one("get", "tenants", "-o", "name").stdout
+    keeper = int((one.runtime / "keeper").read_text().split()[0])
     again.kill()
     again.communicate()
     run.send_signal(signal.SIGINT)
     run.communicate()
-    eventually(lambda: not engine_lives(one.runtime), "nothing keeps the GPUs of runs that have ended")
+    eventually(lambda: not alive(keeper), "nothing keeps the GPUs of runs that have ended")
     second = other.up()
     second.terminate()
     second.communicate()
