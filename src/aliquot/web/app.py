@@ -85,7 +85,7 @@ class SigningIn(Protocol):
     """The additions of a door that viewers sign in at; see `aliquot.web.signin` and `aliquot.web.accounts`."""
 
     way_in: str
-    """What those are told who see pages without having signed in; empty where none do."""
+    """The text that viewers without a session are shown; empty where there is none."""
 
     def routes(self) -> list[Route]:
         """Its own pages."""
