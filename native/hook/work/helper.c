@@ -211,8 +211,10 @@ static void catch_up(struct slot *slot, struct behind *behind)
 static void make_up(struct slot *slot, uint32_t word, struct behind *behind)
 {
     uint32_t seen = slot->work.seen_word, closed = seen & ~(uint32_t)ALIQUOT_WORD_VALID;
-    if (!seen || seen == word || seen == atomic_load(&slot->token.given_back) ||
-        atomic_exchange(&slot->token.answered, closed) == closed)
+    uint32_t answered = atomic_load(&slot->token.answered);
+    bool is_answered = answered != ~0u && (int32_t)(answered - closed) >= 0; /* or one that came later; words wrap */
+    if (!seen || seen == word || seen == atomic_load(&slot->token.given_back) || is_answered ||
+        !atomic_compare_exchange_strong(&slot->token.answered, &answered, closed))
         return;
     streams_mark(slot);
     *behind = (struct behind){closed, now_ns()};
