@@ -17,11 +17,13 @@ from typing import Any
 import yaml
 from gen_crds import dump, files
 from generated import ROOT, parser, settle
+from webhook_config import asks_for_gpus, configurations, looked_at
 
 sys.path.insert(0, str(ROOT / "src"))
 
 from aliquot.driver.emulation import MAX_GPUS, PROFILES
-from aliquot.scheduler.config import PROFILE, asks_for_gpus, configurations, kube_scheduler_config, looked_at
+from aliquot.kube.sharepods import PROFILE
+from aliquot.scheduler.config import kube_scheduler_config
 
 CHART = ROOT / "deploy" / "chart"
 MANIFEST = ROOT / "deploy" / "manifests" / "aliquot.yaml"

@@ -15,14 +15,16 @@ import pytest
 import yaml
 from charting import CHART, run
 from cluster.control_plane import ControlPlane
+from cluster.ours import configurations
 from cluster.parts import Part
 from scheduling import PLAN, PORT, ROOT, eventually, gpu_pod, percent, pods_of
 
 from aliquot.cli.programs import scheduler
 from aliquot.kube.api import APPLY, MERGE, Api
 from aliquot.kube.errors import KubeError
+from aliquot.kube.sharepods import PROFILE
 from aliquot.node.settings import node_settings
-from aliquot.scheduler.config import PROFILE, configurations, kube_scheduler_config
+from aliquot.scheduler.config import kube_scheduler_config
 from aliquot.web.sessions import SECRET
 
 HOME = "aliquot-chart"

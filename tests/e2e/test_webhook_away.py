@@ -8,8 +8,7 @@ import pytest
 from cluster.api import ApiError
 from cluster.control_plane import ControlPlane
 from cluster.ours import HOLDERS
-
-from aliquot.scheduler.config import configurations
+from webhook_config import configurations
 
 NOWHERE = "https://127.0.0.1:9"
 

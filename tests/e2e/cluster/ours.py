@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from aliquot.scheduler.agents import AGENT_LABELS
-from aliquot.scheduler.config import configurations
 
 from .control_plane import ControlPlane
 from .images import PAUSE
 from .namespaces import NODE_ADDRESS
 from .parts import Part, until
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tools"))
+from webhook_config import configurations
 
 ROOT = Path(__file__).resolve().parents[3]
 PORT = 8770

@@ -3,6 +3,8 @@
 import base64
 import copy
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +16,9 @@ from aliquot.kube.convert import convert
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
 from aliquot.scheduler.admission.rules import Admission, AdmissionAnswer, BadReview, answer, difference
-from aliquot.scheduler.config import configurations
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tools"))
+from webhook_config import configurations
 
 
 def pod(limits: dict[str, Any] | None = None, annotations: dict[str, str] | None = None) -> dict[str, Any]:

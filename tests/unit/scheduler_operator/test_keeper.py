@@ -4,6 +4,8 @@ import asyncio
 import base64
 import copy
 import datetime
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +14,9 @@ import pytest
 from aliquot.kube.errors import AlreadyExists, Conflict
 from aliquot.kube.objects import Resource
 from aliquot.scheduler.admission.certificates import SECRET, CertificateBundle, CertificateManager
-from aliquot.scheduler.config import configurations
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tools"))
+from webhook_config import configurations
 
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

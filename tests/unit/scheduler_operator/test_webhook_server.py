@@ -7,9 +7,11 @@ import json
 import os
 import signal
 import ssl
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,8 +23,10 @@ from aliquot.scheduler.admission import server
 from aliquot.scheduler.admission.certificates import CertificateBundle, next_step
 from aliquot.scheduler.admission.rules import Admission, AdmissionAnswer
 from aliquot.scheduler.admission.server import SMALL_BYTES, Webhook, application
-from aliquot.scheduler.config import configurations
 from aliquot.scheduler.settings import SchedulerSettings
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tools"))
+from webhook_config import configurations
 
 NO_API: Any = None
 

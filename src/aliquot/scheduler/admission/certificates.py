@@ -31,7 +31,6 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError
 from aliquot.kube.objects import SECRETS, Meta, Resource, Secret, Wire
 from aliquot.lib.log import Logger
-from aliquot.scheduler.config import WEBHOOK_NAME
 
 EARLIER: Final = datetime.timedelta(minutes=10)
 """Certificates are valid a little before they are made, for servers whose clocks are behind."""
@@ -201,6 +200,8 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 log = Logger("scheduler")
 SECRET: Final = "aliquot-webhook-tls"
+WEBHOOK_NAME: Final = "aliquot"
+"""Of both configurations of the webhook."""
 CHECK_S: Final = 10.0
 FIELDS: Final = {"ca.crt": "bundle", "ca.key": "authority_key", "tls.crt": "certificate", "tls.key": "key"}
 
