@@ -23,7 +23,7 @@ import msgspec
 
 from aliquot.kube.names import GROUP, PLAN
 from aliquot.kube.objects import Meta, MetaOnly, Pod, PodSpec, Quantities, Resource, Value, Wire, without_nulls
-from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
+from aliquot.kube.plan import ContainerPlan, PodPlan, label_texts, write_plan
 from aliquot.kube.quantities import Quantity, parse_quantity
 from aliquot.kube.requests import ContainerAsk, PodAsk
 from aliquot.lib.decoding import convert_to
@@ -267,7 +267,7 @@ def claim_plan(claim: ResourceClaim, memory_mib: Mapping[str, int], *, lenient: 
     shared = any(given.device.endswith(SHARED) for given in claim.ours)
     pieces = sorted(slices.values(), key=lambda piece: piece.request_milli < MILLI)
     given_plan = ContainerPlan(
-        tuple(pieces), labels=first.labels, enforce="all" if shared else "memory", wake_us=wake_us
+        tuple(pieces), label_texts=label_texts(first.labels), enforce="all" if shared else "memory", wake_us=wake_us
     )
     return PodPlan(claim.ours[0].pool, {claim.called: given_plan})
 

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec.structs import astuple, replace
 
 from aliquot.kube.names import PLAN, PLAN_APPLIED
 from aliquot.lib.decoding import decode_json
@@ -46,19 +46,24 @@ class BadPlan(AliquotError):
     """A plan that cannot be read; the pod must not be given a GPU by it."""
 
 
-@dataclass(frozen=True)
-class ContainerPlan:
+class ContainerPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     """The share of one container."""
 
-    slices: tuple[Slice, ...]
-    cores: tuple[int, ...] = ()
-    labels: Labels = field(default_factory=Labels)
-    gpu_id: str = ""
-    parts: int = 1
-    uses: str = ""
-    enforce: Enforce = "all"
-    init: int = 0
-    wake_us: int = 0
+    slices: tuple[Slice, ...] = msgspec.field(name="s", default=())
+    cores: tuple[int, ...] = msgspec.field(name="k", default=())
+    label_texts: tuple[str, ...] = msgspec.field(name="l", default=())
+    """Those of `labels`; none where all are empty."""
+    gpu_id: str = msgspec.field(name="g", default="")
+    parts: int = msgspec.field(name="p", default=1)
+    uses: str = msgspec.field(name="u", default="")
+    enforce: Enforce = msgspec.field(name="e", default="all")
+    init: int = msgspec.field(name="i", default=0)
+    wake_us: Annotated[int, msgspec.Meta(ge=0, le=MAX_US)] = msgspec.field(name="w", default=0)
+
+    @property
+    def labels(self) -> Labels:
+        """The labels of its devices."""
+        return Labels(*self.label_texts[:3])
 
     @property
     def starts(self) -> int:
@@ -78,14 +83,13 @@ class Applied(msgspec.Struct, frozen=True, omit_defaults=True):
     pending_mib: dict[str, int] = msgspec.field(name="m", default={})
 
 
-@dataclass(frozen=True)
-class PodPlan:
+class PodPlan(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="v", tag=PLAN_VERSION):
     """The shares of a pod, and its node. `before` are slices that may be in force until `generation` is applied."""
 
-    node: str
-    containers: Mapping[str, ContainerPlan]
-    generation: int = 0
-    before: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
+    node: str = msgspec.field(name="n", default="")
+    containers: dict[str, ContainerPlan] = msgspec.field(name="c", default={})
+    generation: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="g", default=0)
+    before: dict[str, tuple[Slice, ...]] = msgspec.field(name="b", default={})
 
     @property
     def slices(self) -> list[Slice]:
@@ -116,59 +120,30 @@ class PodPlan:
                 others = self.before.get(name, given.slices)
             else:
                 more_mib = applied.pending_mib.get(name, 0)
-                others = tuple(msgspec.structs.replace(s, memory_mib=s.memory_mib + more_mib) for s in given.slices)
+                others = tuple(replace(s, memory_mib=s.memory_mib + more_mib) for s in given.slices)
             sizes[name] = tuple(map(larger, given.slices, others))
         return replace(self.resized(sizes), before={})
 
 
 def larger(a: Slice, b: Slice) -> Slice:
     """Of two slices of one GPU the larger amounts."""
-    amounts = (max(pair) for pair in zip(msgspec.structs.astuple(a)[1:], msgspec.structs.astuple(b)[1:], strict=True))
+    amounts = (max(pair) for pair in zip(astuple(a)[1:], astuple(b)[1:], strict=True))
     return Slice(a.gpu, *amounts)
-
-
-class _Container(msgspec.Struct, omit_defaults=True, frozen=True):
-    s: tuple[Slice, ...] = ()
-    k: tuple[int, ...] = ()
-    l: tuple[str, ...] = ()  # noqa: E741 - the annotation's own key
-    g: str = ""
-    p: int = 1
-    u: str = ""
-    e: Enforce = "all"
-    i: int = 0
-    w: Annotated[int, msgspec.Meta(ge=0, le=MAX_US)] = 0
-
-
-class _Plan(msgspec.Struct, omit_defaults=True, frozen=True):
-    v: int
-    n: str = ""
-    c: dict[str, _Container] = {}
-    g: Annotated[int, msgspec.Meta(ge=0)] = 0
-    b: dict[str, tuple[Slice, ...]] = {}
 
 
 class _Version(msgspec.Struct):
     v: int
 
 
+def label_texts(labels: Labels) -> tuple[str, ...]:
+    """Labels as a plan has them."""
+    texts = (labels.affinity, labels.anti_affinity, labels.exclusion)
+    return texts if any(texts) else ()
+
+
 def write_plan(plan: PodPlan) -> str:
     """The annotation's text."""
-    containers = {}
-    for name, given in plan.containers.items():
-        labels = (given.labels.affinity, given.labels.anti_affinity, given.labels.exclusion)
-        containers[name] = _Container(
-            given.slices,
-            given.cores,
-            labels if any(labels) else (),
-            given.gpu_id,
-            given.parts,
-            given.uses,
-            given.enforce,
-            given.init,
-            given.wake_us,
-        )
-    made = _Plan(PLAN_VERSION, plan.node, containers, plan.generation, dict(plan.before))
-    return msgspec.json.encode(made).decode()
+    return msgspec.json.encode(plan).decode()
 
 
 def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
@@ -189,27 +164,23 @@ def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
                 f'metadata.annotations["{PLAN}"] is of version {version}, this program reads version {PLAN_VERSION}; '
                 "upgrade it or let the pod end"
             )
-        raw = decode_json(text, _Plan)
+        plan = decode_json(text, PodPlan)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadPlan(f'metadata.annotations["{PLAN}"] cannot be read: {error}') from None
-    containers = {}
-    for name, given in raw.c.items():
-        for piece in (*given.s, *raw.b.get(name, ())):
+    for name, given in plan.containers.items():
+        for piece in (*given.slices, *plan.before.get(name, ())):
             if not (0 < piece.request_milli <= piece.limit_milli <= MILLI and piece.memory_mib >= 0):
                 text = f'metadata.annotations["{PLAN}"] gives container "{name}" a slice that cannot be: {piece}'
                 raise BadPlan(text)
-        if given.e != "all" and any(piece.request_milli < MILLI for piece in given.s):
+        if given.enforce != "all" and any(piece.request_milli < MILLI for piece in given.slices):
             raise BadPlan(f'metadata.annotations["{PLAN}"] does not enforce the part of a GPU of container "{name}"')
-        containers[name] = ContainerPlan(
-            given.s, given.k, Labels(*given.l[:3]), given.g, given.p, given.u, given.e, given.i, given.w
-        )
-    return PodPlan(raw.n, containers, raw.g, raw.b)
+    return plan
 
 
 def generation_of(text: str) -> int:
     """The generation of a plan in this annotation's text; 0 where it cannot be read."""
     try:
-        return decode_json(text, _Plan).g
+        return decode_json(text, PodPlan).generation
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return 0
 

@@ -143,7 +143,7 @@ class TenantProvisioner:
             held = self.tenants.get(f"{owner.uid}/{starting.uses or container}")
             if held is None or held.plan.slices == starting.slices:
                 return
-            given = replace(held.plan, slices=starting.slices)
+            given = structs.replace(held.plan, slices=starting.slices)
             record = tenant_record(
                 held.record.name, held.folder.conf.socket, given.slices, self.machine.models,
                 enforce=given.enforce, wake_us=given.wake_us,

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import structs
+
 from aliquot.driver.gpu import least_used
-from aliquot.kube.plan import ContainerPlan, PodPlan
+from aliquot.kube.plan import ContainerPlan, PodPlan, label_texts
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid, split_key
 from aliquot.model.quantities import MILLI
@@ -95,7 +97,7 @@ def pod_plan(
         plans[unit.container] = ContainerPlan(
             slices,
             cores,
-            unit.ask.labels if asked.parts > 1 else asked.request.labels,
+            label_texts(unit.ask.labels if asked.parts > 1 else asked.request.labels),
             asked.request.gpu_id,
             asked.parts,
             enforce=asked.enforced,
@@ -104,7 +106,7 @@ def pod_plan(
         )
     for asked in ask.containers:
         if asked.uses:
-            plans[asked.container] = replace(plans[asked.uses], uses=asked.uses, init=asked.init)
+            plans[asked.container] = structs.replace(plans[asked.uses], uses=asked.uses, init=asked.init)
     return PodPlan(node, plans)
 
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import foreign, read
@@ -94,7 +96,7 @@ def resized(
         return plan
     in_force = plan.reserved(read_applied(pod.metadata.annotations)).containers
     before = {name: given.slices for name, given in in_force.items() if not given.uses}
-    wanted = replace(wanted, generation=plan.generation + 1, before=before)
+    wanted = msgspec.structs.replace(wanted, generation=plan.generation + 1, before=before)
     ledger.resize(allocation, wanted, dry_run=dry_run)
     return wanted
 

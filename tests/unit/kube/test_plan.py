@@ -27,7 +27,7 @@ def test_the_form_is_fixed():
     plan = PodPlan(
         "node-a",
         {
-            "main": ContainerPlan((Slice(GpuUuid("GPU-5f2e"), 300, 600, 4096),), (0, 1), Labels("", "noisy", "")),
+            "main": ContainerPlan((Slice(GpuUuid("GPU-5f2e"), 300, 600, 4096),), (0, 1), ("", "noisy", "")),
             "warm": ContainerPlan((), uses="main"),
         },
     )

@@ -15,7 +15,7 @@ from aliquot.kube.dialects import FOREIGN, read
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS, PLAN
 from aliquot.kube.objects import Node, Pod, PodStatus
-from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
+from aliquot.kube.plan import ContainerPlan, PodPlan, label_texts, write_plan
 from aliquot.kube.requests import BadPod
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Labels, Slice
@@ -58,7 +58,9 @@ def pod(name: str, *percents: int, memory: str = "", notes: Mapping[str, str] | 
 def holder(gpu: str, milli: int = 800, mib: int = 1024, labels: Labels = NONE, gpu_id: str = "") -> Pod:
     """A pod that has a part of a GPU, `NODE-INDEX`."""
     on = gpu.rpartition("-")[0]
-    given = ContainerPlan((Slice(GpuUuid(f"GPU-{gpu}"), milli, 1000, mib),), labels=labels, gpu_id=gpu_id)
+    given = ContainerPlan(
+        (Slice(GpuUuid(f"GPU-{gpu}"), milli, 1000, mib),), label_texts=label_texts(labels), gpu_id=gpu_id
+    )
     return pod(f"on-{gpu}", milli // 10, notes={PLAN: write_plan(PodPlan(on, {"c0": given}))}, on=on)
 
 

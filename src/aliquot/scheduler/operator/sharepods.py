@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgspec import structs
 
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
-from aliquot.kube.custom import SHAREPODS, VGPU, SharePod
+from aliquot.kube.custom import SHAREPODS, VGPU, SharePod, SharePodStatus
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.native import resized_words
 from aliquot.kube.errors import AlreadyExists, Forbidden, Invalid
@@ -33,7 +33,7 @@ from aliquot.model.quantities import MILLI, BadQuantity, parse_milli
 from aliquot.placement.asks import model_matches
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.operator.status import SharePodState, body, generation_of, lost, of_pod, waiting
+from aliquot.scheduler.operator.status import body, generation_of, lost, of_pod, waiting
 from aliquot.scheduler.operator.vgpus import NAMED, VgpuPool
 from aliquot.scheduler.verdicts import fits_now
 
@@ -42,7 +42,7 @@ LOOKS_PER_S: Final = 100
 """For waiting SharePods: each check may evaluate every node in the ledger."""
 
 
-def _made_for(vgpu: VGPU) -> SharePodState:
+def _made_for(vgpu: VGPU) -> SharePodStatus:
     message = f'vGPU "{vgpu.metadata.name}" is being made on node {vgpu.spec.node_name}'
     return waiting("CreatingVGPU", message, gpu_id=vgpu.metadata.name)
 
@@ -92,17 +92,17 @@ class SharePods:
         self._waiting.add(key)
         return max(self.look_again_s, len(self._waiting) / LOOKS_PER_S)
 
-    async def _state(self, sharepod: SharePod) -> SharePodState | None:
+    async def _state(self, sharepod: SharePod) -> SharePodStatus | None:
         meta = sharepod.metadata
-        pod = self.pod(meta.key)
-        if pod is not None and _is_of(pod, sharepod):
-            return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod, sharepod))
-        if has_ended(sharepod) or meta.deletion_timestamp:
-            return None
-        if pod is None and sharepod.status.pod_name:
+        pod, over = self.pod(meta.key), has_ended(sharepod) or bool(meta.deletion_timestamp)
+        if pod is None and sharepod.status.pod_name and not over:
             pod = await self.api.find(PODS, meta.name, namespace=meta.namespace)  # the cache may be behind
-            if pod is not None and _is_of(pod, sharepod):
-                return replace(await self._of_pod(sharepod, pod), generation=generation_of(pod, sharepod))
+        if pod is not None and _is_of(pod, sharepod):
+            state = await self._of_pod(sharepod, pod)
+            state.observed_generation = generation_of(pod, sharepod)
+            return state
+        if over:
+            return None
         if pod is not None:
             message = f'a pod "{meta.name}" is there already and is not of this SharePod; choose another name'
             return waiting("NameTaken", message)
@@ -126,7 +126,7 @@ class SharePods:
             vgpu = await self.pool.make(node, gpu_id, NAMED, sharepod.spec.gpu.model)
         return await self._create(sharepod, ask, vgpu)
 
-    async def _gpu_exists(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> SharePodState | None:
+    async def _gpu_exists(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> SharePodStatus | None:
         """Make sure that a GPU exists for it (coexist); None if so, else what it waits for. `vgpu` is that it names."""
         gpu_id, node = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name
         if vgpu is not None:
@@ -192,7 +192,7 @@ class SharePods:
             return f'spec.gpu.gpuID "{gpu_id}" is being given back; it can be had again in a moment'
         return ""
 
-    async def _create(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> SharePodState:
+    async def _create(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> SharePodStatus:
         node = sharepod.spec.node_name or (vgpu.spec.node_name if vgpu is not None else "")
         uuid = self.pool.must_be(vgpu) if vgpu is not None else ""
         made: dict[str, Any] = pod_of(sharepod, node=node, gpu_uuid=uuid)
@@ -213,7 +213,7 @@ class SharePods:
         log.info("sharepod %s has its pod", meta.key)
         return await self._of_pod(sharepod, pod)
 
-    async def _of_pod(self, sharepod: SharePod, pod: Pod) -> SharePodState:
+    async def _of_pod(self, sharepod: SharePod, pod: Pod) -> SharePodStatus:
         try:
             plan = read_plan(pod.metadata.annotations)
         except BadPlan:
@@ -225,8 +225,8 @@ class SharePods:
                 vgpu = self.pool.known.get(sharepod.spec.gpu.gpu_id) if sharepod.spec.gpu.gpu_id else None
                 state = await self._gpu_exists(sharepod, ask, vgpu)
                 if state is not None:
-                    why = state.scheduled
-                    return waiting(why.reason, why.message, pod=pod.metadata.name, gpu_id=state.gpu_id)
+                    state.pod_name = pod.metadata.name
+                    return state
             # The vGPU that was made for it is waited for until it is bound, or it would be idle.
             return of_pod(pod, plan, gpu_id if coexists else "")
         if plan is not None and not pod.ended:

@@ -19,20 +19,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Final
 
-import msgspec
-
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock, seconds_time
-from aliquot.kube.custom import VGPU, VGPUS, Attached, VGPUPhase
+from aliquot.kube.custom import VGPU, VGPUS, Attached, VGPUPhase, VGPUStatus
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from aliquot.kube.names import POOL
+from aliquot.kube.objects import Condition
 from aliquot.kube.reflector import Change, Index, Reflector
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.owners import Own
-from aliquot.scheduler.operator.status import ConditionState, status_patch
+from aliquot.scheduler.operator.status import status_patch
 from aliquot.status.gpus import Gpu
 
 
@@ -100,29 +99,24 @@ def idle_s(vgpu: VGPU, now: datetime.datetime) -> float:
 
 def body(vgpu: VGPU, uuid: str, gpu: Gpu | None, now: datetime.datetime, *, leaving: bool) -> dict[str, Any] | None:
     """The merge patch of the status; None if it is up to date."""
-    phase = phase_of(gpu, leaving=leaving)
-    attached = [
-        Attached(share.tenant, format_milli(share.request_milli), format_mib(share.memory_mib))
-        for share in (gpu.shares if gpu else ())
-    ]
-    idle = phase in ("Idle", "Deleting")
-    fields = {
-        "phase": phase,
-        "uuid": uuid or None,
-        "model": gpu.model if gpu else vgpu.status.model or None,
-        "memory": format_mib(gpu.memory_mib) if gpu else vgpu.status.memory or None,
-        "requested": format_milli(sum(share.request_milli for share in gpu.shares)) if gpu else None,
-        "attached": msgspec.to_builtins(attached),
-        "idleSince": (vgpu.status.idle_since or seconds_time(now)) if idle else None,
-    }
     if leaving:
-        verdict = ConditionState("Ready", False, "Deleting", "its GPU is being given back")
+        verdict = Condition("Ready", "False", "Deleting", "its GPU is being given back")
     elif gpu is None:
         fault = f"its GPU {vgpu.status.uuid} is missing" if vgpu.status.uuid else "it has no GPU yet"
-        verdict = ConditionState("Ready", False, "NoDevice", fault)
+        verdict = Condition("Ready", "False", "NoDevice", fault)
     else:
-        verdict = ConditionState("Ready", True, "DeviceReady")
-    return status_patch(vgpu.status, fields, [verdict], now, vgpu.metadata.generation)
+        verdict = Condition("Ready", "True", "DeviceReady")
+    made = VGPUStatus(phase_of(gpu, leaving=leaving), uuid, vgpu.status.model, vgpu.status.memory, conditions=[verdict])
+    if gpu is not None:
+        made.model, made.memory = gpu.model, format_mib(gpu.memory_mib)
+        made.requested = format_milli(sum(share.request_milli for share in gpu.shares))
+        made.attached = [
+            Attached(share.tenant, format_milli(share.request_milli), format_mib(share.memory_mib))
+            for share in gpu.shares
+        ]
+    if made.phase in ("Idle", "Deleting"):
+        made.idle_since = vgpu.status.idle_since or seconds_time(now)
+    return status_patch(vgpu.status, made, now, vgpu.metadata.generation)
 
 
 log = Logger("scheduler")
