@@ -1,45 +1,28 @@
-"""An interface to time, so that tests can control the clock."""
+"""Time, asked in one place so that tests can put a clock of theirs there."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
 import time
-from typing import Protocol
 
 
-class Clock(Protocol):
-    """Two clocks and a way to wait.
+class Clock:
+    """The machine's: two clocks and a way to wait.
 
     `monotonic_s` never goes back and is the only clock that decisions use; `wall` is for people.
     """
 
     def monotonic_s(self) -> float:
         """Seconds since some moment."""
-        ...
-
-    def wall(self) -> datetime.datetime:
-        """The date and time in UTC, which may be adjusted."""
-        ...
-
-    async def sleep(self, wait_s: float) -> None:
-        """Wait."""
-        ...
-
-
-class RealClock:
-    """The machine's."""
-
-    def monotonic_s(self) -> float:
-        """CLOCK_MONOTONIC."""
         return time.monotonic()
 
     def wall(self) -> datetime.datetime:
-        """CLOCK_REALTIME."""
+        """The date and time in UTC, which may be adjusted."""
         return datetime.datetime.now(datetime.UTC)
 
     async def sleep(self, wait_s: float) -> None:
-        """As asyncio does."""
+        """Wait."""
         await asyncio.sleep(wait_s)
 
 

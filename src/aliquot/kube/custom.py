@@ -4,6 +4,8 @@
 decoded here.
 """
 
+# ruff: noqa: RUF012 - msgspec gives each struct an empty list or mapping of its own
+
 from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
@@ -31,17 +33,11 @@ class SharePodStatus(Wire):
         name="gpuUUID", default=""
     )
     pod_name: Annotated[str, Described(description="The pod that runs its template.")] = ""
-    desired: Annotated[dict[str, str], Described(description="Request, limit and memory of spec.gpu.")] = msgspec.field(
-        default_factory=dict
-    )
-    actual: Annotated[dict[str, str], Described(description="Those that are in force on the node.")] = msgspec.field(
-        default_factory=dict
-    )
+    desired: Annotated[dict[str, str], Described(description="Request, limit and memory of spec.gpu.")] = {}
+    actual: Annotated[dict[str, str], Described(description="Those that are in force on the node.")] = {}
     pending: Annotated[str, Described(description="What its program has yet to free since a resize.")] = ""
     observed_generation: Annotated[int, Described(description="The generation of the spec that this is about.")] = 0
-    conditions: Annotated[list[Condition], Described(description="Scheduled, Ready and why not.")] = msgspec.field(
-        default_factory=list
-    )
+    conditions: Annotated[list[Condition], Described(description="Scheduled, Ready and why not.")] = []
 
 
 class SharePod(Wire):
@@ -75,12 +71,10 @@ class VGPUStatus(Wire):
     model: Annotated[str, Described(description="The physical GPU's model.")] = ""
     memory: Annotated[str, Described(description="The physical GPU's memory.")] = ""
     requested: Annotated[str, Described(description="Sum of what is guaranteed on it.")] = ""
-    attached: Annotated[list[Attached], Described(description="Who is on it.")] = msgspec.field(default_factory=list)
+    attached: Annotated[list[Attached], Described(description="Who is on it.")] = []
     idle_since: Annotated[str | None, Described(description="When the last one left; RFC 3339.")] = None
     observed_generation: Annotated[int, Described(description="The generation of the spec that this is about.")] = 0
-    conditions: Annotated[list[Condition], Described(description="Ready and why not.")] = msgspec.field(
-        default_factory=list
-    )
+    conditions: Annotated[list[Condition], Described(description="Ready and why not.")] = []
 
 
 class VGPU(Wire):
@@ -102,13 +96,11 @@ class ModelQuota(Wire):
 class GPUQuotaSpec(Wire):
     """The bounds, each on what all pods of the namespace hold at once."""
 
-    limits: Annotated[list[ModelQuota], Described(max_length=64, description="One bound for each model.")] = (
-        msgspec.field(default_factory=list)
-    )
+    limits: Annotated[list[ModelQuota], Described(max_length=64, description="One bound for each model.")] = []
     forbid: Annotated[
         list[Literal["affinity", "antiAffinity", "exclusion"]],
         Described(max_length=3, description="Labels that pods of the namespace may not carry."),
-    ] = msgspec.field(default_factory=list)
+    ] = []
 
 
 class ModelUse(Wire, omit_defaults=False):  # the model is the list's key, so it is on the wire also where it is empty
@@ -122,14 +114,10 @@ class ModelUse(Wire, omit_defaults=False):  # the model is the list's key, so it
 class GPUQuotaStatus(Wire):
     """The current use."""
 
-    used: Annotated[list[ModelUse], Described(description="What is held, for each bound.")] = msgspec.field(
-        default_factory=list
-    )
+    used: Annotated[list[ModelUse], Described(description="What is held, for each bound.")] = []
     summary: Annotated[str, Described(description="Held and bound in one line, for people.")] = ""
     observed_generation: Annotated[int, Described(description="The generation of the spec that this is about.")] = 0
-    conditions: Annotated[list[Condition], Described(description="Exceeded and why.")] = msgspec.field(
-        default_factory=list
-    )
+    conditions: Annotated[list[Condition], Described(description="Exceeded and why.")] = []
 
 
 class GPUQuota(Wire):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock, micro_time
+from aliquot.kube.clock import Clock, micro_time
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.objects import LEASES, Lease
 
@@ -48,7 +48,7 @@ class Elector:
     name: str
     identity: str
     terms: Terms = Terms()
-    clock: Clock = field(default_factory=RealClock)
+    clock: Clock = field(default_factory=Clock)
     on_change: Callable[[bool], None] = lambda leads: None
     random: random.Random = field(default_factory=random.Random)
     holder: str = ""

@@ -29,7 +29,7 @@ import msgspec
 from aliquot.driver.cdi import GPU_KIND, CdiError, remove_spec, write_spec, written_names
 from aliquot.kube.api import APPLY, Api
 from aliquot.kube.claims import DRIVER, RESOURCE_CLAIMS, ClaimedDevice, ResourceClaim, claim_plan, device_name, uuid_of
-from aliquot.kube.clock import RealClock, seconds_time
+from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import PODS
 from aliquot.kube.plan import PodPlan, write_plan
@@ -192,7 +192,7 @@ class ClaimDriver(
         """Write into the claim's status what each of its devices became, as far as our rights go."""
         slices = {piece.gpu: piece for piece in plan.slices}
         ready = {"type": "Ready", "status": "True", "reason": "Prepared", "message": "",
-                 "lastTransitionTime": seconds_time(RealClock().wall())}  # fmt: skip
+                 "lastTransitionTime": seconds_time(Clock().wall())}  # fmt: skip
         devices = []
         for given in claim.ours:
             piece = slices[uuid_of(given.device)]

@@ -7,7 +7,7 @@ import time
 from typing import Final, Literal
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock, seconds_time
+from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import EVENTS, Event, Meta, ObjectReference
 from aliquot.lib.bounded import Bounded
@@ -25,7 +25,7 @@ class Events:
     def __init__(self, api: Api, node: str, clock: Clock | None = None) -> None:
         self._api = api
         self._node = node
-        self._clock = clock or RealClock()
+        self._clock = clock or Clock()
         self._written_s: Bounded[tuple[str, str, str], float] = Bounded(MAX_REMEMBERED)
         self._number = 0
 

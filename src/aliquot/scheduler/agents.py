@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx2
 import msgspec
@@ -27,8 +27,8 @@ from aliquot.lib.decoding import decode_json
 from aliquot.lib.log import Logger
 from aliquot.status.nodes import NodeGpu, NodeReport
 from aliquot.status.promise import PromiseHistory
-from aliquot.status.sensors import Sensors
 
+R = TypeVar("R", bound=msgspec.Struct)
 AGENT_LABELS: Final[Mapping[str, str]] = {
     "app.kubernetes.io/name": "aliquot",
     "app.kubernetes.io/component": "node",
@@ -51,6 +51,15 @@ Fetch = Callable[[str], Awaitable[bytes]]
 TICK_S: Final = 0.2
 MAX_MIB: Final = 1 << 31
 MAX_MS: Final = 1e9
+_MAX_USED: Final = {
+    "usage": 1,
+    "memory_used_mib": MAX_MIB,
+    "wait_ms_p50": MAX_MS,
+    "debt_ms": MAX_MS,
+    "quota_ms": MAX_MS,
+    "processes": MAX_MIB,
+}
+_MAX_GPU: Final = {"busy": 1, "bypassing": MAX_MIB}
 _MAX_SENSED: Final = {"celsius": 1000, "watts": 1e6, "limit_watts": 1e6, "sm_mhz": 10**6, "memory_mhz": 10**6}
 
 
@@ -106,34 +115,16 @@ def measure_of(report: NodeReport, promises: PromiseHistory | None = None) -> No
         promises.forget_all_but({(uuid, use.status.name) for uuid, use in uses} if report.now_ns > 0 else set())
     gpus = {}
     for gpu in report.gpus:
-        bounded_uses = [
-            msgspec.structs.replace(
-                use,
-                status=msgspec.structs.replace(
-                    use.status,
-                    usage=_within(use.status.usage, 1.0),
-                    memory_used_mib=int(_within(use.status.memory_used_mib, MAX_MIB)),
-                    wait_ms_p50=_within(use.status.wait_ms_p50, MAX_MS),
-                    debt_ms=_within(use.status.debt_ms, MAX_MS),
-                    quota_ms=_within(use.status.quota_ms, MAX_MS),
-                    processes=int(_within(use.status.processes, MAX_MIB)),
-                ),
-            )
-            for use in gpu.uses
-        ]
-        sensors = gpu.sensors
-        if sensors is not None:  # what the node's NVML measures, within what a GPU can be
-            sensed = ((name, getattr(sensors, name), most) for name, most in _MAX_SENSED.items())
-            bounded = {name: type(value)(_within(value, most)) for name, value, most in sensed if value is not None}
-            sensors = Sensors(**bounded)
-        gpus[gpu.uuid] = msgspec.structs.replace(
-            gpu,
-            busy=_within(gpu.busy, 1.0),
-            bypassing=int(_within(gpu.bypassing, MAX_MIB)),
-            sensors=sensors,
-            uses=tuple(bounded_uses),
-        )
+        bounded = tuple(msgspec.structs.replace(use, status=_bounded(use.status, _MAX_USED)) for use in gpu.uses)
+        sensors = None if gpu.sensors is None else _bounded(gpu.sensors, _MAX_SENSED)
+        gpus[gpu.uuid] = msgspec.structs.replace(_bounded(gpu, _MAX_GPU), sensors=sensors, uses=bounded)
     return NodeMeasure(gpus, _within(report.window_ms / 1000, 3600.0), kept)
+
+
+def _bounded(record: R, most: Mapping[str, float]) -> R:
+    """A record with these of its numbers within bounds; those that are unknown stay so."""
+    known = {name: value for name in most if (value := getattr(record, name)) is not None}
+    return msgspec.structs.replace(record, **{name: type(v)(_within(v, most[name])) for name, v in known.items()})
 
 
 def _within(value: float, most: float) -> float:

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.clock import Clock
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import Meta, MetaOnly, Resource, Wire
 from aliquot.lib.log import Logger, Repeats
@@ -113,7 +113,7 @@ class LearnedConfigMap:
     namespace: str
     policy: Policy
     leads: Callable[[], bool]
-    clock: Clock = field(default_factory=RealClock)
+    clock: Clock = field(default_factory=Clock)
     _there: str = ""
     """The text that is there as far as this process knows; at first that of a policy that knows nothing yet."""
     _repeats: Repeats = field(default_factory=Repeats)

@@ -146,22 +146,19 @@ class Scheduler:
             self._takeover.cancel()  # what one lead has seen is not all that was there before the next
         self._takeover = asyncio.create_task(self._take_over()) if leads else None
 
-        def taken_over(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and task.exception() is not None:
-                self.stopping.set()  # this process would lead and never bind: another one can
-
-        if self._takeover is not None:
-            self._takeover.add_done_callback(taken_over)
-
     async def _take_over(self) -> None:
         """See everything that was bound before the lease was ours."""
-        await self.pods.synced.wait()
-        if self.settings.claims:
-            await self.operator.claims.synced.wait()
-        if self.settings.leader_elect:
-            await self.pods.renew()
-        await self.learned.recall()
-        await self.operator.recover()
+        try:
+            await self.pods.synced.wait()
+            if self.settings.claims:
+                await self.operator.claims.synced.wait()
+            if self.settings.leader_elect:
+                await self.pods.renew()
+            await self.learned.recall()
+            await self.operator.recover()
+        except Exception:
+            self.stopping.set()  # this process would lead and never bind: another one can
+            raise
         self._took_over = True
         self.operator.all_again()
 

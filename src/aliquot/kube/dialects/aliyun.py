@@ -19,7 +19,7 @@ from aliquot.kube.dialects.base import CanNotSay, Dialect, Owned, Words, asked, 
 from aliquot.kube.objects import Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.quantities import parse_count
-from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, containers_of, pod_ask
+from aliquot.kube.requests import LEAST_MILLI, ContainerAsk, PodAsk, containers_of
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import Device, GpuRequest, Labels
 from aliquot.status.gpus import Gpu
@@ -47,14 +47,11 @@ class Aliyun(Dialect):
     def __init__(self, unit: Unit = "GiB") -> None:
         self.unit_mib = UNIT_MIB[unit]
 
-    def read(self, pod: Pod) -> PodAsk:
+    def asks(self, pod: Pod, faults: list[str]) -> tuple[list[ContainerAsk], list[str]]:
         """The pod's ask. Several containers of one pod are kept on one GPU, as gpushare does, by an affinity label."""
-        faults: list[str] = []
         found = [
             (c, role, amount) for c, role, path in containers_of(pod) if (amount := count(c, path, MEMORY, faults)) > 0
         ]
-        if faults:
-            raise BadPod(pod.metadata.key, faults)
         several, uid = len(found) > 1, pod.metadata.uid
         together = Labels(affinity=f"pod-{uid}"[:63]) if several and uid else Labels()
         in_gib = self.unit_mib == UNIT_MIB["GiB"]
@@ -70,7 +67,7 @@ class Aliyun(Dialect):
             )
             for c, role, amount in found
         ]
-        return pod_ask(pod, asks, self.name, [*notes, *(several_notes if several and not uid else ())])
+        return asks, [*notes, *(several_notes if several and not uid else ())]
 
     def write(self, ask: PodAsk) -> Words:
         """Memory alone can be said."""

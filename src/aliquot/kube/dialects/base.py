@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.quantities import Quantity, parse_count
-from aliquot.kube.requests import PodAsk, containers_of
+from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, containers_of, pod_ask
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity
 from aliquot.model.requests import Device
@@ -73,13 +73,21 @@ class Dialect(ABC):
         """Is this pod written in these words? It is where a container names one of the resources."""
         return any(names_any(c, self.owned.resources) for c, _, _ in containers_of(pod))
 
-    @abstractmethod
     def read(self, pod: Pod) -> PodAsk:
         """The pod's request.
 
         Raises:
             BadPod: the words contradict themselves, with the path of each fault.
         """
+        faults: list[str] = []
+        asks, notes = self.asks(pod, faults)
+        if faults:
+            raise BadPod(pod.metadata.key, faults)
+        return pod_ask(pod, asks, self.name, notes)
+
+    @abstractmethod
+    def asks(self, pod: Pod, faults: list[str]) -> tuple[list[ContainerAsk], list[str]]:
+        """The requests of its containers, and what of its words is not kept; errors go to `faults`, with their path."""
 
     @abstractmethod
     def write(self, ask: PodAsk) -> Words:

@@ -19,7 +19,7 @@ from aliquot.kube.dialects.base import ORDERED, CanNotSay, Dialect, Owned, Words
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.quantities import Quantity
-from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
+from aliquot.kube.requests import LEAST_MILLI, ContainerAsk, PodAsk, Role, containers_of
 from aliquot.model.quantities import MILLI, Memory
 from aliquot.model.requests import Device, GpuRequest, Slice
 
@@ -63,16 +63,13 @@ class Hami(Dialect):
         noted = any(key in pod.metadata.annotations for key in NOTED)
         return noted and any(names_any(c, frozenset({GPU})) for c in containers)
 
-    def read(self, pod: Pod) -> PodAsk:
+    def asks(self, pod: Pod, faults: list[str]) -> tuple[list[ContainerAsk], list[str]]:
         """The pod's request; HAMi's annotations apply to every container."""
-        faults: list[str] = []
         asks = [
             ask
             for c, role, path in containers_of(pod)
             if names_any(c, _REQUESTS) and (ask := _ask(pod, c, role, path, faults)) is not None
         ]
-        if faults:
-            raise BadPod(pod.metadata.key, faults)
         notes = [f"{key} is not kept: {why}" for key, why in _NOT_KEPT.items() if key in pod.metadata.annotations]
         if any(ask.priority for ask in asks):
             notes.append(f"{PRIORITY} is not kept: {ORDERED}")
@@ -81,7 +78,7 @@ class Hami(Dialect):
             for c, _, path in containers_of(pod)
             if asked(c, PRIORITY) is not None and not names_any(c, _REQUESTS)
         ]
-        return pod_ask(pod, asks, self.name, notes)
+        return asks, notes
 
     def write(self, ask: PodAsk) -> Words:
         """Equal vGPUs for each container; one choice of models and UUIDs for the pod."""

@@ -14,11 +14,12 @@ Facts: NTHU-LSALAB/KubeShare README.md (releases 1.0 and 2.0), doc/yaml, doc/tes
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from aliquot.kube.dialects.base import ORDERED, CanNotSay, Dialect, Owned, Texts, Words
 from aliquot.kube.objects import Pod
-from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, pod_ask
+from aliquot.kube.requests import LEAST_MILLI, ContainerAsk, PodAsk
 from aliquot.model.quantities import MILLI, BadQuantity, Memory, parse_milli
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked
 
@@ -52,8 +53,8 @@ def bytes_to_memory(text: str) -> Memory:
     return Memory(mib=-(-int(text) // _MIB))
 
 
-def read_share(pod: Pod, fields: Texts, *, gpu_id: str = "", labels: Labels | None = None) -> ContainerAsk | None:
-    """The pod's share as that of its first container; faults go to `fields`.
+def read_share(pod: Pod, fields: Texts, *, gpu_id: str = "", labels: Labels | None = None) -> list[ContainerAsk]:
+    """The pod's share as that of its first container; faults go to `fields`, and then there is none.
 
     A request of 0 is KubeShare's way of saying that nothing is guaranteed; here that is the least share.
     """
@@ -63,7 +64,7 @@ def read_share(pod: Pod, fields: Texts, *, gpu_id: str = "", labels: Labels | No
     if not pod.spec.containers:
         fields.faults.append("spec.containers is empty; write at least one container")
     if fields.faults:
-        return None
+        return []
     asked = GpuRequest(
         request_milli=request or LEAST_MILLI,
         limit_milli=max(limit, request or LEAST_MILLI) if limit is not None and not request else limit,
@@ -76,8 +77,8 @@ def read_share(pod: Pod, fields: Texts, *, gpu_id: str = "", labels: Labels | No
         checked(asked, request_name=fields.where("gpu_request"), limit_name=fields.where("gpu_limit"))
     except BadRequest as error:
         fields.faults.append(str(error))
-        return None
-    return ContainerAsk(pod.spec.containers[0].name, asked)
+        return []
+    return [ContainerAsk(pod.spec.containers[0].name, asked)]
 
 
 def write_share(ask: PodAsk, dialect: str) -> dict[str, str]:
@@ -127,16 +128,14 @@ class KubeShare1(Dialect):
         """It has the annotation for the request or the limit."""
         return any(key in pod.metadata.annotations for key in ASKING_1)
 
-    def read(self, pod: Pod) -> PodAsk:
+    def asks(self, pod: Pod, faults: list[str]) -> tuple[list[ContainerAsk], list[str]]:
         """The ask of the pod's first container; KubeShare 1 knows one GPU at most."""
-        fields = Texts(pod.metadata.annotations, [], prefix=PREFIX_1)
+        fields = Texts(pod.metadata.annotations, faults, prefix=PREFIX_1)
         labels = Labels(*(fields.text(f"sched_{kind}") for kind in ("affinity", "anti-affinity", "exclusion")))
-        ask = read_share(pod, fields, gpu_id=fields.text("GPUID"), labels=labels)
-        if ask is not None and ask.request.request_milli > 1000:
-            fields.faults.append(f"{fields.where('gpu_request')} is above 1.0, the most that KubeShare 1 knows")
-        if ask is None or fields.faults:
-            raise BadPod(pod.metadata.key, fields.faults)
-        return pod_ask(pod, [ask], self.name, notes_on_containers(pod))
+        asks = read_share(pod, fields, gpu_id=fields.text("GPUID"), labels=labels)
+        if asks and asks[0].request.request_milli > 1000:
+            faults.append(f"{fields.where('gpu_request')} is above 1.0, the most that KubeShare 1 knows")
+        return asks, notes_on_containers(pod)
 
     def write(self, ask: PodAsk) -> Words:
         """Annotations only."""
@@ -166,13 +165,11 @@ class KubeShare2(Dialect):
         """It has the label for the request or the limit."""
         return any(key in pod.metadata.labels for key in ASKING_2)
 
-    def read(self, pod: Pod) -> PodAsk:
+    def asks(self, pod: Pod, faults: list[str]) -> tuple[list[ContainerAsk], list[str]]:
         """The ask of the pod's first container."""
-        fields = Texts(pod.metadata.labels, [], place="metadata.labels", prefix=PREFIX_2)
-        ask = read_share(pod, fields)
+        fields = Texts(pod.metadata.labels, faults, place="metadata.labels", prefix=PREFIX_2)
+        asks = read_share(pod, fields)
         priority = fields.read("priority", _priority) or 0
-        if ask is None or fields.faults:
-            raise BadPod(pod.metadata.key, fields.faults)
         notes = notes_on_containers(pod)
         for label in pod.metadata.labels:
             if label.startswith(PREFIX_2) and label not in _READ:
@@ -182,8 +179,7 @@ class KubeShare2(Dialect):
                 )
         if priority:
             notes.append(f"{PREFIX_2}priority is not kept: {ORDERED}")
-        ask = type(ask)(ask.container, ask.request, priority=priority)
-        return pod_ask(pod, [ask], self.name, notes)
+        return [replace(ask, priority=priority) for ask in asks], notes
 
     def write(self, ask: PodAsk) -> Words:
         """Labels only."""

@@ -37,13 +37,11 @@ from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
 from aliquot.kube.requests import (
     LEAST_MILLI,
-    BadPod,
     ContainerAsk,
     PodAsk,
     Role,
     containers_of,
     improbable,
-    pod_ask,
     shortened,
 )
 from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli, parse_milli
@@ -76,9 +74,9 @@ class Native(Dialect):
         """It names our resources, or has one of our annotations for asking."""
         return super().speaks(pod) or any(base_of(key) in names.ASK_ANNOTATIONS for key in pod.metadata.annotations)
 
-    def read(self, pod: Pod) -> PodAsk:
-        """The pod's request; BadPod lists every error with its path."""
-        faults = unknown_words(pod)
+    def asks(self, pod: Pod, faults: list[str]) -> tuple[list[ContainerAsk], list[str]]:
+        """The requests of its containers, by resource or annotation."""
+        faults += unknown_words(pod)
         asking = _asking(pod, faults)
         asks, notes = [], list[str]()
         for entry in asking:
@@ -93,9 +91,7 @@ class Native(Dialect):
                 f'metadata.annotations speak of a GPU, but no container asks for one; add "{names.GPU_PERCENT}" '
                 "to a container's resources.limits"
             )
-        if faults:
-            raise BadPod(pod.metadata.key, faults)
-        return pod_ask(pod, asks, self.name, notes)
+        return asks, notes
 
     def write(self, ask: PodAsk) -> Words:
         """Resources on each container; annotations with a suffix where there are several containers that ask."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from aliquot.kube.dialects.base import CanNotSay, Dialect, Owned, Words, count, only_plain
 from aliquot.kube.objects import Pod
-from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, containers_of, pod_ask
+from aliquot.kube.requests import ContainerAsk, PodAsk, containers_of
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import GpuRequest
 
@@ -20,17 +20,13 @@ class Nvidia(Dialect):
     owned = Owned(frozenset({GPU}))
     yields_to = frozenset({"hami"})  # which counts GPUs by the same resource
 
-    def read(self, pod: Pod) -> PodAsk:
+    def asks(self, pod: Pod, faults: list[str]) -> tuple[list[ContainerAsk], list[str]]:
         """So many whole GPUs for each container that asks."""
-        faults: list[str] = []
-        asks = [
+        return [
             ContainerAsk(c.name, GpuRequest(number * MILLI), role)
             for c, role, path in containers_of(pod)
             if (number := count(c, path, GPU, faults))
-        ]
-        if faults:
-            raise BadPod(pod.metadata.key, faults)
-        return pod_ask(pod, asks, self.name)
+        ], []
 
     def write(self, ask: PodAsk) -> Words:
         """Whole GPUs only."""

@@ -16,7 +16,7 @@ from aliquot.kube.dialects.base import CanNotSay, Dialect, Owned, Words, count, 
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.quantities import Quantity
-from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
+from aliquot.kube.requests import LEAST_MILLI, ContainerAsk, PodAsk, Role, containers_of
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import Device, GpuRequest
 
@@ -34,9 +34,8 @@ class Tencent(Dialect):
     name = "tencent"
     owned = Owned(frozenset({CORE, MEMORY}), ("tencent.com/",), (), (MODEL,))
 
-    def read(self, pod: Pod) -> PodAsk:
+    def asks(self, pod: Pod, faults: list[str]) -> tuple[list[ContainerAsk], list[str]]:
         """The pod's ask."""
-        faults: list[str] = []
         limit: int | None = None
         text, model = pod.metadata.annotations.get(LIMIT), pod.spec.node_selector.get(MODEL, "")
         if text is not None and text.strip().isdigit() and int(text):
@@ -45,14 +44,11 @@ class Tencent(Dialect):
             faults.append(
                 f'metadata.annotations["{LIMIT}"] "{text}" is not a number of hundredths of a GPU; write 1 to 100'
             )
-        asks = [
+        return [
             ask
             for c, role, path in containers_of(pod)
             if names_any(c, self.owned.resources) and (ask := _ask(c, role, path, limit, model, faults)) is not None
-        ]
-        if faults:
-            raise BadPod(pod.metadata.key, faults)
-        return pod_ask(pod, asks, self.name)
+        ], []
 
     def write(self, ask: PodAsk) -> Words:
         """One limit and one model for the whole pod; whole GPUs or a share of one."""

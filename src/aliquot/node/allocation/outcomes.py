@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.clock import Clock
 from aliquot.kube.dialects import foreign, of_origin
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import PLAN_STATUS
@@ -138,7 +138,7 @@ class Outcomes:
         self.api = api
         self._pods = pods
         self._events = events
-        self._clock = clock or RealClock()
+        self._clock = clock or Clock()
         self._dialects = foreign(aliyun_unit=settings.aliyun_unit)
         self._provisioned: set[PodKey] = set()
         self._outcomes: dict[PodKey, dict[str, str]] = {}

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.clock import Clock
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError
 from aliquot.kube.objects import SECRETS, Meta, Resource, Secret, Wire
 from aliquot.lib.log import Logger
@@ -229,7 +229,7 @@ class CertificateManager:
     names: Sequence[str]
     leads: Callable[[], bool]
     on_new: Callable[[CertificateBundle], None] = lambda kept: None
-    clock: Clock = field(default_factory=RealClock)
+    clock: Clock = field(default_factory=Clock)
     kept: CertificateBundle | None = None
 
     async def run(self) -> None:

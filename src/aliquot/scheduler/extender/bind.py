@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.clock import Clock
 from aliquot.kube.dialects import FOREIGN, of_origin, read
 from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.errors import Busy, KubeError, NotFound, Unreachable
@@ -59,7 +59,7 @@ class Binder:
     ledger: Ledger
     find: Callable[[str], Pod | None]
     leads: Callable[[], bool] = lambda: True
-    clock: Clock = field(default_factory=RealClock)
+    clock: Clock = field(default_factory=Clock)
     dialects: Mapping[str, Dialect] = field(default_factory=lambda: FOREIGN)
     traced: bool = False
     """Whether a pod carries its trace's context to its node."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -43,23 +44,14 @@ class SchedulerMetrics:
             "aliquot_scheduler_verb_seconds", "Time to answer a verb.", ["verb"], buckets=BUCKETS_S, registry=registry
         )
         self.verbs = Counter("aliquot_scheduler_verbs_total", "Verbs answered.", ["verb", "result"], registry=registry)
-        self.leads = Gauge("aliquot_scheduler_leads", "1 while this scheduler leads.", registry=registry)
-        self.nodes = Gauge("aliquot_scheduler_nodes", "Nodes with GPUs in the ledger.", registry=registry)
-        self.allocations = Gauge(
-            "aliquot_scheduler_allocations", "Pods that hold GPUs, by state.", ["state"], registry=registry
-        )
-        self.inconsistent = Gauge(
-            "aliquot_scheduler_inconsistent_pods", "Pods whose plan does not fit the ledger.", registry=registry
-        )
-        self.unreadable = Gauge(
-            "aliquot_scheduler_unreadable_nodes", "Nodes whose inventory cannot be read.", registry=registry
-        )
-        self.gpu_milli = Gauge(
-            "aliquot_scheduler_gpu_milli", "Thousandths of GPUs, by state.", ["state"], registry=registry
-        )
-        self.watch = Gauge(
-            "aliquot_scheduler_watch", "Events of the watch caches.", ["kind", "count"], registry=registry
-        )
+        gauge = partial(Gauge, registry=registry)
+        self.leads = gauge("aliquot_scheduler_leads", "1 while this scheduler leads.")
+        self.nodes = gauge("aliquot_scheduler_nodes", "Nodes with GPUs in the ledger.")
+        self.allocations = gauge("aliquot_scheduler_allocations", "Pods that hold GPUs, by state.", ["state"])
+        self.inconsistent = gauge("aliquot_scheduler_inconsistent_pods", "Pods whose plan does not fit the ledger.")
+        self.unreadable = gauge("aliquot_scheduler_unreadable_nodes", "Nodes whose inventory cannot be read.")
+        self.gpu_milli = gauge("aliquot_scheduler_gpu_milli", "Thousandths of GPUs, by state.", ["state"])
+        self.watch = gauge("aliquot_scheduler_watch", "Events of the watch caches.", ["kind", "count"])
 
     def measure(self, ledger: Ledger, *, leads: bool) -> None:
         """Bring the gauges of the ledger up to date."""

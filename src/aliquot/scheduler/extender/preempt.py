@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.clock import Clock
 from aliquot.kube.errors import Conflict, KubeError, NotFound, Unreachable
 from aliquot.kube.objects import PODS, Pod
 from aliquot.kube.quantities import milli
@@ -213,7 +213,7 @@ class Evictor:
     ledger: Ledger
     find: Callable[[str], Pod | None]
     leads: Callable[[], bool] = lambda: True
-    clock: Clock = field(default_factory=RealClock)
+    clock: Clock = field(default_factory=Clock)
     preemptors: dict[str, Preemptor] = field(default_factory=dict)
 
     def waits(self, pod: Pod, ask: PodAsk, failed: Iterable[str]) -> None:

@@ -32,7 +32,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.clock import Clock
 from aliquot.kube.objects import MetaOnly, Pod
 from aliquot.kube.requests import shortened
 from aliquot.lib.arrays import IntArray
@@ -383,7 +383,7 @@ class LastRefusal:
 class Wording:
     """Remembers how pods were refused last."""
 
-    clock: Clock = field(default_factory=RealClock)
+    clock: Clock = field(default_factory=Clock)
     _last: Bounded[str, LastRefusal] = field(default_factory=lambda: Bounded(MAX_REMEMBERED))
 
     def retried(self, key: str, version: str) -> bool:

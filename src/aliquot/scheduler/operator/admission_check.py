@@ -27,7 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock, seconds_time
+from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.dialects import read
 from aliquot.kube.errors import KubeError, NotFound
 from aliquot.kube.names import PREFIX, WORKLOAD
@@ -162,7 +162,7 @@ class FitsCheck:
     api: Api
     held: HeldGroups
     leads: Callable[[], bool]
-    clock: Clock = field(default_factory=RealClock)
+    clock: Clock = field(default_factory=Clock)
     queue: WorkQueue = field(default_factory=lambda: WorkQueue(max_s=15.0))
     _written: dict[str, str] = field(default_factory=dict)
     """By Workload (uid), the version that an answer has made."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.clock import Clock
 from aliquot.kube.custom import SHAREPODS, VGPU, SharePod, SharePodStatus
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.native import resized_words
@@ -65,7 +65,7 @@ class SharePods:
     sharepod: Callable[[str], SharePod | None]
     pod: Callable[[str], Pod | None]
     naming: Callable[[str], Iterable[SharePod]]
-    clock: Clock = field(default_factory=RealClock)
+    clock: Clock = field(default_factory=Clock)
     look_again_s: float = 2.0
     """Seconds between two checks of a waiting one; more if so many wait that it would exceed `LOOKS_PER_S`."""
     _waiting: set[str] = field(default_factory=set)

@@ -62,7 +62,7 @@ def lost(sharepod: SharePod, message: str) -> SharePodStatus:
 
 
 def generation_of(pod: Pod, sharepod: SharePod) -> int:
-    """The latest generation of the SharePod that asks for what this pod was made of, as its annotations say, 0 if none."""
+    """The latest generation of the SharePod that asks for what this pod was made of, by its annotations; 0 for none."""
     text = pod.metadata.annotations.get(names.SHAREPOD_GENERATION, "")
     generation = int(text) if re.fullmatch(r"[0-9]{1,18}", text) else 0
     if generation in (0, sharepod.metadata.generation):

@@ -20,7 +20,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, Final
 
 from aliquot.kube.api import Api
-from aliquot.kube.clock import Clock, RealClock, seconds_time
+from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.custom import VGPU, VGPUS, Attached, VGPUPhase, VGPUStatus
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from aliquot.kube.names import POOL
@@ -143,7 +143,7 @@ class VgpuPool:
     node_is_there: Callable[[str], bool]
     waited_for: Callable[[str], bool]
     """Whether a SharePod waits for, or is on, the vGPU of that name."""
-    clock: Clock = field(default_factory=RealClock)
+    clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self, policy: str) -> None:
         self._policy = pool_policy(policy)
