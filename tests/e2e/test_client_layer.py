@@ -298,7 +298,7 @@ def test_kubectl_shows_the_columns_and_knows_the_short_names(control_plane: Cont
 
 
 async def test_server_side_apply_owns_its_fields(control_plane: ControlPlane):
-    """Fields of two managers live side by side; one's field is another's conflict unless it is forced."""
+    """Fields of two managers live side by side; a field that both write is the later one's."""
     (node,) = control_plane.fake_nodes(1, "none", prefix="apply-")
 
     try:
@@ -308,8 +308,6 @@ async def test_server_side_apply_owns_its_fields(control_plane: ControlPlane):
                 return {"metadata": {"name": node, "labels": {"aliquot.dev/owned": value}}}
 
             await api.apply(NODES, labels("one"), manager="one")
-            with pytest.raises(Conflict):
-                await api.apply(NODES, labels("two"), manager="two", force=False)
             await api.apply(NODES, labels("two"), manager="two")
             found = await api.get(NODES, node)
 

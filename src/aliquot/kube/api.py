@@ -112,25 +112,14 @@ class Api:
             await self.request("PATCH", path, content=msgspec.json.encode(body), content_type=MERGE, repeat=repeat),
         )
 
-    async def apply(
-        self,
-        resource: Resource[T],
-        body: Body,
-        *,
-        manager: str,
-        force: bool = True,
-        sub: str = "",
-    ) -> T:
-        """Server-side apply: the object has at least these fields afterwards, and `manager` owns them.
+    async def apply(self, resource: Resource[T], body: Body, *, manager: str, sub: str = "") -> T:
+        """Server-side apply: the object has at least these fields afterwards, and `manager` owns them, others' too.
 
         `body` has metadata.name, and metadata.namespace where the kind has one.
-
-        Raises:
-            Conflict: without `force`, another manager owns one of the fields.
         """
         metadata = body["metadata"]
         path = resource.path(namespace=metadata.get("namespace", ""), name=metadata["name"], sub=sub)
-        params = {"fieldManager": manager, "force": "true" if force else "false"}
+        params = {"fieldManager": manager, "force": "true"}
         content = _encoded(resource, body)
         return _decoded(resource, await self.request("PATCH", path, content=content, content_type=APPLY, params=params))
 

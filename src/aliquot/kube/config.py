@@ -95,8 +95,7 @@ def _from_files(paths: str) -> KubeConfig:
         for section, inner, keys in _FILES_IN:  # the names of other files are relative to its own folder
             for body in [entry.get(inner) or {} for entry in document.get(section) or []]:
                 body |= {key: str(path.parent / body[key]) for key in keys if body.get(key)}
-        merged.setdefault("current-context", document.get("current-context") or None)
-        merged["current-context"] = merged["current-context"] or document.get("current-context")
+        merged["current-context"] = merged.get("current-context") or document.get("current-context")
         for section in ("clusters", "users", "contexts"):
             for entry in document.get(section) or []:
                 if (section, entry["name"]) not in seen:

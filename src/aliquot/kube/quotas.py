@@ -53,17 +53,15 @@ def faults(limits: Iterable[ModelQuota], usage: Usage) -> list[str]:
         except BadQuantity as error:
             found.append(f"{where}: {error}")
             continue
-        milli, mib = quota.milli, quota.memory_mib
-        used_milli, used_mib = quota.counted(usage)
+        milli, mib = quota.counted(usage)
         of = f" of {limit.model}" if limit.model else ""
-        if milli is not None and used_milli > milli:
-            found.append(
-                f"{where}.gpus {format_milli(milli)} is below the {format_milli(used_milli)} GPUs{of} that the "
-                "namespace holds; let pods end first, or write at least that"
-            )
-        if mib is not None and used_mib > mib:
-            found.append(
-                f"{where}.memory {format_mib(mib)} is below the {format_mib(used_mib)}{of} that the namespace holds; "
-                "let pods end first, or write at least that"
-            )
+        for name, most, used, written, unit in (
+            ("gpus", quota.milli, milli, format_milli, " GPUs"),
+            ("memory", quota.memory_mib, mib, format_mib, ""),
+        ):
+            if most is not None and used > most:
+                found.append(
+                    f"{where}.{name} {written(most)} is below the {written(used)}{unit}{of} that the namespace holds; "
+                    "let pods end first, or write at least that"
+                )
     return found

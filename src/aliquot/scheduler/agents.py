@@ -80,6 +80,9 @@ class Pace:
     kept_s: float = 15.0
 
 
+_PACE: Final = Pace()
+
+
 @dataclass(frozen=True)
 class NodeMeasure:
     """The last report of one node: its GPUs by UUID, and by (UUID, tenant) percent of windows kept and their number."""
@@ -151,6 +154,7 @@ class _Asked:
     last_ns: int = 0
 
 
+@dataclass
 class Agents:
     """Polls the agents in `places` (node -> address), which the caller replaces as a whole.
 
@@ -158,21 +162,17 @@ class Agents:
     last answer) are replaced as a whole too and may be read from any thread.
     """
 
-    def __init__(
-        self, fetch: Fetch, *, pace: Pace | None = None, watched: Callable[[], bool] = lambda: True,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self.places: Mapping[str, str] = {}
-        self.measured: Mapping[str, NodeMeasure] = {}
-        self.silent: Mapping[str, str] = {}
-        self.answered_at_s: Mapping[str, float] = {}
-        self.asks = 0
-        self._fetch = fetch
-        self._pace = pace or Pace()
-        self._watched = watched
-        self._clock = clock
-        self._asked: dict[str, _Asked] = {}
-        self._running: dict[str, asyncio.Task[None]] = {}
+    fetch: Fetch
+    pace: Pace = Pace()
+    watched: Callable[[], bool] = lambda: True
+    clock: Callable[[], float] = time.monotonic
+    places: Mapping[str, str] = field(default_factory=dict)
+    measured: Mapping[str, NodeMeasure] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
+    answered_at_s: Mapping[str, float] = field(default_factory=dict)
+    asks: int = 0
+    _asked: dict[str, _Asked] = field(default_factory=dict)
+    _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -186,7 +186,7 @@ class Agents:
 
     def step(self) -> None:
         """Poll the agents that are due, as many as allowed at once, and publish the results."""
-        now_s, places = self._clock(), self.places
+        now_s, places = self.clock(), self.places
         for node in self._asked.keys() - places.keys():
             del self._asked[node]
         for number, (node, address) in enumerate(places.items()):
@@ -194,14 +194,14 @@ class Agents:
                 self._asked[node] = _Asked("")
             asked = self._asked[node]
             if asked.address != address:  # not all agents of a new cluster are polled at once
-                asked.address, asked.due_s = address, now_s + number / self._pace.max_per_s
+                asked.address, asked.due_s = address, now_s + number / self.pace.max_per_s
         due = sorted((asked.due_s, node) for node, asked in self._asked.items() if asked.due_s <= now_s)
-        room = self._pace.at_once - len(self._running)
+        room = self.pace.at_once - len(self._running)
         for _, node in [each for each in due if each[1] not in self._running][: max(0, room)]:
             task = asyncio.get_running_loop().create_task(self._ask(node, self._asked[node]), name=node)
             self._running[node] = task
             task.add_done_callback(lambda done: self._running.pop(done.get_name(), None))
-        kept_s = max(self._pace.kept_s, 3 * self.interval_s)
+        kept_s = max(self.pace.kept_s, 3 * self.interval_s)
         for asked in self._asked.values():
             if asked.measure is not None and now_s - asked.answered_s > kept_s:
                 asked.measure = None
@@ -212,25 +212,25 @@ class Agents:
     @property
     def interval_s(self) -> float:
         """The interval between two polls of a node: longer while no page is open, and with many nodes."""
-        wanted_s = self._pace.seen_s if self._watched() else self._pace.unseen_s
-        return max(wanted_s, len(self._asked) / self._pace.max_per_s)
+        wanted_s = self.pace.seen_s if self.watched() else self.pace.unseen_s
+        return max(wanted_s, len(self._asked) / self.pace.max_per_s)
 
     async def _ask(self, node: str, asked: _Asked) -> None:
-        asked.due_s = self._clock() + self.interval_s
+        asked.due_s = self.clock() + self.interval_s
         self.asks += 1
         try:
-            async with asyncio.timeout(self._pace.answer_s):
-                body = await self._fetch(asked.address)
+            async with asyncio.timeout(self.pace.answer_s):
+                body = await self.fetch(asked.address)
             report = read_report(body)
             window_s = _within(report.window_ms / 1000, 3600.0)
             if asked.promises is None or asked.promises.window_s != window_s or report.now_ns < asked.last_ns:
                 asked.promises = PromiseHistory(window_s) if window_s > 0 else None
             asked.last_ns = report.now_ns
             asked.measure = measure_of(report, asked.promises)
-            asked.answered_s, asked.failures, asked.why = self._clock(), 0, ""
+            asked.answered_s, asked.failures, asked.why = self.clock(), 0, ""
             asked.answered_at_s = time.time()
         except TimeoutError:
-            self._failed(asked, f"it gave no complete answer within {self._pace.answer_s:g} s")
+            self._failed(asked, f"it gave no complete answer within {self.pace.answer_s:g} s")
         except UnreadableReport as error:
             self._failed(asked, str(error))
         except Exception as error:
@@ -239,7 +239,7 @@ class Agents:
     def _failed(self, asked: _Asked, why: str) -> None:
         asked.failures += 1
         asked.why = why[:200]
-        asked.due_s = self._clock() + doubled_s(self.interval_s, self._pace.backoff_max_s, asked.failures - 1)
+        asked.due_s = self.clock() + doubled_s(self.interval_s, self.pace.backoff_max_s, asked.failures - 1)
 
 
 async def keep_asking(agents: Agents) -> None:
@@ -297,15 +297,13 @@ def bounded_get(client: httpx2.AsyncClient) -> Fetch:
 class AgentThread:
     """Agents that are polled in a thread while this is open; set `places`, read `measured` and `silent`."""
 
-    def __init__(self, *, pace: Pace | None = None, watched: Callable[[], bool] = lambda: True) -> None:
-        self._pace = pace or Pace()
-        limits = httpx2.Limits(max_connections=self._pace.at_once, max_keepalive_connections=self._pace.at_once)
-        timeout = httpx2.Timeout(self._pace.answer_s, connect=_CONNECT_S)
+    def __init__(self, *, pace: Pace = _PACE, watched: Callable[[], bool] = lambda: True) -> None:
+        limits = httpx2.Limits(max_connections=pace.at_once, max_keepalive_connections=pace.at_once)
+        timeout = httpx2.Timeout(pace.answer_s, connect=_CONNECT_S)
         # No proxy from the environment, no client certificates: agents speak plain HTTP inside the cluster.
         self._client = httpx2.AsyncClient(limits=limits, timeout=timeout, trust_env=False, follow_redirects=False)
-        self._fetch = bounded_get(self._client)
         self._turns: dict[str, tuple[float, Mapping[str, GpuTurns]]] = {}
-        self.agents = Agents(self._fetch, pace=self._pace, watched=watched)
+        self.agents = Agents(bounded_get(self._client), pace, watched)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="web-agents", daemon=True)
         self._thread.start()
@@ -318,11 +316,10 @@ class AgentThread:
         at_s, known = self._turns.get(node, (-math.inf, {}))
         if time.monotonic() - at_s < TURNS_KEPT_S:
             return known
-        fetched = self._fetch(address.removesuffix(PAGE) + TURNS_PAGE)
+        answer_s = self.agents.pace.answer_s
+        fetched = asyncio.wait_for(self.agents.fetch(address.removesuffix(PAGE) + TURNS_PAGE), answer_s)
         try:
-            body = asyncio.run_coroutine_threadsafe(asyncio.wait_for(fetched, self._pace.answer_s), self._loop).result(
-                self._pace.answer_s + 1
-            )
+            body = asyncio.run_coroutine_threadsafe(fetched, self._loop).result(answer_s + 1)
             found = decode_json(body, dict[str, GpuTurns])
         except Exception:  # whatever goes wrong at the node, its turns are unknown
             found = {}

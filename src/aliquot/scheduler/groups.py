@@ -24,7 +24,7 @@ Sources: scheduler-plugins, scheduling/v1alpha1 PodGroup; jobset.x-k8s.io/v1alph
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from aliquot.kube.names import WORKLOAD
 from aliquot.kube.objects import Node, Pod, Undecodable, Wire, decoded
 from aliquot.kube.reflector import Index
 from aliquot.kube.requests import BadPod, PodAsk
-from aliquot.lib.arrays import IntArray
+from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.lib.bounded import Bounded
 from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
@@ -116,20 +116,13 @@ class Groups:
         round_.asked.add(uid)
         round_.asked_s = self.now_s()
         fitting = judged.codes == FITS
-        values = np.where(fitting, scores(self.ledger, ask, numbers), -1)
-        for place in np.argsort(-values, kind="stable").tolist():
-            if not fitting[place]:
-                break
-            node, before = self.ledger.cluster.spec(int(numbers[place])).name, self._assumed.get(group, {}).get(uid)
+        for place, node in _best_first(self.ledger, ask, numbers, fitting):
+            before = self._assumed.get(group, {}).get(uid)
             if before is not None and before.assumed and before.node != node:
                 self._drop(group, uid)
-            try:
-                allocation = self.ledger.allocate(ask, node, self.now_s())
-            except (NodeFull, UserError):
-                continue
-            allocation.assumed = not allocation.in_doubt and not allocation.confirmed
-            self._assumed.setdefault(group, {})[uid] = allocation
-            return only(judged, fitting, place)
+            if (allocation := _assumed(self.ledger, ask, node, self.now_s())) is not None:
+                self._assumed.setdefault(group, {})[uid] = allocation
+                return only(judged, fitting, place)
         round_.missed = True
         self._drop(group, uid)
         return only(judged, fitting, None)
@@ -141,9 +134,8 @@ class Groups:
 
     def _drop(self, group: str, uid: str) -> None:
         """Release what is only assumed; shares that a bind has taken over no longer belong to the group."""
-        allocation = self._assumed.get(group, {}).pop(uid, None)
-        if allocation is not None and allocation.assumed and allocation in self.ledger.allocations.get(uid, ()):
-            self.ledger.forget(allocation)
+        if (allocation := self._assumed.get(group, {}).pop(uid, None)) is not None:
+            _give_up(self.ledger, allocation)
         if not self._assumed.get(group):
             self._assumed.pop(group, None)
 
@@ -159,6 +151,29 @@ class Groups:
         for group in list(self._rounds):
             if self._old(group):
                 self._end(group)
+
+
+def _best_first(ledger: Ledger, ask: PodAsk, numbers: IntArray, fitting: BoolArray) -> Iterator[tuple[int, str]]:
+    """The nodes that fit, by their place in `numbers` and their name, the best for the pod first."""
+    values = np.where(fitting, scores(ledger, ask, numbers), -1)
+    for place in np.argsort(-values, kind="stable")[: int(fitting.sum())].tolist():
+        yield place, ledger.cluster.spec(int(numbers[place])).name
+
+
+def _assumed(ledger: Ledger, ask: PodAsk, node: str, now_s: float) -> Allocation | None:
+    """The pod's share on a node, assumed unless a bind has or may have taken it over; None where it does not fit."""
+    try:
+        allocation = ledger.allocate(ask, node, now_s)
+    except (NodeFull, UserError):
+        return None
+    allocation.assumed = not allocation.in_doubt and not allocation.confirmed
+    return allocation
+
+
+def _give_up(ledger: Ledger, allocation: Allocation) -> None:
+    """Release a share that is only assumed; one that a bind has taken over stays."""
+    if allocation.assumed and allocation in ledger.allocations.get(allocation.uid, ()):
+        ledger.forget(allocation)
 
 
 class PodGroups:
@@ -208,7 +223,7 @@ def group_of(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{group.pod_group_name}" if group is not None and group.pod_group_name else ""
 
 
-def only(judged: Judged, fitting: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], place: int | None) -> Judged:
+def only(judged: Judged, fitting: BoolArray, place: int | None) -> Judged:
     """The verdicts with one fitting node, or none."""
     codes = judged.codes.copy()
     codes[fitting] = 2 * len(judged.reasons)
@@ -321,7 +336,7 @@ class HeldGroups:
             self.keep(group, self.now_s() + HOLD_S)
             return ""
         for _, share in shares.values():
-            self._forget(share)
+            _give_up(self.ledger, share)
         return f"{len(shares)} of {len(members)} pods of the group have room now; {why}"
 
     def keep(self, group: str, until_s: float) -> None:
@@ -337,12 +352,12 @@ class HeldGroups:
         """Give up what is held for a group and no bind has taken over."""
         if held := self._held.pop(group, None):
             for allocation in held.unbound:
-                self._forget(allocation)
+                _give_up(self.ledger, allocation)
 
     def drop(self, group: str, uid: str) -> None:
         """Give up what a group holds for one pod, which may not go there."""
         if group in self._held and (found := self._held[group].allocations.pop(uid, None)):
-            self._forget(found[1])
+            _give_up(self.ledger, found[1])
 
     def settle(self) -> None:
         """Give up what was held for too long."""
@@ -351,10 +366,6 @@ class HeldGroups:
                 self.release(group)
 
     # Inside
-
-    def _forget(self, allocation: Allocation) -> None:
-        if allocation.assumed and allocation in self.ledger.allocations.get(allocation.uid, ()):
-            self.ledger.forget(allocation)
 
     def _take(self, group: str, pod: Pod, ask: PodAsk) -> Allocation | None:
         """What a group holds for this pod, also where it was held before the pod was made."""
@@ -367,7 +378,7 @@ class HeldGroups:
             if not name or name != pod_set or ask.namespace != split_key(allocation.key)[0]:
                 continue
             del allocations[uid]
-            self._forget(allocation)
+            _give_up(self.ledger, allocation)
             try:
                 taken = self.ledger.allocate(ask, allocation.node, self.now_s())
             except (NodeFull, UserError) as error:
@@ -389,20 +400,14 @@ class HeldGroups:
         """A share on the best of the nodes that are not closed; `placed` are the group's pods so far."""
         ledger, ask = self.ledger, member.ask
         fitting = judge(ledger, ask, numbers, str).codes == FITS
-        values = np.where(fitting, scores(ledger, ask, numbers), -1)
-        for place in np.argsort(-values, kind="stable")[: int(fitting.sum())].tolist():
-            name = ledger.cluster.spec(int(numbers[place])).name
+        for _, name in _best_first(ledger, ask, numbers, fitting):
             beside = [*self.pods.naming(name), *placed.get(name, ())]
             if name in closed or (name in nodes and barred(member.pod, [nodes[name]], beside, [name])):
                 continue
-            try:
-                allocation = ledger.allocate(ask, name, self.now_s())
-            except (NodeFull, UserError):
-                continue
-            allocation.assumed = not allocation.in_doubt and not allocation.confirmed
-            spec = msgspec.structs.replace(member.pod.spec, node_name=name)
-            placed.setdefault(name, []).append(msgspec.structs.replace(member.pod, spec=spec))
-            return allocation
+            if (allocation := _assumed(ledger, ask, name, self.now_s())) is not None:
+                spec = msgspec.structs.replace(member.pod.spec, node_name=name)
+                placed.setdefault(name, []).append(msgspec.structs.replace(member.pod, spec=spec))
+                return allocation
         return None
 
     def _why(self, member: GroupMember, numbers: IntArray, closed: Mapping[str, str], own: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from aliquot.kube import names
@@ -19,6 +20,7 @@ from aliquot.kube.api import Api
 from aliquot.kube.custom import VGPU
 from aliquot.kube.dialects.nvidia import GPU
 from aliquot.kube.errors import AlreadyExists
+from aliquot.kube.manifest import read_yaml_file
 from aliquot.kube.objects import PODS, Container, Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.quantities import parse_count
@@ -127,27 +129,13 @@ class Coexist(Own):
         return pod.metadata.annotations.get(names.HOLDS, "")
 
     def holder_body(self, vgpu: VGPU) -> dict[str, Any]:
-        """The pod that keeps one GPU of the stock plugin and does nothing."""
-        small = {"cpu": "1m", "memory": "8Mi"}
-        resources = {"requests": small, "limits": {GPU: 1, "memory": "32Mi"}}
-        secure = {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": 65535,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        container = {"name": "hold", "image": self.image, "resources": resources, "securityContext": secure}
-        spec: dict[str, Any] = {
-            "containers": [container],
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 0,
-            "tolerations": [{"key": GPU, "operator": "Exists"}],
-        }
-        on_node(spec, vgpu.spec.node_name)
-        labels = {names.VGPU: vgpu.metadata.name, "app.kubernetes.io/name": "aliquot-holder", names.WEBHOOK: "ignore"}
-        metadata = {"name": self.holder(vgpu.metadata.name), "namespace": self.namespace, "labels": labels}
-        return {"metadata": metadata, "spec": spec}
+        """The pod that keeps one GPU of the stock plugin."""
+        pod: dict[str, Any] = read_yaml_file(Path(__file__).with_name("holder.yaml"))
+        pod["metadata"] |= {"name": self.holder(vgpu.metadata.name), "namespace": self.namespace}
+        pod["metadata"]["labels"][names.VGPU] = vgpu.metadata.name
+        pod["spec"]["containers"][0]["image"] = self.image
+        on_node(pod["spec"], vgpu.spec.node_name)
+        return pod
 
     def close(self, vgpu: VGPU) -> bool:
         """Keep the whole device, in the ledger that binds are made from."""
