@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 import yaml
 from cluster.control_plane import ControlPlane
@@ -150,7 +151,7 @@ async def test_plan_and_node_are_one_write(control_plane: ControlPlane, namespac
             async def bind(uid: str) -> None:
                 meta = Meta(name="a", namespace=namespace, uid=uid, annotations={PLAN: write_plan(plan)})
                 binding = Binding(meta, ObjectReference(kind="Node", name=node))
-                await api.request("POST", path, content=json.dumps(binding.body()).encode(), repeat=False)
+                await api.request("POST", path, content=msgspec.json.encode(binding), repeat=False)
 
             with pytest.raises(Conflict):
                 await bind("another-uid")

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from aliquot.kube.names import GROUP, PLAN
-from aliquot.kube.objects import Meta, MetaOnly, Pod, PodSpec, Quantities, Resource, Value, Wire, without_nulls
+from aliquot.kube.objects import ApiObject, Meta, Pod, PodSpec, Quantities, Resource, Value, without_nulls
 from aliquot.kube.plan import ContainerPlan, PodPlan, label_texts, write_plan
 from aliquot.kube.quantities import Quantity, parse_quantity
 from aliquot.kube.requests import ContainerAsk, PodAsk
@@ -140,10 +140,9 @@ class ClaimSpec(Value, frozen=True):
     devices: RequestedDevices = RequestedDevices()
 
 
-class ResourceClaim(Wire):
+class ResourceClaim(ApiObject):
     """A claim."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
 
@@ -192,7 +191,7 @@ class ResourceClaim(Wire):
 
 
 RESOURCE_CLAIMS: Final = Resource(ResourceClaim, "ResourceClaim", "resourceclaims", "resource.k8s.io")
-RESOURCE_SLICES: Final = Resource(MetaOnly, "ResourceSlice", "resourceslices", "resource.k8s.io", namespaced=False)
+RESOURCE_SLICES: Final = Resource(ApiObject, "ResourceSlice", "resourceslices", "resource.k8s.io", namespaced=False)
 
 
 class ShareParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -84,8 +84,8 @@ class HasMeta(Protocol):
         ...
 
 
-class MetaOnly(Wire):
-    """Any object at all, when only its metadata matters."""
+class ApiObject(Wire):
+    """Any object; as it is where only its metadata matters."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
 
@@ -354,10 +354,9 @@ class PodStatus(Wire):
         return any(c.type == "Initialized" and c.status == "True" for c in self.conditions)
 
 
-class Pod(Wire):
+class Pod(ApiObject):
     """A pod."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
@@ -421,10 +420,9 @@ class NodeStatus(Wire):
     conditions: list[Condition] = []
 
 
-class Node(Wire):
+class Node(ApiObject):
     """A node."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
@@ -445,7 +443,7 @@ class ObjectReference(Wire):
     resource_version: str = ""
 
 
-class Binding(Wire):
+class Binding(Wire, omit_defaults=False):  # kind and version have to be on the wire
     """Puts a pod on a node. Annotations are merged into the pod in the same write, `metadata.uid` is its precondition.
 
     Source: the API server's BindingREST (pkg/registry/core/pod/storage).
@@ -456,15 +454,10 @@ class Binding(Wire):
     api_version: str = msgspec.field(default="v1")
     kind: str = "Binding"
 
-    def body(self) -> dict[str, Any]:
-        """As it is posted: api version and kind are defaults here and must be on the wire."""
-        return {"apiVersion": self.api_version, "kind": self.kind, **msgspec.to_builtins(self)}
 
-
-class Event(Wire):
+class Event(ApiObject):
     """What `kubectl describe` shows."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
     reason: str = ""
     message: str = ""
@@ -486,17 +479,15 @@ class LeaseSpec(Wire):
     lease_transitions: int | None = None
 
 
-class Lease(Wire):
+class Lease(ApiObject):
     """A Lease of coordination.k8s.io/v1."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
 
 
-class Secret(Wire):
+class Secret(ApiObject):
     """A Secret; values are in base64."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 

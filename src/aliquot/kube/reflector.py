@@ -30,7 +30,7 @@ import msgspec
 
 from aliquot.kube.api import Api
 from aliquot.kube.errors import BadAnswer, Gone, KubeError, Unreachable, error_of
-from aliquot.kube.objects import ApiStatus, HasMeta, MetaOnly, Resource, WatchEvent
+from aliquot.kube.objects import ApiObject, ApiStatus, HasMeta, Resource, WatchEvent
 from aliquot.lib.backoff import Backoff
 from aliquot.lib.decoding import decode_json
 
@@ -207,7 +207,7 @@ class Reflector(Generic[T]):
                     self._take(event.type, item)
                 else:
                     try:
-                        meta = decode_json(event.object, MetaOnly).metadata
+                        meta = decode_json(event.object, ApiObject).metadata
                     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                         raise BadAnswer(f"an object without metadata: {error}") from None
                     self.version = meta.resource_version or self.version

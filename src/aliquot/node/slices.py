@@ -21,7 +21,7 @@ from typing import Any, Final
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.api import Api
 from aliquot.kube.claims import COMPUTE, DEFAULT_PART, DRIVER, MEMORY, RESOURCE_SLICES, device_name, slice_name
-from aliquot.kube.objects import MetaOnly
+from aliquot.kube.objects import ApiObject
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.quantities import format_mib_quantity
 from aliquot.kube.reflector import Reflector
@@ -143,7 +143,7 @@ class SlicePublisher:
         self._node = node
         self._written: dict[str, dict[str, Any]] = {}
         fields = f"spec.driver={DRIVER},spec.nodeName={node}"
-        self.reflector: Reflector[MetaOnly] = Reflector(api, RESOURCE_SLICES, selectors={"fieldSelector": fields})
+        self.reflector: Reflector[ApiObject] = Reflector(api, RESOURCE_SLICES, selectors={"fieldSelector": fields})
 
     @property
     def why_not(self) -> Mapping[str, str]:

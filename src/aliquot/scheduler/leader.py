@@ -24,15 +24,15 @@ import msgspec
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock
 from aliquot.kube.errors import KubeError
-from aliquot.kube.objects import Meta, MetaOnly, Resource, Wire
+from aliquot.kube.objects import ApiObject, Resource
 from aliquot.lib.log import Logger, Repeats
 from aliquot.placement.policy import BadMemory, Policy, pack, unpack
 from aliquot.scheduler.settings import SchedulerSettings, address
 
 log = Logger("scheduler")
 OWNER: Final = "aliquot-scheduler"
-SERVICES: Final = Resource(MetaOnly, "Service", "services")
-SLICES: Final = Resource(MetaOnly, "EndpointSlice", "endpointslices", "discovery.k8s.io")
+SERVICES: Final = Resource(ApiObject, "Service", "services")
+SLICES: Final = Resource(ApiObject, "EndpointSlice", "endpointslices", "discovery.k8s.io")
 CHECK_S: Final = 0.5
 AGAIN_S: Final = 10.0
 """How soon an address that another client changed is corrected."""
@@ -95,10 +95,9 @@ class LeaderEndpoint:
         return True
 
 
-class ConfigMap(Wire):
+class ConfigMap(ApiObject):
     """A ConfigMap."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import httpx2
+import msgspec
 import pytest
 from breaking import Answer, Request, Server, serving, status
 
@@ -159,4 +160,4 @@ def test_a_binding_says_what_it_is():
         "kind": "Binding",
         "metadata": {"name": "a", "namespace": "default", "uid": "u-1", "annotations": {"aliquot.dev/plan": "{}"}},
         "target": {"kind": "Node", "name": "node-1"},
-    } == Binding(meta, ObjectReference(kind="Node", name="node-1")).body()
+    } == msgspec.to_builtins(Binding(meta, ObjectReference(kind="Node", name="node-1")))

@@ -222,39 +222,34 @@ def path_of(key: str) -> str:
     return f'metadata.annotations["{key}"]'
 
 
+@dataclass
 class Texts:
     """Texts under a prefix, such as a pod's annotations; a container's own, `NAME.CONTAINER`, goes before the pod's.
 
     Faults are collected in `faults`, each with its path.
     """
 
-    def __init__(
-        self,
-        values: Mapping[str, str],
-        faults: list[str],
-        *,
-        place: str = "metadata.annotations",
-        prefix: str = "",
-        container: str = "",
-    ) -> None:
-        self.faults = faults
-        self._values, self._place, self._prefix, self._container = values, place, prefix, container
+    values: Mapping[str, str]
+    faults: list[str]
+    place: str = "metadata.annotations"
+    prefix: str = ""
+    container: str = ""
 
     def _key(self, name: str) -> str:
-        own = f"{self._prefix}{name}.{self._container}"
-        return own if self._container and own in self._values else f"{self._prefix}{name}"
+        own = f"{self.prefix}{name}.{self.container}"
+        return own if self.container and own in self.values else f"{self.prefix}{name}"
 
     def where(self, name: str) -> str:
         """The path of a text."""
-        return f'{self._place}["{self._key(name)}"]'
+        return f'{self.place}["{self._key(name)}"]'
 
     def text(self, name: str) -> str:
         """A text as it is; empty where it is absent."""
-        return self._values.get(self._key(name), "")
+        return self.values.get(self._key(name), "")
 
     def read(self, name: str, parse: Callable[[str], T]) -> T | None:
         """The value of a text; None without it or when it is wrong, which is noted."""
-        text = self._values.get(self._key(name))
+        text = self.values.get(self._key(name))
         if text is not None and len(text) > _TEXT_MOST:
             self.faults.append(f"{self.where(name)} has {len(text)} characters; the most is {_TEXT_MOST}")
             return None

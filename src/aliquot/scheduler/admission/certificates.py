@@ -29,7 +29,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError
-from aliquot.kube.objects import SECRETS, Meta, Resource, Secret, Wire
+from aliquot.kube.objects import SECRETS, ApiObject, Resource, Secret
 from aliquot.lib.log import Logger
 
 EARLIER: Final = datetime.timedelta(minutes=10)
@@ -206,10 +206,9 @@ CHECK_S: Final = 10.0
 FIELDS: Final = {"ca.crt": "bundle", "ca.key": "authority_key", "tls.crt": "certificate", "tls.key": "key"}
 
 
-class WebhookConfiguration(Wire):
+class WebhookConfiguration(ApiObject):
     """A Mutating- or ValidatingWebhookConfiguration, its webhooks unchanged."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     webhooks: list[dict[str, Any]] = msgspec.field(default_factory=list)
 
 

@@ -26,7 +26,7 @@ from aliquot.kube.custom import GPUQuota, SharePod
 from aliquot.kube.dialects import FOREIGN, NATIVE, read, speaking, spoken
 from aliquot.kube.dialects.base import Dialect, Owned, Words, put, strip
 from aliquot.kube.dialects.native import resources_for, unknown_words
-from aliquot.kube.objects import MetaOnly, Pod, Undecodable, decoded
+from aliquot.kube.objects import ApiObject, Pod, Undecodable, decoded
 from aliquot.kube.quantities import parse_quantity
 from aliquot.kube.quotas import Usage, bound
 from aliquot.kube.quotas import faults as quota_faults
@@ -157,7 +157,7 @@ class Admission:
                 return AdmissionAnswer(warnings=tuple(map(sentence.format, none, kinds)))
             if kind == "Pod":
                 objects = (document, request.get("oldObject") or {})
-                metas = [decoded({"metadata": o.get("metadata")}, MetaOnly).metadata for o in objects]
+                metas = [decoded({"metadata": o.get("metadata")}, ApiObject).metadata for o in objects]
                 return AdmissionAnswer(
                     tuple(
                         f'metadata.annotations["{key}"] is written by {writer} alone; leave it out of a new pod, and '

@@ -145,7 +145,7 @@ class Binder:
             allocation.in_doubt = True
         try:
             async with asyncio.timeout(POST_S):
-                body = msgspec.json.encode(binding.body())
+                body = msgspec.json.encode(binding)
                 await self.api.request("POST", path, content=body, repeat=False, timeout_s=POST_S)
         except TimeoutError:
             lost = Unreachable(f"post {path}: no answer within {POST_S:g} s", may_have_happened=True)

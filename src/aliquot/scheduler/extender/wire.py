@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.kube.clock import Clock
-from aliquot.kube.objects import MetaOnly, Pod
+from aliquot.kube.objects import ApiObject, Pod
 from aliquot.kube.requests import shortened
 from aliquot.lib.arrays import IntArray
 from aliquot.lib.bounded import Bounded
@@ -90,7 +90,7 @@ class Args(Message):
         found: dict[str, msgspec.Raw] = {}
         try:
             for raw in (self.nodes.items if self.nodes is not None else None) or []:
-                found[decode_json(raw, MetaOnly).metadata.name] = raw
+                found[decode_json(raw, ApiObject).metadata.name] = raw
         except msgspec.DecodeError as error:
             raise BadMessage(f"Nodes.items has an invalid node: {error}") from None
         return Names.of(list(found)), found

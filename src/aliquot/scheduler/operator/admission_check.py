@@ -31,7 +31,7 @@ from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.dialects import read
 from aliquot.kube.errors import KubeError, NotFound
 from aliquot.kube.names import PREFIX, WORKLOAD
-from aliquot.kube.objects import Condition, Meta, Pod, Resource, Toleration, Value, Wire
+from aliquot.kube.objects import ApiObject, Condition, Meta, Pod, Resource, Toleration, Value, Wire
 from aliquot.kube.queue import WorkQueue
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.requests import BadPod
@@ -104,10 +104,9 @@ class WorkloadStatus(Wire):
     reclaimable_pods: list[PodSetAssignment] = msgspec.field(default_factory=list)
 
 
-class Workload(Wire):
+class Workload(ApiObject):
     """A job that is queued: all of its pods are admitted at once."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: WorkloadSpec = msgspec.field(default_factory=WorkloadSpec)
     status: WorkloadStatus = msgspec.field(default_factory=WorkloadStatus)
 
@@ -123,10 +122,9 @@ class FlavorSpec(Wire):
     tolerations: list[Toleration] = msgspec.field(default_factory=list)
 
 
-class ResourceFlavor(Wire):
+class ResourceFlavor(ApiObject):
     """A kind of nodes."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: FlavorSpec = msgspec.field(default_factory=FlavorSpec)
 
 
@@ -142,10 +140,9 @@ class CheckStatus(Wire):
     conditions: list[Condition] = msgspec.field(default_factory=list)
 
 
-class AdmissionCheck(Wire):
+class AdmissionCheck(ApiObject):
     """A question that must be answered before a Workload is admitted."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: CheckSpec = msgspec.field(default_factory=CheckSpec)
     status: CheckStatus = msgspec.field(default_factory=CheckStatus)
 
@@ -174,7 +171,8 @@ class FitsCheck:
 
     def works(self, failed: Callable[[str, Exception], None]) -> list[Coroutine[Any, Any, None]]:
         """The tasks that run with the scheduler; `failed` hears of what is tried again."""
-        return [self._follow(), self.queue.work(self.reconcile, failed)]
+        kinds = self.checks, self.flavors, self.workloads
+        return [follow(self.api, CHECKS, KUEUE_AGAIN_S, *kinds), self.queue.work(self.reconcile, failed)]
 
     async def recover(self) -> None:
         """Before the new leader may bind: hold what was promised to Workloads whose pods have no node yet."""
@@ -237,11 +235,6 @@ class FitsCheck:
                 self.queue.add_after(key, wait_s)
 
     # Inside
-
-    async def _follow(self) -> None:
-        while not await served(self.api, CHECKS):
-            await asyncio.sleep(KUEUE_AGAIN_S)
-        await asyncio.gather(self.checks.run(), self.flavors.run(), self.workloads.run())
 
     def _check_changed(self, change: Change[AdmissionCheck]) -> None:
         if change.kind != "deleted":
@@ -403,6 +396,13 @@ async def served(api: Api, resource: Resource[Any]) -> bool | None:
         log.warning("whether the cluster has kind %s is not known: %s", resource.kind, error)
         return None
     return True
+
+
+async def follow(api: Api, resource: Resource[Any], again_s: float, *reflectors: Reflector[Any]) -> None:
+    """Run these reflectors once the cluster has objects of this kind, for which it is asked every `again_s`."""
+    while not await served(api, resource):
+        await asyncio.sleep(again_s)
+    await asyncio.gather(*(reflector.run() for reflector in reflectors))
 
 
 def _group(workload: Workload) -> str:

@@ -25,7 +25,7 @@ from aliquot.lib.log import Logger
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.groups import HeldGroups
 from aliquot.scheduler.ledger import Ledger
-from aliquot.scheduler.operator.admission_check import FitsCheck, served
+from aliquot.scheduler.operator.admission_check import FitsCheck, follow, served
 from aliquot.scheduler.operator.owners import PAUSE, Coexist, Own
 from aliquot.scheduler.operator.sharepods import SharePods, has_ended
 from aliquot.scheduler.operator.status import quota_body
@@ -54,13 +54,12 @@ class Operator:
         nodes: Reflector[Node],
         pods: Reflector[Pod],
         leads: Callable[[], bool],
-        settings: SchedulerSettings | None = None,
-        held: HeldGroups | None = None,
+        settings: SchedulerSettings,
+        held: HeldGroups,
     ) -> None:
-        settings = settings or SchedulerSettings()
         self._api, self.ledger, self._nodes, self._pods, self._leads = api, ledger, nodes, pods, leads
         self.queue = WorkQueue(max_s=15.0)
-        self.fits = FitsCheck(api, held, leads) if held is not None else None
+        self.fits = FitsCheck(api, held, leads)
         self.sharepods: Reflector[SharePod] = Reflector(api, SHAREPODS, self._sharepod_changed)
         self.vgpus: Reflector[VGPU] = Reflector(api, VGPUS, self._vgpu_changed)
         self.quotas: Reflector[GPUQuota] = Reflector(api, GPUQUOTAS, self.quota_changed)
@@ -128,8 +127,7 @@ class Operator:
 
     async def recover(self) -> None:
         """Before the new leader may bind: what was being returned stays closed, what was promised held."""
-        if self.fits is not None:
-            await self.fits.recover()
+        await self.fits.recover()
         while (there := await served(self._api, SHAREPODS)) is not False:
             if there is None:
                 await asyncio.sleep(1.0)
@@ -146,8 +144,7 @@ class Operator:
 
     def all_again(self) -> None:
         """Reconcile everything."""
-        if self.fits is not None:
-            self.fits.all_again()
+        self.fits.all_again()
         for key in self._keys():
             self.queue.add(key)
         for pod in self._pods:  # by the one that led before, or while none did
@@ -165,16 +162,11 @@ class Operator:
             else:
                 log.error("%s: %s", key, error, exc_info=error)
 
+        kinds = follow(self._api, SHAREPODS, CRDS_AGAIN_S, self.sharepods, self.vgpus)
         workers = [self.queue.work(self.reconcile, failed) for _ in range(WORKERS)]
-        fits = self.fits.works(failed) if self.fits is not None else []
-        return [self.quotas.run(), self._follow(), self._again(), *workers, *fits]
+        return [self.quotas.run(), kinds, self._again(), *workers, *self.fits.works(failed)]
 
     # Inside
-
-    async def _follow(self) -> None:
-        while not await served(self._api, SHAREPODS):
-            await asyncio.sleep(CRDS_AGAIN_S)
-        await asyncio.gather(self.sharepods.run(), self.vgpus.run())
 
     async def _again(self) -> None:
         await self.vgpus.synced.wait()
