@@ -6,6 +6,7 @@ suffix (n, u, m, k to E) or an exponent.
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 from functools import lru_cache
@@ -62,14 +63,12 @@ def parse_count(text: Quantity) -> int:
 @lru_cache(maxsize=4096, typed=True)
 def milli(text: Quantity) -> int:
     """Thousandths, rounded up as Kubernetes does: CPU in milli-cores."""
-    value = parse_quantity(text) * 1000
-    return -((-value.numerator) // value.denominator)
+    return math.ceil(parse_quantity(text) * 1000)
 
 
 def mib_up(text: Quantity) -> int:
     """Bytes as MiB, rounded up."""
-    value = parse_quantity(text) / _MIB
-    return -((-value.numerator) // value.denominator)
+    return math.ceil(parse_quantity(text) / _MIB)
 
 
 def format_mib_quantity(mib: int) -> str:

@@ -175,10 +175,14 @@ class Agents:
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Poll until cancelled."""
+        """Poll until cancelled; a defect is logged, and holds it up for a second."""
         try:
             while True:
-                self.step()
+                try:
+                    self.step()
+                except Exception as error:
+                    _LOG.defect("asking the nodes' agents failed", error)
+                    await asyncio.sleep(1.0)
                 await asyncio.sleep(TICK_S)
         finally:
             for task in self._running.values():
@@ -240,16 +244,6 @@ class Agents:
         asked.failures += 1
         asked.why = why[:200]
         asked.due_s = self.clock() + doubled_s(self.interval_s, self.pace.backoff_max_s, asked.failures - 1)
-
-
-async def keep_asking(agents: Agents) -> None:
-    """`run`, again after a defect, which is logged."""
-    while True:
-        try:
-            await agents.run()
-        except Exception as error:
-            _LOG.defect("asking the nodes' agents failed", error)
-            await asyncio.sleep(1.0)
 
 
 def is_agent(pod: Pod) -> bool:
@@ -341,7 +335,7 @@ class AgentThread:
     def _run(self) -> None:
         async def main() -> None:
             async with self._client:
-                await keep_asking(self.agents)
+                await self.agents.run()
 
         with contextlib.closing(self._loop):
             try:

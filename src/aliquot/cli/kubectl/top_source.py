@@ -23,7 +23,7 @@ from aliquot.kube.errors import Forbidden, KubeError, NotFound
 from aliquot.kube.objects import NODES, PODS, Node, Pod
 from aliquot.kube.reflector import Reflector
 from aliquot.placement.policy import policy as named_policy
-from aliquot.scheduler.agents import Agents, Pace, is_agent, keep_asking
+from aliquot.scheduler.agents import Agents, Pace, is_agent
 from aliquot.scheduler.cluster_source import ClusterSource, LedgerReading
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.status_source import standings, waiting_pods
@@ -65,7 +65,7 @@ class WatchedCluster:
             self._cluster.claim_of = self._ledger.claim_of
             self._cluster.standing = standings(self._pods, self._ledger.claim_of)
             self._agents = Agents(fetch, pace=PACE)
-            works = [self._nodes.run(), self._pods.run(), keep_asking(self._agents)]
+            works = [self._nodes.run(), self._pods.run(), self._agents.run()]
             try:
                 await self._api.request("GET", RESOURCE_CLAIMS.path(), params={"limit": "1"})
                 works.append(self._claims.run())

@@ -21,9 +21,10 @@ from aliquot.kube.custom import VGPU
 from aliquot.kube.dialects.nvidia import GPU
 from aliquot.kube.errors import AlreadyExists
 from aliquot.kube.manifest import read_yaml_file
-from aliquot.kube.objects import PODS, Container, Node, Pod
+from aliquot.kube.objects import PODS, Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.quantities import parse_count
+from aliquot.kube.requests import effective
 from aliquot.kube.sharepods import on_node
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import BadQuantity
@@ -200,7 +201,7 @@ class Coexist(Own):
         said = next((n.status.allocatable for n in self.nodes() if n.metadata.name == node), {})
         on_it = [other for other in self.pods() if other.spec.node_name == node and not other.ended]
         return all(
-            sum(asked(each, resource) for each in (*on_it, pod)) <= _count(said.get(resource, 0))
+            sum(effective(each, resource, _count) for each in (*on_it, pod)) <= _count(said.get(resource, 0))
             for resource in names.RESOURCES
         )
 
@@ -210,7 +211,7 @@ class Coexist(Own):
         held = set()
         for pod in self.pods():
             if pod.spec.node_name and not pod.ended:
-                used[pod.spec.node_name] = used.get(pod.spec.node_name, 0) + asked(pod)
+                used[pod.spec.node_name] = used.get(pod.spec.node_name, 0) + effective(pod, GPU, _count)
                 held.add(self.held_by(pod))
         for vgpu in wanted:
             if vgpu.metadata.name not in held:
@@ -225,16 +226,6 @@ class Coexist(Own):
             if free > 0 and of_model and node.ready and not node.spec.unschedulable:
                 left[name] = free
         return sorted(left, key=lambda name: (left[name], name))
-
-
-def asked(pod: Pod, resource: str = GPU) -> int:
-    """How much of a resource a pod has from kubelet; by default GPUs from the stock plugin."""
-
-    def count(container: Container) -> int:
-        return _count(container.resources.limits.get(resource, 0))
-
-    initial = max((count(c) for c in pod.spec.init_containers), default=0)
-    return max(initial, sum(count(c) for c in pod.spec.containers))
 
 
 def _count(value: str | int | float) -> int:
