@@ -8,11 +8,9 @@ counts of resources, annotations and labels as text, with every fault named by i
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any, Final, TypeVar
 
 from aliquot.kube.objects import Container, Pod
@@ -24,8 +22,6 @@ from aliquot.model.quantities import BadQuantity
 from aliquot.model.requests import Device
 
 T = TypeVar("T")
-_LIST: Final = re.compile(r"\s*[,|]\s*")
-_PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,4})?)\s*%?")
 _TEXT_MOST: Final = 8192
 """Characters of one annotation: two hundred UUIDs."""
 ORDERED: Final = "pods wait in the order of their PriorityClass (spec.priorityClassName)"
@@ -217,11 +213,6 @@ def base_of(key: str) -> str:
     return prefix + slash + rest.partition(".")[0]
 
 
-def path_of(key: str) -> str:
-    """Where an annotation stands in its pod."""
-    return f'metadata.annotations["{key}"]'
-
-
 @dataclass
 class Texts:
     """Texts under a prefix, such as a pod's annotations; a container's own, `NAME.CONTAINER`, goes before the pod's.
@@ -264,50 +255,3 @@ class Texts:
             if fault not in self.faults:
                 self.faults.append(fault)
             return None
-
-
-def parse_integer(text: str, least: int, most: int) -> int:
-    """A whole number from `least` to `most`.
-
-    Raises:
-        BadQuantity: the text is none.
-    """
-    if not re.fullmatch(r"-?\d{1,12}", text.strip()) or not least <= int(text) <= most:
-        raise BadQuantity(f'"{text}" is not a whole number between {least} and {most}')
-    return int(text)
-
-
-def parse_truth(text: str) -> bool:
-    """`true` or `false`.
-
-    Raises:
-        BadQuantity: the text is neither.
-    """
-    if text not in ("true", "false"):
-        raise BadQuantity(f'"{text}" is neither true nor false')
-    return text == "true"
-
-
-def parse_words(text: str) -> tuple[str, ...]:
-    """Names with commas or strokes between.
-
-    Raises:
-        BadQuantity: there is none.
-    """
-    found = tuple(filter(None, _LIST.split(text.strip())))
-    if not found:
-        raise BadQuantity("it names nothing; write one name or several with commas between, or leave it out")
-    return found
-
-
-def parse_percent(text: str) -> Fraction:
-    """A part of a device, up to 100 %.
-
-    Raises:
-        BadQuantity: the text is none.
-    """
-    found = _PERCENT.fullmatch(text.strip())
-    part = Fraction(found[1]) / 100 if found else Fraction(0)
-    if not 0 < part <= 1:
-        raise BadQuantity(f'"{text}" is not a part of a device\'s memory; write 1% to 100%')
-    return part

@@ -13,37 +13,16 @@ differ from them, and are what it is to have.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from aliquot.kube import names
-from aliquot.kube.dialects.base import (
-    ORDERED,
-    Dialect,
-    Owned,
-    Texts,
-    Words,
-    asked,
-    base_of,
-    count,
-    names_any,
-    parse_integer,
-    parse_percent,
-    parse_truth,
-    parse_words,
-    path_of,
-)
+from aliquot.kube.dialects.base import ORDERED, Dialect, Owned, Texts, Words, asked, base_of, count, names_any
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
-from aliquot.kube.requests import (
-    LEAST_MILLI,
-    ContainerAsk,
-    PodAsk,
-    Role,
-    containers_of,
-    improbable,
-    shortened,
-)
+from aliquot.kube.requests import LEAST_MILLI, ContainerAsk, PodAsk, Role, containers_of, improbable, shortened
 from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli, parse_milli
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, parse_enforce, parse_label
 from aliquot.model.wake import format_wake, parse_wake
@@ -61,6 +40,8 @@ _NO_ASK: Final = (
     names.WORKLOAD,
 )
 _CORES_MOST: Final = 1024
+_LIST: Final = re.compile(r"\s*[,|]\s*")
+_PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,4})?)\s*%?")
 _PARTS_MOST: Final = 64
 
 
@@ -379,3 +360,55 @@ def _positive_mib(text: str) -> int:
     if (mib := mib_up(text)) < 1:
         raise BadQuantity(f"{text} is not an amount of memory above 0")
     return mib
+
+
+def path_of(key: str) -> str:
+    """Where an annotation stands in its pod."""
+    return f'metadata.annotations["{key}"]'
+
+
+def parse_integer(text: str, least: int, most: int) -> int:
+    """A whole number from `least` to `most`.
+
+    Raises:
+        BadQuantity: the text is none.
+    """
+    if not re.fullmatch(r"-?\d{1,12}", text.strip()) or not least <= int(text) <= most:
+        raise BadQuantity(f'"{text}" is not a whole number between {least} and {most}')
+    return int(text)
+
+
+def parse_truth(text: str) -> bool:
+    """`true` or `false`.
+
+    Raises:
+        BadQuantity: the text is neither.
+    """
+    if text not in ("true", "false"):
+        raise BadQuantity(f'"{text}" is neither true nor false')
+    return text == "true"
+
+
+def parse_words(text: str) -> tuple[str, ...]:
+    """Names with commas or strokes between.
+
+    Raises:
+        BadQuantity: there is none.
+    """
+    found = tuple(filter(None, _LIST.split(text.strip())))
+    if not found:
+        raise BadQuantity("it names nothing; write one name or several with commas between, or leave it out")
+    return found
+
+
+def parse_percent(text: str) -> Fraction:
+    """A part of a device, up to 100 %.
+
+    Raises:
+        BadQuantity: the text is none.
+    """
+    found = _PERCENT.fullmatch(text.strip())
+    part = Fraction(found[1]) / 100 if found else Fraction(0)
+    if not 0 < part <= 1:
+        raise BadQuantity(f'"{text}" is not a part of a device\'s memory; write 1% to 100%')
+    return part
