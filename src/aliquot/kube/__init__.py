@@ -1,1 +1,1 @@
-"""Kubernetes access: objects, client, cache, leases, and the dialects in which pods request GPUs."""
+"""Kubernetes access: objects, client, cache, and the dialects in which pods request GPUs."""

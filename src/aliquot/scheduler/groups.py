@@ -72,6 +72,18 @@ class _Round:
     asked: set[str] = field(default_factory=set)
     asked_s: float = 0.0
     missed: bool = False
+    assumed: dict[str, Allocation] = field(default_factory=dict)
+    """By the pod's uid, also those that a bind has taken over meanwhile."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the pods that found a node are fewer than the group needs."""
+        return self.missed and not 0 < self.needed <= len(self.assumed)
+
+    @property
+    def waits(self) -> bool:
+        """Whether pods of the group wait for their bind."""
+        return any(allocation.assumed for allocation in self.assumed.values())
 
 
 @dataclass
@@ -83,8 +95,6 @@ class Groups:
     needed: Callable[[str], Awaitable[int]]
     """How many pods a group needs, by `namespace/name`; 0 where it is not known."""
     _rounds: dict[str, _Round] = field(default_factory=dict)
-    _assumed: dict[str, dict[str, Allocation]] = field(default_factory=dict)
-    """By group, then by uid."""
 
     async def begin(self, pod: Pod) -> None:
         """Called for each pod: release what groups no longer need, and learn what the pod's group needs."""
@@ -92,64 +102,51 @@ class Groups:
         for group, round_ in list(self._rounds.items()):
             if group == mine:
                 if pod.metadata.uid in round_.asked:
-                    given_up = self._waits(group) and not self._failed(group)
+                    given_up = round_.waits and not round_.failed
                     self._end(group)
-            elif self._failed(group) or round_.given_up or self._old(group) or not self._waits(group):
+            elif round_.failed or round_.given_up or self._old(round_) or not round_.waits:
                 self._end(group)
         if mine and mine not in self._rounds:
             needed = await self.needed(mine)
             self._rounds.setdefault(mine, _Round(needed, given_up))
-
-    def _failed(self, group: str) -> bool:
-        """Whether the pods that found a node in this round are fewer than the group needs."""
-        round_ = self._rounds[group]
-        placed = len(self._assumed.get(group, ()))
-        return round_.missed and not 0 < round_.needed <= placed
 
     def assume(self, pod: Pod, ask: PodAsk, numbers: IntArray, judged: Judged) -> Judged:
         """The verdicts for a pod of a group with one node at most, on which its share is assumed.
 
         `numbers` are the ledger's indices of the nodes that were evaluated.
         """
-        group, uid = group_of(pod), pod.metadata.uid
-        round_ = self._rounds.setdefault(group, _Round())
+        uid = pod.metadata.uid
+        round_ = self._rounds.setdefault(group_of(pod), _Round())
         round_.asked.add(uid)
         round_.asked_s = self.now_s()
         fitting = judged.codes == FITS
         for place, node in _best_first(self.ledger, ask, numbers, fitting):
-            before = self._assumed.get(group, {}).get(uid)
+            before = round_.assumed.get(uid)
             if before is not None and before.assumed and before.node != node:
-                self._drop(group, uid)
+                self._drop(round_, uid)
             if (allocation := _assumed(self.ledger, ask, node, self.now_s())) is not None:
-                self._assumed.setdefault(group, {})[uid] = allocation
+                round_.assumed[uid] = allocation
                 return only(judged, fitting, place)
         round_.missed = True
-        self._drop(group, uid)
+        self._drop(round_, uid)
         return only(judged, fitting, None)
 
     def _end(self, group: str) -> None:
-        for uid in list(self._assumed.get(group, {})):
-            self._drop(group, uid)
-        self._rounds.pop(group, None)
-
-    def _drop(self, group: str, uid: str) -> None:
-        """Release what is only assumed; shares that a bind has taken over no longer belong to the group."""
-        if (allocation := self._assumed.get(group, {}).pop(uid, None)) is not None:
+        for allocation in self._rounds.pop(group).assumed.values():
             _give_up(self.ledger, allocation)
-        if not self._assumed.get(group):
-            self._assumed.pop(group, None)
 
-    def _waits(self, group: str) -> bool:
-        """Whether pods of the group wait for their bind."""
-        return any(allocation.assumed for allocation in self._assumed.get(group, {}).values())
+    def _drop(self, round_: _Round, uid: str) -> None:
+        """Release what is only assumed; shares that a bind has taken over no longer belong to the group."""
+        if (allocation := round_.assumed.pop(uid, None)) is not None:
+            _give_up(self.ledger, allocation)
 
-    def _old(self, group: str) -> bool:
-        return self._rounds[group].asked_s < self.now_s() - ASSUMED_S
+    def _old(self, round_: _Round) -> bool:
+        return round_.asked_s < self.now_s() - ASSUMED_S
 
     def settle(self) -> None:
         """Check all groups, for when there are no calls."""
-        for group in list(self._rounds):
-            if self._old(group):
+        for group, round_ in list(self._rounds.items()):
+            if self._old(round_):
                 self._end(group)
 
 

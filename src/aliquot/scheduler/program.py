@@ -17,7 +17,6 @@ from aliquot.http.listening import listening
 from aliquot.http.server import HttpServer
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import foreign
-from aliquot.kube.leases import Elector
 from aliquot.kube.objects import NODES, PODS, Node, Pod
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.lib.log import Logger
@@ -25,7 +24,7 @@ from aliquot.scheduler.admission.server import Webhook
 from aliquot.scheduler.extender.bind import Binder
 from aliquot.scheduler.extender.preempt import Evictor
 from aliquot.scheduler.extender.server import LIMITS, Extender
-from aliquot.scheduler.leader import LeaderEndpoint, LearnedConfigMap
+from aliquot.scheduler.leader import Elector, LeaderEndpoint, LearnedConfigMap
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.program import Operator
 from aliquot.scheduler.settings import SchedulerSettings, address

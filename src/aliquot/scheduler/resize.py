@@ -32,6 +32,7 @@ from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, format_milli
 from aliquot.model.requests import Slice
 from aliquot.placement.asks import Ask
+from aliquot.placement.cluster import Cluster
 from aliquot.scheduler.allocations import POST_S, Allocation
 from aliquot.scheduler.ledger import Ledger, NodeFull
 
@@ -56,8 +57,8 @@ def size_changed(change: Change[Pod]) -> bool:
     return now != before or (old is None and generation_of(pod.metadata.annotations.get(PLAN, "")) > 0)
 
 
-def desired(pod: Pod, plan: PodPlan, memory_mib: Callable[[str], int], others: Mapping[str, Dialect]) -> PodPlan:
-    """The plan with the sizes that the pod's annotations say; `memory_mib` is that of a device.
+def desired(pod: Pod, plan: PodPlan, cluster: Cluster, others: Mapping[str, Dialect]) -> PodPlan:
+    """The plan with the sizes that the pod's annotations say; `cluster` has the sizes of devices.
 
     Raises:
         UserError: they contradict themselves, or would change something else than a part of one GPU.
@@ -69,7 +70,7 @@ def desired(pod: Pod, plan: PodPlan, memory_mib: Callable[[str], int], others: M
             continue
         if sum(piece.request_milli for piece in given.slices) < MILLI > c.total_milli and given.parts == c.parts == 1:
             gpu = given.slices[0].gpu
-            mib = Ask(request).slice_memory(memory_mib(gpu), whole=False)
+            mib = Ask(request).slice_memory(int(cluster.size_mib.item(*cluster.uuids[gpu])), whole=False)
             sizes[c.container] = (Slice(gpu, request.request_milli, request.ceiling_milli, mib),)
         elif c.total_milli != (held := sum(piece.request_milli for piece in given.slices)):
             raise NeverResized(
@@ -87,11 +88,7 @@ def resized(
     Raises:
         UserError, NodeFull: it cannot have that size, ever or now.
     """
-
-    def memory_mib(uuid: str) -> int:
-        return int(ledger.cluster.size_mib.item(*ledger.cluster.uuids[uuid]))
-
-    wanted = desired(pod, plan, memory_mib, foreign(aliyun_unit=aliyun_unit))
+    wanted = desired(pod, plan, ledger.cluster, foreign(aliyun_unit=aliyun_unit))
     if wanted.containers == plan.containers:
         return plan
     in_force = plan.reserved(read_applied(pod.metadata.annotations)).containers

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -53,6 +53,7 @@ from aliquot.scheduler.extender.wire import read as read_message
 from aliquot.scheduler.groups import Groups, GroupSizes, HeldGroups, PodGroups, group_of, held_group_of, only
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.verdicts import FITS, LASTS, UNKNOWN, Judged, judge, scores
+from aliquot.status.gpus import Gpu
 from aliquot.tracing.spans import Spans
 
 LIMITS: Final = RequestLimits(body_bytes=64 * 1024 * 1024)
@@ -300,14 +301,18 @@ class Extender:
     async def _inspect(self, request: Request) -> Response:
         """Every device with its tenants; each node as of its own moment."""
         nodes = []
-        for number, name in enumerate(sorted(self.ledger.cluster.index), 1):
-            if name in self.ledger.cluster.index:
-                devices = [ledger_facts(gpu) for gpu in ledger_gpus(self.ledger.cluster, name)]
-                nodes.append(_ENCODER.encode({"name": name, "devices": devices}))
-            await turn(number)
+        async for name, gpus in self._gpus(sorted(self.ledger.cluster.index)):
+            nodes.append(_ENCODER.encode({"name": name, "devices": [ledger_facts(gpu) for gpu in gpus]}))
         whole = msgspec.Raw(b"[%b]" % b",".join(nodes))
         facts = {"nodes": whole, "inconsistent_pods": self.ledger.inconsistent, "unreadable_nodes": self.ledger.faulty}
         return Response(_ENCODER.encode(facts), media_type="application/json")
+
+    async def _gpus(self, names: Iterable[str], *hidden: Callable[[str], bool]) -> AsyncIterator[tuple[str, list[Gpu]]]:
+        """The GPUs of these nodes, each as of its own moment, but of those that have left by then."""
+        for number, name in enumerate(names, 1):
+            if name in self.ledger.cluster.index:
+                yield name, ledger_gpus(self.ledger.cluster, name, *hidden)
+            await turn(number)
 
     async def _gpushare(self, request: Request) -> Response:
         """The inspect of gpushare's own extender."""
@@ -315,10 +320,6 @@ class Extender:
         known = sorted(self.ledger.cluster.index)
         error = f"node {wanted} is not known" if wanted and wanted not in known else ""
         names = [name for name in known if not wanted or name == wanted]
-        nodes = []
-        for number, name in enumerate(names, 1):
-            if name in self.ledger.cluster.index:
-                nodes.append((name, ledger_gpus(self.ledger.cluster, name, keeps_closed)))
-            await turn(number)
+        nodes = [node async for node in self._gpus(names, keeps_closed)]
         text = await asyncio.to_thread(inspect, nodes, self.aliyun_unit, error)  # a second's work, of facts that stay
         return Response(text, media_type="application/json")

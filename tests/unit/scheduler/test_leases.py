@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aliquot.kube.errors import AlreadyExists, Busy, Conflict, NotFound, Unreachable
-from aliquot.kube.leases import Elector, Terms
 from aliquot.kube.objects import Lease, Resource
+from aliquot.scheduler.leader import Elector, Terms
 
 TERMS = Terms(lasts_s=15, renew_within_s=10, every_s=2)
 
