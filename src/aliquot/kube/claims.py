@@ -113,6 +113,7 @@ class ExactRequest(Value, frozen=True):
     """What a request asks for: devices of a class, `{cel: {expression}}`, and so much of each, `{requests: {...}}`."""
 
     device_class_name: str = ""
+    allocation_mode: str = ""
     count: int = 1
     selectors: tuple[dict[str, dict[str, str]], ...] = ()
     capacity: dict[str, Quantities] = {}  # noqa: RUF012
@@ -318,6 +319,8 @@ def claims_ask(claims: Iterable[ResourceClaim], uid: str = "") -> PodAsk | None:
                 if exact.device_class_name:
                     notes.append(f"not judged here: devices of class {exact.device_class_name}")
                 continue
+            if exact.allocation_mode == "All":
+                notes.append(f'not judged here: request "{request.name}" wants all devices of the class, one is judged')
             if len(request.first_available) > 1:
                 notes.append(f'of request "{request.name}" the first alternative is judged')
             named: dict[str, Any] = {}

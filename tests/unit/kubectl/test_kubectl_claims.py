@@ -41,10 +41,10 @@ def pod(name: str, *claims: str, said: str = "", **spec: Any) -> Pod:
 
 def claim(
     name: str, *held: str, kind: str = "gpu-share", pods: tuple[str, ...] = (), selector: str = "", limit: str = "",
-    **capacity: str,
+    mode: str = "ExactCount", **capacity: str,
 ) -> ResourceClaim:  # fmt: skip
     """A claim of namespace `lab` that asks for one GPU or a share of one; on `held` devices where there are any."""
-    exactly: dict[str, Any] = {"deviceClassName": f"{kind}.aliquot.dev", "count": 1}
+    exactly: dict[str, Any] = {"deviceClassName": f"{kind}.aliquot.dev", "allocationMode": mode, "count": 1}
     exactly |= {"capacity": {"requests": capacity}} if capacity else {}
     exactly |= {"selectors": [{"cel": {"expression": selector}}]} if selector else {}
     config = [{"opaque": {"driver": DRIVER, "parameters": {"limit": limit}}}] if limit else []
@@ -133,6 +133,7 @@ def test_a_claim_of_a_whole_gpu_waits_for_the_claims_on_it_to_end():
     [
         (claim("w", selector=SELECTED), 'is "V100", another model was asked'),
         (claim("w", selector='device.attributes["x"].y > 3'), 'not judged here: selector device.attributes["x"].y > 3'),
+        (claim("w", kind="gpu-whole", mode="All"), 'request "gpu" wants all devices of the class, one is judged'),
         (claim("w", compute="30", limit="0.2"), "limit 0.20 is below compute 0.30"),
         (claim("w", compute="120"), "a share is at most 100"),
         (claim("w", kind="other"), "it asks for no GPU of Aliquot's"),

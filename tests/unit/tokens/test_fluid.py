@@ -53,10 +53,10 @@ def fitting(draw: st.DrawFn) -> list[Share]:
 
 @given(fitting())
 def test_rates_are_those_of_the_level_found_by_trying(shares: list[Share]):
-    """Every rate is within two millionths of the plain oracle's, and together they are never more than the GPU."""
+    """Every rate is within a millionth for each tenant of the plain oracle's, and all are never more than the GPU."""
     assert sum(alone(shares)) <= WHOLE
     for rate, oracle in zip(alone(shares), by_halving(shares), strict=True):
-        assert abs(rate / WHOLE - oracle) < 3e-6
+        assert abs(rate / WHOLE - oracle) * WHOLE < len(shares) + 1e-3
 
 
 def test_a_tenant_of_two_gpus_has_one_rate():
