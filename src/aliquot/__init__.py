@@ -12,12 +12,12 @@ def yield_gpu() -> None:
     say(needs=False)
 
 
-def acquire_gpu() -> None:
+def acquire_gpu(timeout_s: float | None = None) -> None:
     """Say that this program needs its GPU, and wait until its memory is there.
 
     Raises:
-        aliquot.model.errors.AliquotError: it has no share here.
+        aliquot.model.errors.AliquotError: it has no share here, or not its memory after `timeout_s` seconds, if given.
     """
     from aliquot.standalone.phases import say
 
-    say(needs=True)
+    say(needs=True, timeout_s=timeout_s)

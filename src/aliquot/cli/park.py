@@ -8,7 +8,7 @@ import msgspec
 from aliquot.cli.calling import ask_engine, full_name, short_name
 from aliquot.cli.completion import sharepod_names
 from aliquot.cli.forms import show
-from aliquot.cli.options import output_option
+from aliquot.cli.options import Span, output_option
 from aliquot.model.quantities import format_mib
 
 _NAMESPACE = click.option("-n", "--namespace", default="", metavar="NAME", help="Its namespace. [default: default]")
@@ -48,7 +48,9 @@ def yield_() -> None:
 
 
 @click.command()
-def acquire() -> None:
+@click.option("--timeout", "timeout_s", type=Span(), metavar="TIME",
+              help="Fail after this time: 30s, 10m. [default: wait until it is there]")  # fmt: skip
+def acquire(timeout_s: float | None) -> None:
     """Say that the run or SharePod this is called in needs its GPU, and wait until its memory is there."""
     from aliquot.standalone.phases import say
 
@@ -59,7 +61,7 @@ def acquire() -> None:
             said.add(reason)
             click.echo(reason, err=True)
 
-    click.echo(f"{say(needs=True, on_wait=on_wait)} has its GPU")
+    click.echo(f"{say(needs=True, timeout_s=timeout_s, on_wait=on_wait)} has its GPU")
 
 
 def _move(name: str, namespace: str, output: str, *, back: bool) -> None:

@@ -229,12 +229,15 @@ def test_who_has_yielded_stays_while_all_fit(up: Cluster, tmp_path: Path):
     up.apply(sharepod("c", "sleep 60", memory="8Gi"))
     up.wait_phase("c", "Running")
     after = up.pod("a")["parked"]
+    late = up.command("exec", "a", "--", *command, "acquire", "--timeout", "100ms")
     up.command("delete", "c")
     acquired = up.command("exec", "a", "--", *command, "acquire")
     outside = up.command("yield")
 
     assert (before, after, up.pod("a").get("parked")) == (False, True, False)
     assert (yielded.stdout, acquired.stdout) == ("default/a has yielded its GPU\n", "default/a has its GPU\n")
+    assert (1, "") == (late.returncode, late.stdout)
+    assert "the GPU memory was not back after 0.1 s, and is still waited for: " in late.stderr
     assert (outside.returncode, outside.stdout) == (2, "")
     assert "is of no SharePod and of no run of this engine" in outside.stderr
     compute(cells)
