@@ -5,9 +5,13 @@ import inspect
 import os
 import resource
 import signal
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from kit.compiling import compile_c
 
 from aliquot.lib.log import set_up_log
 
@@ -49,3 +53,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
     return True
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Builds a C program, by its place below tests/integration, with these flags of the compiler; each one once."""
+
+    @cache
+    def build(source: str, *flags: str) -> Path:
+        path = Path(__file__).parent / "integration" / source
+        return compile_c(tmp_path_factory.mktemp(path.stem) / path.stem, *flags, path)
+
+    return build

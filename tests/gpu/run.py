@@ -47,7 +47,7 @@ def prepare_paths(emulate: str | None) -> None:
     """The checkout's package and native parts, for this process and all it starts."""
     for path in (ROOT / "src", HERE):
         sys.path.insert(0, str(path))
-    paths = [str(ROOT / "src"), str(HERE), str(HERE / "programs")]
+    paths = [str(ROOT / "src"), str(HERE), str(HERE / "programs"), str(HERE.parent)]
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([inherited] if inherited else [])])
     os.environ.setdefault("ALIQUOT_NATIVE_DIR", str(BUILD / "native"))

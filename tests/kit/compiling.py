@@ -1,4 +1,4 @@
-"""C programs of tests."""
+"""C programs of tests; driver.h is what most of them begin with."""
 
 import shutil
 import subprocess
@@ -8,9 +8,10 @@ import pytest
 
 
 def compile_c(target: Path, *words: object) -> Path:
-    """Compile sources, with further options, by the machine's C compiler; skip without one."""
+    """Compile sources, which may include driver.h, by the machine's C compiler, with options; skip without one."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    subprocess.run([compiler, "-w", "-O1", "-pthread", "-o", target, *map(str, words), "-ldl"], check=True)
+    flags = ["-w", "-O1", "-pthread", f"-I{Path(__file__).parent}"]
+    subprocess.run([compiler, *flags, "-o", target, *map(str, words), "-ldl"], check=True)
     return target

@@ -351,6 +351,10 @@ class OwnDriver(Driver):
     def write(self, address: int, data: bytes) -> None:
         ctypes.memmove(address, data, len(data))
 
+    def has(self, name: str) -> bool:
+        """Whether the driver, or the hook in its place, has a function."""
+        return hasattr(self._cuda, name)
+
     def posix(self, name: str, *arguments: Any) -> Any:
         """A function of `os`."""
         return getattr(os, name)(*arguments)

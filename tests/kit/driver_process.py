@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .driver_calls import Answer, Argument, Driver, DriverError, from_json, to_json
+from .driver_calls import AS_DESCRIPTOR, Answer, Argument, Driver, DriverError, Out, from_json, to_json
 
 
 class DriverProcess(Driver):
@@ -73,6 +73,14 @@ class DriverProcess(Driver):
     def posix(self, name: str, *arguments: Any) -> Any:
         """A function of `os`, called there."""
         return self.do("posix", name, *arguments)
+
+    def imported(self, exporter: DriverProcess, descriptor: int) -> Answer:
+        """Import the memory that a descriptor of another process shows; neither has the descriptor after that."""
+        taken = self.posix("open", f"/proc/{exporter.process.pid}/fd/{descriptor}", os.O_RDWR)
+        exporter.posix("close", descriptor)
+        answer = self.call("cuMemImportFromShareableHandle", Out(), taken, AS_DESCRIPTOR)
+        self.posix("close", taken)
+        return answer
 
     def kill(self) -> None:
         """End the process at once."""

@@ -20,7 +20,17 @@ from aliquot.driver.native import HOOK, native_part
 from .driver_process import DriverProcess
 from .scripted_arbiter import ScriptedArbiter
 
-CLIENTS = Path(__file__).parents[1] / "integration" / "hook"
+TESTS = Path(__file__).parents[1]
+CLIENTS = TESTS / "integration" / "hook"
+
+
+def device_bytes(libnvml: Path) -> int:
+    """Bytes in use of the first GPU by anybody, contexts included."""
+    nvml, device = ctypes.CDLL(str(libnvml)), ctypes.c_void_p()
+    total_free_used = (ctypes.c_uint64 * 3)()
+    assert nvml.nvmlInit_v2() == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+    assert nvml.nvmlDeviceGetMemoryInfo(device, total_free_used) == 0
+    return total_free_used[2]
 
 
 @dataclass
@@ -72,7 +82,7 @@ class Tenant:
     def environment(self, mode: str) -> dict[str, str]:
         """The environment of a way in: `library-path` or `preload`."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("LD_")}
-        env["PYTHONPATH"] = str(CLIENTS)
+        env["PYTHONPATH"] = f"{CLIENTS}:{TESTS}"
         if mode == "preload":
             env["LD_PRELOAD"] = str(self.folder.lib / "libaliquot.so")
             env["LD_LIBRARY_PATH"] = str(self.machine.directory)
@@ -134,11 +144,7 @@ class Tenant:
 
     def device_bytes(self) -> int:
         """What is in use of the first GPU in truth, by whomever, contexts included."""
-        nvml, device = ctypes.CDLL(str(self.machine.libnvml)), ctypes.c_void_p()
-        total_free_used = (ctypes.c_uint64 * 3)()
-        assert nvml.nvmlInit_v2() == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
-        assert nvml.nvmlDeviceGetMemoryInfo(device, total_free_used) == 0
-        return total_free_used[2]
+        return device_bytes(self.machine.libnvml)
 
     def close(self) -> None:
         """Ends what still runs."""

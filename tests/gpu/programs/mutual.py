@@ -31,10 +31,8 @@ def ask_stop(_number: int, _frame: object) -> None:
 def words(driver: Driver, page: mmap.mmap) -> int:
     """The address, for the GPU, of the words on a page that both ranks see."""
     host = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    at = ctypes.c_uint64()
-    driver("cuMemHostRegister_v2", ctypes.c_void_p(host), ctypes.c_size_t(PAGE), 2)  # DEVICEMAP
-    driver("cuMemHostGetDevicePointer_v2", ctypes.byref(at), ctypes.c_void_p(host), 0)
-    return at.value
+    driver.ok("cuMemHostRegister_v2", host, PAGE, 2)  # DEVICEMAP
+    return driver.new("cuMemHostGetDevicePointer_v2", host, 0)
 
 
 def main(rank: int, shared: Path, path: Path) -> None:
@@ -43,21 +41,21 @@ def main(rank: int, shared: Path, path: Path) -> None:
     driver, progress = Driver(), ProgressWriter(path)
     with shared.open("r+b") as file:
         page = mmap.mmap(file.fileno(), PAGE)
-    stream, base = driver.stream(), words(driver, page)
-    mine, other = (ctypes.c_uint64(base + 64 * which) for which in (rank, 1 - rank))
+    stream, base = driver.stream, words(driver, page)
+    mine, other = (base + 64 * which for which in (rank, 1 - rank))
     step = 0
     while not stop:
         step += 1
         driver.spin(KERNEL_NS, stream)
-        driver("cuStreamWriteValue32_v2", stream, mine, ctypes.c_uint(step), 0)
-        driver("cuStreamWaitValue32_v2", stream, other, ctypes.c_uint(step), 0)  # until it is at least that
+        driver.ok("cuStreamWriteValue32_v2", stream, mine, step, 0)
+        driver.ok("cuStreamWaitValue32_v2", stream, other, step, 0)  # until it is at least that
         driver.spin(KERNEL_NS, stream)
-        driver("cuStreamSynchronize", stream)
+        driver.ok("cuStreamSynchronize", stream)
         progress.completed = step
         (progress.ready if step == 1 else progress.store)()
         time.sleep(0.0003 * (step * (rank + 1) % 4))  # the ranks are never quite together
-    driver("cuStreamWriteValue32_v2", stream, mine, ctypes.c_uint(0x7FFFFFFF), 0)  # let the other one end
-    driver("cuStreamSynchronize", stream)
+    driver.ok("cuStreamWriteValue32_v2", stream, mine, 0x7FFFFFFF, 0)  # let the other one end
+    driver.ok("cuStreamSynchronize", stream)
 
 
 if __name__ == "__main__":

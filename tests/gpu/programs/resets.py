@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import sys
 import time
@@ -13,25 +12,21 @@ from driver import Driver
 
 def one_context(driver: Driver) -> None:
     """A context with a stream, an event and kernels that are still running when it is destroyed."""
-    context, event = ctypes.c_void_p(), ctypes.c_void_p()
-    driver("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
-    kernel, stream = driver.load(), driver.stream()
-    driver("cuEventCreate", ctypes.byref(event), 2)
+    context = driver.new("cuCtxCreate_v2", 0, 0)
+    kernel, stream, event = driver.load(), driver.new_stream(), driver.new("cuEventCreate", 2)
     for _ in range(10):
         driver.spin(200_000, stream, kernel)
-        driver("cuEventRecord", event, stream)
-    driver("cuCtxDestroy_v2", context)
+        driver.ok("cuEventRecord", event, stream)
+    driver.ok("cuCtxDestroy_v2", context)
 
 
 def one_reset(driver: Driver) -> None:
     """The primary context with kernels in flight, reset."""
-    context = ctypes.c_void_p()
-    driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-    driver("cuCtxSetCurrent", context)
-    kernel, stream = driver.load(), driver.stream()
+    assert driver.open() == 0
+    kernel = driver.load()
     for _ in range(10):
-        driver.spin(200_000, stream, kernel)
-    driver("cuDevicePrimaryCtxReset_v2", 0)
+        driver.spin(200_000, driver.stream, kernel)
+    driver.ok("cuDevicePrimaryCtxReset_v2", 0)
 
 
 def main(seconds: float, out: Path) -> None:

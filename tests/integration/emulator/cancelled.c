@@ -2,32 +2,19 @@
  *
  * Argument: how many rounds. Prints `done` when a launch after each round has ended.
  */
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+#include "driver.h"
 
 enum { THREADS = 4 };
-typedef int R;
-static void *library, *context, *function, *event;
-#define F(name) ((R (*)())dlsym(library, #name))
-
-static R launch(void *stream, uint64_t ns)
-{
-    void *parameters[] = {&ns};
-    return F(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
-}
+static void *event;
 
 static void *work(void *number)
 {
     void *stream, *handle;
-    uint64_t memory;
+    u64 memory;
     F(cuCtxSetCurrent)(context);
     F(cuStreamCreate)(&stream, 1);
     for (int i = (int)(intptr_t)number;; i++) {
-        launch(stream, 20000);
+        launch(20000, stream);
         if (i % 4 == 0)
             F(cuStreamSynchronize)(stream);
         if (i % 4 == 1)
@@ -47,12 +34,10 @@ static void *work(void *number)
 
 int main(int argc, char **argv)
 {
-    void *module;
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!library || F(cuInit)(0) || F(cuDevicePrimaryCtxRetain)(&context, 0) || F(cuCtxSetCurrent)(context) ||
-        F(cuModuleLoadData)(&module, ".visible .entry spin_ns(.param .u64 ns){ret;}") ||
-        F(cuModuleGetFunction)(&function, module, "spin_ns") || F(cuEventCreate)(&event, 2))
-        return 2;
+    open_driver();
+    use_device(0);
+    function = kernel_here();
+    OK(F(cuEventCreate)(&event, 2));
     for (int round = argc > 1 ? atoi(argv[1]) : 100; round; round--) {
         pthread_t threads[THREADS];
         for (intptr_t i = 0; i < THREADS; i++)
@@ -62,7 +47,7 @@ int main(int argc, char **argv)
             pthread_cancel(threads[i]);
         for (int i = 0; i < THREADS; i++)
             pthread_join(threads[i], NULL);
-        if (launch(NULL, 1000) || F(cuCtxSynchronize)())
+        if (launch(1000, NULL) || F(cuCtxSynchronize)())
             return 3;
     }
     puts("done");

@@ -27,7 +27,7 @@ class Clients:
 
     def driver(self, **env: str) -> DriverProcess:
         """A process whose calls the test makes."""
-        self.drivers.append(DriverProcess({**os.environ, "LD_LIBRARY_PATH": str(self.machine.directory), **env}))
+        self.drivers.append(DriverProcess(self.environment(**env)))
         return self.drivers[-1]
 
     def gpu(self, **env: str) -> DriverProcess:
@@ -36,19 +36,26 @@ class Clients:
         assert driver.open() == 0
         return driver
 
+    def environment(self, **env: str) -> dict[str, str]:
+        """That of a program which finds the machine's driver."""
+        return {**os.environ, "LD_LIBRARY_PATH": str(self.machine.directory), **env}
+
     def start(self, code: str, **env: str) -> subprocess.Popen[str]:
         """A process that runs `code` after the prelude (see client_prelude.py)."""
-        variables = {**os.environ, "LD_LIBRARY_PATH": str(self.machine.directory), **env}
-        child = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + "\n" + code],
-            env=variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return self.launch(sys.executable, "-c", PRELUDE + "\n" + code, **env)
+
+    def launch(self, *argv: str | Path, **env: str) -> subprocess.Popen[str]:
+        """A process of any program."""
+        pipe, variables = subprocess.PIPE, self.environment(**env)
+        child = subprocess.Popen(argv, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         self.children.append(child)
         return child
+
+    def execute(self, *argv: str | Path, timeout_s: float = 60.0) -> tuple[int, str, str]:
+        """Any program to its end: its status, and what it wrote to stdout and stderr."""
+        child = self.launch(*argv)
+        out, err = child.communicate(timeout=timeout_s)
+        return child.returncode, out, err
 
     def run(self, code: str, **env: str) -> Any:
         """The JSON value that `code` handed to `answer()`; fails with the client's error text."""

@@ -9,25 +9,13 @@
  * The requests are the allocator's functions, mmap, mprotect, ftruncate, open, socket and pthread_create of the thread
  * that runs the steps, inside the driver's calls only.
  */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
+#include "driver.h"
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-typedef uint64_t u64;
 static __thread int left = -1; /* requests until one fails; -1: none does */
 static bool fell;
 
@@ -73,25 +61,10 @@ int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*run)(void *), 
     return real(t, a, run, with);
 }
 
-struct location { int type, id; };
-struct pool_props { int type, handles; struct location where; void *security; size_t max; char rest[56]; };
-struct alloc_node { struct pool_props pool; const void *access; size_t count, bytes; u64 ptr; };
-struct prop { int type, handles; struct location where; void *win; unsigned char flags[8]; };
-struct array2 { size_t width, height; int format; unsigned channels; };
-struct array3 { size_t width, height, depth; int format; unsigned channels, flags; };
-
-static const char PTX[] = ".visible .entry spin_ns(.param .u64 ns){ret;}\n.visible .entry second(.param .u64 ns){ret;}";
-static void *library, *context, *stream, *other, *event, *inner, *module, *function, *pool, *array, *graph, *exec, *shown;
+static void *stream, *other, *event, *inner, *module, *pool, *array, *graph, *exec, *shown;
 static u64 memory, pooled, address, physical;
 enum { MIB = 1 << 20, BIG = 8 * MIB };
-#define F(name) ((int (*)())dlsym(library, #name))
 #define TRY(call) do { int r_ = call; if (r_) return r_; } while (0)
-
-static int launch(void *into, u64 ns)
-{
-    void *parameters[] = {&ns};
-    return F(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, into, parameters, NULL);
-}
 
 static void nothing(void *data) { (void)data; }
 static int init(void) { return F(cuInit)(0); }
@@ -100,7 +73,7 @@ static int streams(void) { TRY(F(cuStreamCreate)(&stream, 1)); return F(cuStream
 static int events(void) { TRY(F(cuEventCreate)(&event, 6)); return F(cuEventCreate)(&inner, 2); }
 static int modules(void) { TRY(F(cuModuleLoadData)(&module, PTX)); return F(cuModuleGetFunction)(&function, module, "spin_ns"); }
 static int allocates(void) { TRY(F(cuMemAlloc_v2)(&memory, (size_t)512)); return F(cuMemAlloc_v2)(&memory, (size_t)BIG); }
-static int launches(void) { TRY(launch(stream, 100000)); TRY(launch(NULL, 1000)); return F(cuCtxSynchronize)(); }
+static int launches(void) { TRY(launch(100000, stream)); TRY(launch(1000, NULL)); return F(cuCtxSynchronize)(); }
 
 static int second_context(void)
 {
@@ -117,7 +90,7 @@ static int names(void)
     void *k;
     TRY(F(cuModuleGetGlobal_v2)(&at, &size, module, "table"));
     TRY(F(cuModuleGetFunction)(&k, module, "second"));
-    return launch(stream, 1000);
+    return launch(1000, stream);
 }
 
 static int host(void)
@@ -130,7 +103,7 @@ static int host(void)
 static int works(void) /* behind a kernel, so that everything waits in the stream */
 {
     static char bytes[4096];
-    TRY(launch(stream, 3000000));
+    TRY(launch(3000000, stream));
     TRY(F(cuMemcpyHtoDAsync_v2)(memory, bytes, sizeof bytes, stream));
     TRY(F(cuMemsetD8Async)(memory, 1, (size_t)4096, stream));
     TRY(F(cuEventRecord)(event, stream));
@@ -190,10 +163,10 @@ static int arrays(void)
 
 static int captured(void)
 {
-    TRY(launch(stream, 1000));
+    TRY(launch(1000, stream));
     TRY(F(cuEventRecord)(inner, stream));
     TRY(F(cuStreamWaitEvent)(other, inner, 0));
-    TRY(launch(other, 1000));
+    TRY(launch(1000, other));
     TRY(F(cuEventRecord)(inner, other));
     TRY(F(cuStreamWaitEvent)(stream, inner, 0));
     return F(cuMemsetD8Async)(memory, 2, (size_t)64, stream);
@@ -267,8 +240,8 @@ enum { COUNT = sizeof steps / sizeof *steps, SURVIVED = 0, ENOUGH = 10, WRONG = 
 static int scarce(int which, int request)
 {
     alarm(20);
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!library)
+    lib = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!lib)
         return WRONG;
     for (int i = 0; i < COUNT; i++) {
         bool here = i == which;
@@ -316,15 +289,15 @@ static int every(void)
 static int once(void)
 {
     alarm(20);
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    for (int i = 0; i < COUNT && library; i++) {
+    lib = dlopen("libcuda.so.1", RTLD_NOW);
+    for (int i = 0; i < COUNT && lib; i++) {
         int r = steps[i].run();
         if (r) {
             printf("%s %d\n", steps[i].name, r);
             return 0;
         }
     }
-    puts(library ? "all 0" : "no library");
+    puts(lib ? "all 0" : "no library");
     return 0;
 }
 

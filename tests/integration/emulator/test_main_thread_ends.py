@@ -1,6 +1,5 @@
 """Programs whose main thread ends by pthread_exit: the driver's threads are all that is left of the process."""
 
-import os
 import signal
 import subprocess
 import time
@@ -8,15 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kit.compiling import compile_c
 
 
 @pytest.fixture
-def start(clients, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+def start(clients, built) -> Callable[..., subprocess.Popen[str]]:
     """Starts main_ends.c with these words on an emulated machine."""
-    program = compile_c(tmp_path / "main_ends", Path(__file__).with_name("main_ends.c"))
-    env = {**os.environ, "LD_LIBRARY_PATH": str(clients("a100").machine.directory)}
-    return lambda *words: subprocess.Popen([program, *words], env=env, stdout=subprocess.PIPE, text=True)
+    machine = clients("a100")
+    return lambda *words: machine.launch(built("emulator/main_ends.c"), *words)
 
 
 def wait_for_end_of_main(process: subprocess.Popen[str]) -> None:

@@ -1,8 +1,7 @@
 """All processes of a machine share one clock and one ledger per GPU."""
 
-import signal
-
 import pytest
+from kit.driver_calls import OUT_OF_MEMORY
 
 LOOP = """
 open_gpu()
@@ -49,32 +48,28 @@ def test_two_processes_alternate_evenly(clients):
 def test_memory_of_a_killed_process_comes_back(clients):
     """kill -9 of a process returns its allocations and its context to the device."""
     machine = clients()
-    holder = machine.start("open_gpu(); p = ck(d.cuMemAlloc(8 << 30)); answer('held'); sys.stdin.readline()")
-    holder.stdout.readline()
-    free = "open_gpu(); answer(ck(d.cuMemGetInfo())[0] >> 20)"
-    held = machine.run(free)
+    holder, other = machine.gpu(), machine.gpu()
+    holder.new("cuMemAlloc_v2", 8 << 30)
+    held, _ = other.memory_info()
 
-    holder.send_signal(signal.SIGKILL)
-    holder.wait(10)
+    holder.kill()
 
-    assert machine.run(free) - held == (8 << 10) + machine.machine.profile.context_mib
+    assert other.memory_info()[0] - held >> 20 == (8 << 10) + machine.machine.profile.context_mib
 
 
 def test_killed_owner_does_not_keep_the_gpu(clients):
     """When a process dies inside a long kernel the others go on."""
     machine = clients()
-    hog = machine.start("open_gpu(); k = Spinner(); k.launch(100_000_000_000); answer('on'); sys.stdin.readline()")
-    hog.stdout.readline()
-    hog.send_signal(signal.SIGKILL)
-    hog.wait(10)
+    hog, other = machine.gpu(), machine.gpu()
+    hog.launch(hog.function(), 100_000_000_000)
+    hog.kill()
 
-    assert "done" == machine.run("open_gpu(); k = Spinner(); k.launch(1000); k.sync(); answer('done')")
+    assert 0 == other.launch(other.function(), 1000, other.stream) == other.sync()
 
 
 def test_device_memory_is_one_sum_over_processes(clients):
     """An allocation that fits alone fails when another process holds the memory."""
     machine = clients("v100")
-    holder = machine.start("open_gpu(); p = ck(d.cuMemAlloc(10 << 30)); answer('held'); sys.stdin.readline()")
-    holder.stdout.readline()
+    machine.gpu().new("cuMemAlloc_v2", 10 << 30)
 
-    assert machine.run("open_gpu(); answer(code(d.cuMemAlloc(8 << 30)))") == 2
+    assert OUT_OF_MEMORY == machine.gpu().allocate("linear", 8 << 30).code

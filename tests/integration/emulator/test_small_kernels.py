@@ -1,29 +1,15 @@
 """Kernels of microseconds are limited by the GPU's time, not by the emulator."""
 
 import os
-import subprocess
-from pathlib import Path
 
 import pytest
-from kit.compiling import compile_c
-
-SOURCE = Path(__file__).with_name("back_to_back.c")
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory) -> Path:
-    """The compiled client."""
-    return compile_c(tmp_path_factory.mktemp("client") / "back_to_back", SOURCE)
 
 
 @pytest.mark.real_time
-def test_two_processes_with_small_kernels_use_all_of_the_gpu(clients, program):
+def test_two_processes_with_small_kernels_use_all_of_the_gpu(clients, built):
     """Two processes that launch kernels of 5 us back to back get nearly all of the time, half of it each."""
-    env = {**os.environ, "LD_LIBRARY_PATH": str(clients("a100").machine.directory)}
-    pair = [
-        subprocess.Popen([program, "5000", "2"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+    machine = clients("a100")
+    pair = [machine.launch(built("emulator/back_to_back.c"), "5000", "2") for _ in range(2)]
     for each in pair:
         each.stdout.readline()
     for each in pair:

@@ -3,12 +3,10 @@
 Code takes memory when a kernel of it is first used in a context.
 """
 
-import os
 import struct
 
 import pytest
 from kit.driver_calls import AS_DESCRIPTOR, INVALID_VALUE, MIB, PAGE, PTX, Driver, Out, array3d_shape
-from kit.driver_process import DriverProcess
 
 POOL_RESERVED, DEFERRED = 5, 0x80
 MODULE = 2 * MIB
@@ -142,15 +140,6 @@ def test_an_import_holds_the_memory(start):
     assert [512 * MIB, 512 * MIB, 0] == [*lost, device.lost]
 
 
-def handed_over(exporter: DriverProcess, descriptor: int, importer: DriverProcess) -> int:
-    """The importer's handle of what a descriptor of the exporter shows; neither has the descriptor after that."""
-    taken = importer.posix("open", f"/proc/{exporter.process.pid}/fd/{descriptor}", os.O_RDWR)
-    exporter.posix("close", descriptor)
-    handle = importer.new("cuMemImportFromShareableHandle", taken, AS_DESCRIPTOR)
-    importer.posix("close", taken)
-    return handle
-
-
 @pytest.mark.parametrize("how", ["released", "killed"])
 def test_memory_in_another_process_outlives_its_exporter(clients, how):
     """An importer's handle keeps the memory and pays for it once the exporter has released it or has been killed."""
@@ -158,7 +147,7 @@ def test_memory_in_another_process_outlives_its_exporter(clients, how):
     exporter, importer = machine.gpu(), machine.gpu()
     memory = exporter.create(512 * MIB, handles=AS_DESCRIPTOR).value
     device = Ledger(importer)
-    handle = handed_over(exporter, exporter.export(memory), importer)
+    handle = importer.imported(exporter, exporter.export(memory)).value
     paid = device.lost
     if how == "killed":
         exporter.kill()
@@ -174,8 +163,7 @@ def test_imported_memory_answers_with_its_own_handle(clients):
     """cuMemRetainAllocationHandle of an imported mapping is the handle of the import, which one more release ends."""
     machine = clients("a100")
     exporter, gpu = machine.gpu(), machine.gpu()
-    descriptor = exporter.export(exporter.create(PAGE, handles=AS_DESCRIPTOR).value)
-    handle = handed_over(exporter, descriptor, gpu)
+    handle = gpu.imported(exporter, exporter.export(exporter.create(PAGE, handles=AS_DESCRIPTOR).value)).value
     address = gpu.new("cuMemAddressReserve", PAGE, 0, 0, 0)
     gpu.ok("cuMemMap", address, PAGE, 0, handle, 0)
     retained = gpu.new("cuMemRetainAllocationHandle", address)

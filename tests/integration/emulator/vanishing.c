@@ -2,40 +2,24 @@
  *
  * Arguments: `destroy` or `reset`, and how many rounds. Prints each answer that a call gave, once, by its number.
  */
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "driver.h"
 
 enum { THREADS = 4 };
-typedef int R;
-static void *library;
-#define F(name) ((R (*)())dlsym(library, #name))
-static struct { void *context, *module, *function, *kernel, *stream, *event; uint64_t memory; } made;
+static struct { void *context, *module, *function, *kernel, *stream, *event; u64 memory; } made;
 static pthread_barrier_t begin, current, end;
 static _Atomic int answers[1000];
 static _Atomic int rounds_left;
 static char image[20000];
 
-static R launch(void *stream)
-{
-    static uint64_t ns = 2000;
-    void *parameters[] = {&ns};
-    return F(cuLaunchKernel)(made.function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
-}
-
-static R use(int which)
+static int use(int which)
 {
     void *handle;
     char bytes[64];
     int value;
     switch (which % 14) {
-    case 0: return launch(made.stream);
-    case 1: return launch(NULL);
-    case 2: return launch((void *)2);
+    case 0: return launch_of(made.function, 2000, made.stream);
+    case 1: return launch_of(made.function, 2000, NULL);
+    case 2: return launch_of(made.function, 2000, (void *)2);
     case 3: return F(cuModuleGetFunction)(&handle, made.module, "kernel_37");
     case 4: return F(cuEventRecord)(made.event, made.stream);
     case 5: return F(cuEventQuery)(made.event);
@@ -57,7 +41,7 @@ static void *work(void *number)
         pthread_barrier_wait(&begin);
         if (!rounds_left)
             return NULL;
-        R r = F(cuCtxSetCurrent)(made.context);
+        int r = F(cuCtxSetCurrent)(made.context);
         pthread_barrier_wait(&current);
         while (!r || r == 600) {
             r = use(which);
@@ -69,9 +53,9 @@ static void *work(void *number)
     }
 }
 
-static R make(int reset)
+static int make(int reset)
 {
-    R r = reset ? F(cuDevicePrimaryCtxRetain)(&made.context, 0) : F(cuCtxCreate_v2)(&made.context, 0, 0);
+    int r = reset ? F(cuDevicePrimaryCtxRetain)(&made.context, 0) : F(cuCtxCreate_v2)(&made.context, 0, 0);
     r = r ? r : F(cuCtxSetCurrent)(made.context);
     r = r ? r : F(cuModuleLoadData)(&made.module, image);
     r = r ? r : F(cuModuleGetFunction)(&made.function, made.module, "spin_ns");
@@ -87,9 +71,7 @@ int main(int argc, char **argv)
     size_t at = (size_t)sprintf(image, ".visible .entry spin_ns(.param .u64 ns){ret;}\n");
     for (int i = 0; i < 300; i++) /* a module of many kernels */
         at += (size_t)sprintf(image + at, ".visible .entry kernel_%d(){ret;}\n", i);
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!library || F(cuInit)(0))
-        return 2;
+    open_driver();
     pthread_barrier_init(&begin, NULL, THREADS + 1);
     pthread_barrier_init(&current, NULL, THREADS + 1);
     pthread_barrier_init(&end, NULL, THREADS + 1);
@@ -97,7 +79,7 @@ int main(int argc, char **argv)
     for (intptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, (void *)i);
     for (; rounds_left; rounds_left--) {
-        R r = make(reset);
+        int r = make(reset);
         if (r) {
             fprintf(stderr, "round %d: %d\n", rounds - rounds_left, r);
             return 3;

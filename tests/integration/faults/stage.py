@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kit.arbiter import SOURCES, RunningArbiter
+from kit.driver_process import DriverProcess
 from waiting import eventually
 
 from aliquot.arbiter.client import TenantGpu, TenantRecord
@@ -20,6 +21,7 @@ from aliquot.driver.injection import TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, native_part
 from aliquot_lab.bench.progress import ProgressTotals, read_totals
 
+TESTS = Path(__file__).parents[2]
 WINDOW_S = 2.0
 COUNT_TRIES = 50
 COUNTED_NS = 2_000_000
@@ -82,6 +84,7 @@ class Stage(RunningArbiter):
         self.directory = Path(tempfile.mkdtemp(prefix="alq-"))
         self.machine: EmulatedMachine = prepare(self.directory / "gpu", gpus)
         self.clients: list[Client] = []
+        self.drivers: list[DriverProcess] = []
         options = ("--window-ms", str(int(WINDOW_S * 1000)), "--fail-policy", fail_policy, *arbiter_options)
         super().__init__(self.directory / "run", self.machine.uuids[0], *options, env=arbiter_env)
 
@@ -95,6 +98,17 @@ class Stage(RunningArbiter):
         conf = TenantConf(name, socket, self.machine.libcuda, self.machine.libnvml)
         return provision(self.directory / name, conf, native_part(HOOK))
 
+    def environment(self, folder: TenantFolder) -> dict[str, str]:
+        """That of a tenant's programs."""
+        plain = {k: v for k, v in os.environ.items() if not k.startswith("LD_")}
+        return {**plain, "PYTHONPATH": f"{SOURCES}:{TESTS}", "LD_LIBRARY_PATH": str(folder.lib)}
+
+    def driver(self, folder: TenantFolder) -> DriverProcess:
+        """A process of a tenant's whose calls the test makes, with the primary context of the first GPU."""
+        self.drivers.append(DriverProcess(self.environment(folder)))
+        assert self.drivers[-1].open() == 0
+        return self.drivers[-1]
+
     def program(
         self,
         folder: TenantFolder,
@@ -105,8 +119,7 @@ class Stage(RunningArbiter):
         env: dict[str, str] | None = None,
     ) -> Client:
         """Start any program in a tenant's folder, with `env` added to its environment."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("LD_")}
-        environment |= {"PYTHONPATH": str(SOURCES), "LD_LIBRARY_PATH": str(folder.lib)} | (env or {})
+        environment = self.environment(folder) | (env or {})
         errors = self.directory / f"{name}.err"
         with errors.open("wb") as sink:
             process = subprocess.Popen(argv, env=environment, stdin=stdin, stdout=sink, stderr=sink)
@@ -138,6 +151,8 @@ class Stage(RunningArbiter):
 
     def close(self) -> None:
         """End everything and remove the directory."""
+        for driver in self.drivers:
+            driver.kill()
         for client in self.clients:
             if client.process.poll() is None:
                 client.process.kill()

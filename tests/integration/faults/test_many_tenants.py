@@ -4,20 +4,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kit.compiling import compile_c
 from stage import Stage
 from waiting import eventually
 
 from aliquot.arbiter.client import TenantGpu, TenantRecord
 
-PROGRAM = Path(__file__).parent / "programs" / "visit.c"
 BATCH = 50
 
 
 @pytest.fixture(scope="module")
-def visit(tmp_path_factory) -> Path:
+def visit(built) -> Path:
     """The compiled visitor."""
-    return compile_c(tmp_path_factory.mktemp("visit") / "visit", PROGRAM)
+    return built("faults/programs/visit.c")
 
 
 def come_and_go(scene: Stage, visit: Path, libraries: list[Path], first: int, count: int) -> None:
@@ -29,7 +27,7 @@ def come_and_go(scene: Stage, visit: Path, libraries: list[Path], first: int, co
             gpus = [TenantGpu(uuid, 10, 1000, 64) for uuid in scene.machine.uuids]
             scene.admin.add_tenant(TenantRecord(name, str(socket), gpus))
         done = subprocess.run([visit, "4", *libraries], capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stdout) == (0, "")
+        assert (done.returncode, done.stderr) == (0, "")
         for name in names:
             scene.admin.remove_tenant(name)
 

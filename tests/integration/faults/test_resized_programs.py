@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 import pytest
+from kit.driver_calls import MIB, OUT_OF_MEMORY, Out
 from waiting import eventually
 
 from aliquot.arbiter.client import TenantGpu, TenantRecord
@@ -17,58 +18,40 @@ THREADS = 16
 STEP_MIB, MOST = 4, 6
 KEPT_MIB = THREADS * STEP_MIB * MOST
 """What the threads together hold at most; every limit leaves them that, and some for their module."""
-ASKER = """
-import ctypes, json, sys
-L = ctypes.CDLL("libcuda.so.1"); L.cuInit(0); c = ctypes.c_void_p(); p = ctypes.c_uint64()
-free, total = ctypes.c_size_t(), ctypes.c_size_t()
-assert L.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0) == L.cuCtxSetCurrent(c) == 0
-N = ctypes.CDLL("libnvidia-ml.so.1"); device, memory = ctypes.c_void_p(), (ctypes.c_uint64 * 3)()
-assert N.nvmlInit_v2() == N.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
-held = []
-for line in sys.stdin:
-    verb, mib = line.split(); mib = int(mib); said = 0
-    if verb == "alloc":
-        said = L.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(mib << 20))
-        held += [p.value] * (not said)
-    elif verb == "free":
-        said = L.cuMemFree_v2(ctypes.c_uint64(held.pop()))
-    assert L.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
-    assert N.nvmlDeviceGetMemoryInfo(device, memory) == 0
-    print(json.dumps([said, free.value >> 20, total.value >> 20, memory[0] >> 20]), flush=True)
-"""
 BUSY = f"""
-import ctypes, json, random, sys, threading
+import json, random, sys, threading
 from pathlib import Path
-PTX = b'.version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .entry spin_ns(.param .u64 ns) {{ ret; }}\\n\\0'
-L = ctypes.CDLL("libcuda.so.1"); L.cuInit(0); c = ctypes.c_void_p(); end = threading.Event()
-assert L.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0) == L.cuCtxSetCurrent(c) == 0
-module, function = ctypes.c_void_p(), ctypes.c_void_p()
-assert L.cuModuleLoadData(ctypes.byref(module), PTX) == 0
-assert L.cuModuleGetFunction(ctypes.byref(function), module, b"spin_ns") == 0
-counts = dict(launches=0, allocations=0, failed_launches=0, refused=0, failed=0); lock = threading.Lock()
+from kit.driver_calls import OwnDriver
+gpu, end, lock = OwnDriver(), threading.Event(), threading.Lock()
+assert gpu.open() == 0
+function = gpu.function()
+counts = dict(launches=0, allocations=0, failed_launches=0, refused=0, failed=0)
 def work(seed):
     draw, held, mine = random.Random(seed), [], dict.fromkeys(counts, 0)
-    L.cuCtxSetCurrent(c)
-    ns, one = ctypes.c_uint64(20_000), ctypes.c_uint(1)
-    params = (ctypes.c_void_p * 1)(ctypes.addressof(ns))
+    gpu.ok("cuCtxSetCurrent", gpu.context)
     while not end.is_set():
         if held and (len(held) == {MOST} or draw.random() < 0.5):
-            mine["failed"] += L.cuMemFree_v2(held.pop(draw.randrange(len(held)))) != 0
+            mine["failed"] += gpu.code("cuMemFree_v2", held.pop(draw.randrange(len(held)))) != 0
         else:
-            p = ctypes.c_uint64()
-            said = L.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(draw.randint(1, {STEP_MIB} << 20)))
-            mine["allocations"] += 1; mine["refused"] += said == 2; mine["failed"] += said not in (0, 2)
-            held += [p] * (not said)
+            said, (pointer,) = gpu.allocate("linear", draw.randint(1, {STEP_MIB} << 20))
+            mine["allocations"] += 1
+            mine["refused"] += said == 2
+            mine["failed"] += said not in (0, 2)
+            held += [pointer] * (not said)
         mine["launches"] += 1
-        mine["failed_launches"] += L.cuLaunchKernel(function, one, one, one, one, one, one, 0, None, params, None) != 0
-    mine["failed"] += sum(L.cuMemFree_v2(p) != 0 for p in held)
+        mine["failed_launches"] += gpu.launch(function, 20_000) != 0
+    mine["failed"] += sum(gpu.code("cuMemFree_v2", pointer) != 0 for pointer in held)
     with lock:
-        for name in counts: counts[name] += mine[name]
+        for name in counts:
+            counts[name] += mine[name]
 threads = [threading.Thread(target=work, args=(seed,)) for seed in range({THREADS})]
-for thread in threads: thread.start()
+for thread in threads:
+    thread.start()
 Path(sys.argv[1]).write_text("going")
-sys.stdin.read(); end.set()
-for thread in threads: thread.join()
+sys.stdin.read()
+end.set()
+for thread in threads:
+    thread.join()
 Path(sys.argv[1]).write_text(json.dumps(counts))
 """
 
@@ -90,41 +73,35 @@ def resizable(stage):
     return scene, folder, resize
 
 
-def test_a_program_sees_and_gets_what_it_has_now(resizable, tmp_path):
+def test_a_program_sees_and_gets_what_it_has_now(resizable):
     """cuMemGetInfo and NVML have the new total; after growth more is allocated, after a shrink what it held stays."""
     scene, folder, resize = resizable
-    out = tmp_path / "said"
-    client = scene.program(
-        folder, ["/bin/sh", "-c", f'exec "{sys.executable}" -c "$1" >{out}', "sh", ASKER], "asker",
-        stdin=subprocess.PIPE,
-    )  # fmt: skip
-    answers = 0
+    gpu = scene.driver(folder)
+    gpu.ok("nvmlInit_v2")
+    device = gpu.call("nvmlDeviceGetHandleByIndex_v2", 0, Out()).value
 
-    def ask(verb: str, mib: int = 0) -> list[int]:
-        nonlocal answers
-        client.process.stdin.write(f"{verb} {mib}\n".encode())
-        client.process.stdin.flush()
-        answers += 1
-        eventually(lambda: out.exists() and len(out.read_text().splitlines()) == answers, client.said, 30)
-        return json.loads(out.read_text().splitlines()[-1])
+    def seen() -> list[int]:
+        """MiB that are free and in all, and in all by NVML."""
+        by_nvml = int.from_bytes(gpu.call("nvmlDeviceGetMemoryInfo", device, Out(24)).value[:8], "little")
+        return [size // MIB for size in (*gpu.memory_info(), by_nvml)]
 
-    _, free, total, nvml = ask("look")
-    assert (1024, 1024) == (total, nvml)
-    assert 2 == ask("alloc", 1500)[0]
+    assert [1024, 1024] == seen()[1:]
+    assert OUT_OF_MEMORY == gpu.allocate("linear", 1500 * MIB).code
     resize(memory_mib=2048)
-    said, free, total, nvml = ask("alloc", 1500)
-    assert (0, 2048, 2048) == (said, total, nvml)
+    large = gpu.allocate("linear", 1500 * MIB)
+    free, total, nvml = seen()
+    assert (0, 2048, 2048) == (large.code, total, nvml)
     resize(memory_mib=512)
     eventually(lambda: scene.seen("t").memory_used_mib <= 2048 - free)
-    said, free, total, nvml = ask("alloc", 1)
-    assert (2, 0) == (said, free)
-    assert 1500 <= total == nvml <= 2048
+    assert OUT_OF_MEMORY == gpu.allocate("linear", MIB).code
+    free, total, nvml = seen()
+    assert 0 == free and 1500 <= total == nvml <= 2048
     assert 0 < scene.seen("t").memory_pending_mib
-    assert 0 == ask("free")[0]
+    gpu.ok("cuMemFree_v2", large.value)
     eventually(lambda: scene.seen("t").memory_pending_mib == 0)
-    said, free, total, nvml = ask("alloc", 100)
-    assert (0, 512, 512) == (said, total, nvml)
-    assert 2 == ask("alloc", 500)[0]
+    assert 0 == gpu.allocate("linear", 100 * MIB).code
+    assert [512, 512] == seen()[1:]
+    assert OUT_OF_MEMORY == gpu.allocate("linear", 500 * MIB).code
 
 
 def test_a_thousand_resizes_refuse_nothing_that_was_promised(resizable, tmp_path):

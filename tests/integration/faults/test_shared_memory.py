@@ -1,44 +1,53 @@
 """Memory that one process exports and others import, by the ledger of the arbiter."""
 
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from stage import Client, Stage
+from kit.driver_calls import AS_DESCRIPTOR, MIB, OUT_OF_MEMORY
+from stage import Stage
 from waiting import eventually, stop
 
-PROGRAM = Path(__file__).parent / "programs" / "share.py"
-MIB = 300
+SIZE_MIB = 300
 
 
 class Partner:
-    """One process that shares memory; `do` is one step of it."""
+    """One process that makes memory which it can show, or maps what another has made."""
 
-    def __init__(self, scene: Stage, folder, role: str, name: str, socket: str = "sock") -> None:
-        self.out = scene.directory / f"{name}.out"
-        command = f"exec {sys.executable} {PROGRAM} {role} {scene.directory / socket} {MIB} > {self.out}"
-        self.client: Client = scene.program(folder, ["sh", "-c", command], name, stdin=subprocess.PIPE)
-        self.steps = 0
-        self._answer()
+    def __init__(self, scene: Stage, folder) -> None:
+        self.gpu = scene.driver(folder)
+        self.handle = self.address = 0
 
-    def tell(self, step: str) -> None:
-        self.client.process.stdin.write(f"{step}\n".encode())
-        self.client.process.stdin.flush()
-        self.steps += 1
+    def make(self, mib: int = SIZE_MIB) -> int:
+        """Physical memory, which it keeps."""
+        code, (handle,) = self.gpu.create(mib * MIB, handles=AS_DESCRIPTOR)
+        self.handle = self.handle or handle
+        return code
 
-    def do(self, step: str) -> int:
-        self.tell(step)
-        return int(self._answer())
+    def take_from(self, exporter: "Partner") -> list[int]:
+        """Import the other's memory and map it; the codes of the calls."""
+        code, (self.handle,) = self.gpu.imported(exporter.gpu, exporter.gpu.export(exporter.handle))
+        self.address = self.gpu.new("cuMemAddressReserve", SIZE_MIB * MIB, 0, 0, 0)
+        return [code, self.gpu.code("cuMemMap", self.address, SIZE_MIB * MIB, 0, self.handle, 0)]
 
-    def end(self) -> None:
-        self.client.process.kill()
-        self.client.process.wait()
+    def drop(self) -> None:
+        """Unmap and release."""
+        if self.address:
+            self.gpu.ok("cuMemUnmap", self.address, SIZE_MIB * MIB)
+        self.gpu.ok("cuMemRelease", self.handle)
 
-    def _answer(self) -> str:
-        eventually(lambda: self.out.exists() and self.out.read_text().count("\n") > self.steps, self.client.name, 30)
-        return self.out.read_text().splitlines()[-1]
+
+@pytest.fixture
+def pair(stage):
+    """A stage with a tenant, and two processes of it: the one with the memory and one that may import it."""
+
+    def make(memory_mib: int = 500):
+        scene = stage()
+        folder = scene.tenant("a", 500, memory_mib=memory_mib)
+        exporter, importer = Partner(scene, folder), Partner(scene, folder)
+        assert exporter.make() == 0
+        return scene, exporter, importer
+
+    return make
 
 
 def charged(scene: Stage, name: str = "a") -> int:
@@ -47,69 +56,56 @@ def charged(scene: Stage, name: str = "a") -> int:
     return seen.memory_used_mib - seen.memory_context_mib
 
 
-def hand_over(exporter: Partner, importer: Partner) -> list[int]:
-    """The memory goes from the one to the other, who maps it; the codes of the calls."""
-    importer.tell("receive")
-    codes = [exporter.do("send"), int(importer._answer())]
-    return [*codes, importer.do("map")]
-
-
 def settles_at(scene: Stage, mib: int, name: str = "a") -> None:
     """Slabs go back within a second or two."""
     eventually(lambda: charged(scene, name) == mib, f"{name} is charged {mib} MiB, not {charged(scene, name)}", 10)
 
 
-def test_memory_that_processes_of_a_tenant_share_is_charged_once_until_the_last_lets_it_go(stage):
+def test_memory_that_processes_of_a_tenant_share_is_charged_once_until_the_last_lets_it_go(pair):
     """An importer pays nothing while the memory is charged, and it stays charged when the exporter ends before it."""
-    scene = stage()
-    folder = scene.tenant("a", 500, memory_mib=500)
-    importer = Partner(scene, folder, "import", "importer")
-    exporter = Partner(scene, folder, "export", "exporter")
+    scene, exporter, importer = pair()
 
-    codes = hand_over(exporter, importer)
-    settles_at(scene, MIB)
-    exporter.end()
-    settles_at(scene, MIB)
-    refused = importer.do(f"create {MIB}")
-    importer.do("drop")
+    codes = importer.take_from(exporter)
+    settles_at(scene, SIZE_MIB)
+    exporter.gpu.kill()
+    settles_at(scene, SIZE_MIB)
+    refused = importer.make()
+    importer.drop()
     settles_at(scene, 0)
 
-    assert ([0, 0, 0], 2) == (codes, refused)
-    assert 0 == importer.do(f"create {MIB}")
+    assert ([0, 0], OUT_OF_MEMORY) == (codes, refused)
+    assert 0 == importer.make()
 
 
-def test_the_exporter_may_let_go_first_or_last_and_import_twice(stage):
+def test_the_exporter_may_let_go_first_or_last_and_import_twice(pair):
     """Handles that are released and memory that is exported again change nothing while one process holds it."""
-    scene = stage()
-    folder = scene.tenant("a", 500, memory_mib=500)
-    importer = Partner(scene, folder, "import", "importer")
-    exporter = Partner(scene, folder, "export", "exporter")
-    hand_over(exporter, importer)
-    importer.do("drop")
-    settles_at(scene, MIB)
-    codes = hand_over(exporter, importer)
+    scene, exporter, importer = pair()
+    importer.take_from(exporter)
+    importer.drop()
+    settles_at(scene, SIZE_MIB)
+    codes = importer.take_from(exporter)
 
-    exporter.do("drop")
-    settles_at(scene, MIB)
-    importer.end()
+    exporter.drop()
+    settles_at(scene, SIZE_MIB)
+    importer.gpu.kill()
     settles_at(scene, 0)
 
-    assert [0, 0, 0] == codes
+    assert [0, 0] == codes
 
 
 def test_another_tenants_memory_is_charged_to_its_importer_too(stage):
     """Between tenants each pays: the exporter's share is free for others when it ends, so its memory cannot pass on."""
     scene = stage()
-    importer = Partner(scene, scene.tenant("b", 200, memory_mib=500), "import", "importer")
-    exporter = Partner(scene, scene.tenant("a", 200, memory_mib=500), "export", "exporter")
+    importer, exporter = (Partner(scene, scene.tenant(name, 200, memory_mib=500)) for name in "ba")
+    assert exporter.make() == 0
 
-    hand_over(exporter, importer)
-    settles_at(scene, MIB, "a")
-    settles_at(scene, MIB, "b")
-    exporter.end()
+    importer.take_from(exporter)
+    settles_at(scene, SIZE_MIB, "a")
+    settles_at(scene, SIZE_MIB, "b")
+    exporter.gpu.kill()
     settles_at(scene, 0, "a")
 
-    assert MIB == charged(scene, "b")
+    assert SIZE_MIB == charged(scene, "b")
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -117,37 +113,35 @@ def test_the_memory_of_a_stopped_process_is_not_given_again_by_a_new_arbiter(sta
     """What the arbiter before wrote down stays charged, and where that is lost, what NVML shows of the process."""
     scene = stage()
     scene.options += ("--libnvml", str(scene.machine.libnvml))
-    folder = scene.tenant("a", 500, memory_mib=2 * MIB)
-    holder = Partner(scene, folder, "export", "holder")
-    stop(holder.client.process.pid)
+    folder = scene.tenant("a", 500, memory_mib=2 * SIZE_MIB)
+    holder = Partner(scene, folder)
+    assert holder.make() == 0
+    stop(holder.gpu.process.pid)
 
     scene.kill()
     if lost:
         (scene.directory / "run" / "leases").unlink()
     scene.start()
-    other = Partner(scene, folder, "import", "other")
-    refused = other.do(f"create {MIB + 2}")
-    holder.client.process.send_signal(signal.SIGCONT)
-    again = other.do(f"create {MIB + 2}")
-    holder.end()
+    other = Partner(scene, folder)
+    refused = other.make(SIZE_MIB + 2)
+    holder.gpu.process.send_signal(signal.SIGCONT)
+    again = other.make(SIZE_MIB + 2)
+    holder.gpu.kill()
     eventually(lambda: scene.seen("a").processes == 1, "only one is left")
 
-    assert [2, 2] == [refused, again]
-    assert 0 == other.do("create 100")
+    assert [OUT_OF_MEMORY] * 2 == [refused, again]
+    assert 0 == other.make(100)
 
 
-def test_a_new_arbiter_charges_every_holder(stage):
+def test_a_new_arbiter_charges_every_holder(pair):
     """After a restart each holder is charged what it holds, so nothing is held uncharged, and it comes back whole."""
-    scene = stage()
-    folder = scene.tenant("a", 500, memory_mib=800)
-    importer = Partner(scene, folder, "import", "importer")
-    exporter = Partner(scene, folder, "export", "exporter")
-    hand_over(exporter, importer)
-    settles_at(scene, MIB)
+    scene, exporter, importer = pair(800)
+    importer.take_from(exporter)
+    settles_at(scene, SIZE_MIB)
 
     scene.kill()
     scene.start()
-    settles_at(scene, 2 * MIB)
-    exporter.do("drop")
-    importer.do("drop")
+    settles_at(scene, 2 * SIZE_MIB)
+    exporter.drop()
+    importer.drop()
     settles_at(scene, 0)

@@ -6,38 +6,7 @@ import os
 import sys
 import time
 
-PTX = b""".version 7.0
-.target sm_70
-.address_size 64
-.visible .entry spin_ns(.param .u64 ns) { ret; }
-\0"""
-
-
-COUNTERS = [
-    "size",
-    "mode",
-    "launches",
-    "waits",
-    "passes",
-    "unknown_names",
-    "mapped_symbols",
-    "names",
-    "wants",
-    "returns",
-    "drains",
-    "reconnects",
-    "reserved_bytes",
-    "leased_bytes",
-    "unused_bytes",
-    "ledger_entries",
-    "denied",
-    "bounded",
-    "captures",
-    "disagreed",
-    "events",
-    "fenced",
-    "unbalanced",
-]
+from kit.driver_calls import COUNTERS, PTX
 
 
 def say(**facts):

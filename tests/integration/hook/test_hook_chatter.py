@@ -1,10 +1,8 @@
 """What a process says about memory stays below what the arbiter reads of it, so its messages about turns are read."""
 
 import time
-from pathlib import Path
 
 import pytest
-from kit.compiling import compile_c
 from kit.driver_calls import MIB, Out
 
 from aliquot.arbiter.abi import MessageType
@@ -12,7 +10,6 @@ from aliquot.arbiter.server import Settings
 
 MEMORY = (MessageType.RESERVE, MessageType.RELEASE, MessageType.DENIED, MessageType.SHARE, MessageType.UNSHARE)
 THREADS = ("first", "second", "third", "fourth")
-FIRST_WORD = Path(__file__).parent / "programs" / "first_word.c"
 TOO_MUCH = 1 << 40
 LOOPS = {
     "refused allocations": (2500, "repeat", "cuMemAlloc_v2", Out(), TOO_MUCH),
@@ -41,16 +38,10 @@ def test_memory_is_asked_for_more_slowly_than_the_arbiter_reads(tenant, loop, tm
     assert settings.message_burst / 2 + settings.messages_per_second / 2 * seconds > messages > times
 
 
-@pytest.fixture(scope="module")
-def first_word(tmp_path_factory) -> str:
-    """first_word.c, built so that the hook's calls of libc reach it."""
-    return str(compile_c(tmp_path_factory.mktemp("first_word") / "first_word", "-rdynamic", FIRST_WORD))
-
-
-def test_nothing_is_said_on_a_new_connection_before_its_hello(tenant, first_word):
+def test_nothing_is_said_on_a_new_connection_before_its_hello(tenant, built):
     """A thread that saw the connection before it alive, and then waited for its lock, does not speak on the new one."""
     scene = tenant(memory_mib=1024)
-    program = scene.start([first_word])
+    program = scene.start([built("hook/programs/first_word.c", "-rdynamic")])
     assert program.read()["held"]
     scene.arbiter.stop()
     restarted = len(scene.arbiter.heard)

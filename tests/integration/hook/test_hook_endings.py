@@ -3,27 +3,19 @@
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
-from kit.compiling import compile_c
 from kit.driver_calls import MIB, PTX, Argument, Out
 from kit.driver_process import DriverProcess
 
 from aliquot.arbiter.abi import MessageType
 
 
-@pytest.fixture(scope="module")
-def endings(tmp_path_factory) -> Path:
-    """endings.c, built."""
-    return compile_c(tmp_path_factory.mktemp("endings") / "endings", Path(__file__).parent / "programs/endings.c")
-
-
 @pytest.mark.parametrize("how", ["destroy", "reset"])
-def test_nothing_stays_charged_of_contexts_that_end_while_threads_allocate_in_them(tenant, endings, how):
+def test_nothing_stays_charged_of_contexts_that_end_while_threads_allocate_in_them(tenant, built, how):
     """What threads allocate and free in contexts that another ends is charged as long as the device lends it."""
     scene = tenant(memory_mib=4096, auto_grant=True, extra=("strict=0", "context_mib=0"))
-    program = scene.start([str(endings), how, "3", "4"])
+    program = scene.start([built("hook/programs/endings.c"), how, "3", "4"])
     stopped = program.read()
     held = scene.device_bytes()
     program.go()

@@ -1,8 +1,6 @@
 """Memory that another process exported: charged to its importer from the import on."""
 
-import os
-
-from kit.driver_calls import AS_DESCRIPTOR, MIB, Out
+from kit.driver_calls import AS_DESCRIPTOR, MIB
 
 
 def test_an_import_is_charged_before_it_is_mapped(tenant):
@@ -12,11 +10,8 @@ def test_an_import_is_charged_before_it_is_mapped(tenant):
     assert stranger.open() == 0
     handles = []
     for mib in (30, 30, 2, 30, 30):
-        handle = stranger.create(mib * MIB, handles=AS_DESCRIPTOR).value
-        shown = f"/proc/{stranger.process.pid}/fd/{stranger.export(handle)}"
-        descriptor = gpu.posix("open", shown, os.O_RDWR)
-        handles.append(gpu.call("cuMemImportFromShareableHandle", Out(), descriptor, AS_DESCRIPTOR))
-        gpu.posix("close", descriptor)
+        descriptor = stranger.export(stranger.create(mib * MIB, handles=AS_DESCRIPTOR).value)
+        handles.append(gpu.imported(stranger, descriptor))
     full = gpu.charged()
     for imported in handles[:4]:
         gpu.ok("cuMemRelease", imported.value)

@@ -1,14 +1,11 @@
 """Memory under threads: whatever is allocated and freed at once, nothing stays charged and no limit is exceeded."""
 
 import threading
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit.compiling import compile_c
 
-SOURCE = Path(__file__).parent / "programs" / "memory_threads.c"
 # In the order of memory_threads.c.
 KINDS = ["linear", "pitch", "managed", "async", "pool", "vmm", "array"]
 KINDS += ["mipmap", "graph", "module", "context", "brief-pool", "shared"]
@@ -18,9 +15,9 @@ CACHING = (1 << 64) - 1
 
 
 @pytest.fixture(scope="session")
-def memory_threads(tmp_path_factory):
+def memory_threads(built):
     """The client, built."""
-    return compile_c(tmp_path_factory.mktemp("memory_threads") / "memory_threads", SOURCE)
+    return built("hook/programs/memory_threads.c")
 
 
 class Watch:
@@ -49,7 +46,7 @@ def run(scene, memory_threads, kinds, *, seconds=1.0, threads=4, threshold=0, se
     """
     mask = sum(1 << KINDS.index(kind) for kind in kinds)
     words = [seconds, threads, mask, threshold, seed, rounds, least]
-    program = scene.start([str(memory_threads), *map(str, words)])
+    program = scene.start([memory_threads, *map(str, words)])
     program.read()
     context_bytes, watch = scene.device_bytes(), Watch(scene)
     program.go()
@@ -87,7 +84,7 @@ def test_threads_of_all_kinds_leave_nothing_charged(tenant, memory_threads, thre
 def test_threads_with_contexts_of_their_own_leave_nothing_charged(tenant, memory_threads):
     """Contexts that come and go with memory in them leave nothing charged."""
     scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True, spec="h100")
-    program = scene.start([str(memory_threads), "1", "4", str(1 | 1 << KINDS.index("context")), "0", "1", "1", "1"])
+    program = scene.start([memory_threads, "1", "4", str(1 | 1 << KINDS.index("context")), "0", "1", "1", "1"])
     program.read()
     context_bytes = scene.device_bytes()
     program.go()

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.compiling import compile_c
 
 from aliquot.arbiter.abi import MessageType
 
-PROGRAMS = Path(__file__).parent / "programs"
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)
 MODES = {"global": GLOBAL, "thread-local": THREAD_LOCAL, "relaxed": RELAXED}
 DRIVERS = {
@@ -26,10 +24,9 @@ DRIVERS = {
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory) -> Callable[..., list[str]]:
+def gate(built) -> Callable[..., list[str]]:
     """The command of a program in gate.c."""
-    program = compile_c(tmp_path_factory.mktemp("gate") / "gate", PROGRAMS / "gate.c")
-    return lambda *words: [str(program), *map(str, words)]
+    return lambda *words: [str(built("hook/programs/gate.c")), *map(str, words)]
 
 
 @contextmanager
@@ -261,11 +258,10 @@ def test_events_are_rarer_than_launches(tenant):
     assert 10 < facts["events"] < 1000
 
 
-def test_cancelled_threads_take_no_lock_along(tenant, tmp_path: Path):
+def test_cancelled_threads_take_no_lock_along(tenant, built):
     """Threads that are cancelled while they launch, wait and allocate leave a tenant that goes on."""
-    program = compile_c(tmp_path / "cancelled", PROGRAMS.parents[1] / "emulator" / "cancelled.c")
     scene = tenant(memory_mib=4096, auto_grant=True)
 
-    done = scene.execute([str(program), "100"], mode="library-path")
+    done = scene.execute([str(built("emulator/cancelled.c")), "100"], mode="library-path")
 
     assert "done\n" == done.stdout

@@ -1,24 +1,19 @@
 """Programs under the hook on a machine that has no memory, thread or descriptor left."""
 
-from pathlib import Path
-
 import pytest
-from kit.compiling import compile_c
-
-SOURCE = Path(__file__).parents[1] / "emulator" / "scarce.c"
 
 
 @pytest.fixture(scope="module")
-def scarce(tmp_path_factory) -> Path:
+def scarce(built):
     """The program, built; see its head."""
-    return compile_c(tmp_path_factory.mktemp("scarce") / "scarce", "-rdynamic", SOURCE)
+    return built("emulator/scarce.c", "-rdynamic")
 
 
 @pytest.mark.timeout(180)
 def test_every_request_of_hook_and_driver_may_fail(tenant, scarce):
     """A call for which the system has nothing left answers an error or does without, and works again afterwards."""
     scene = tenant(auto_grant=True)
-    program = scene.start([str(scarce), "every"])
+    program = scene.start([scarce, "every"])
 
     out, errors = program.process.communicate(timeout=170)
 
@@ -30,7 +25,7 @@ def test_every_request_of_hook_and_driver_may_fail(tenant, scarce):
 def test_a_limit_of_the_address_space_is_an_answer(tenant, scarce, limit_gib):
     """Where RLIMIT_AS leaves no room, a call answers an error code; the program neither crashes nor hangs."""
     scene = tenant(auto_grant=True)
-    program = scene.start(["prlimit", f"--as={limit_gib << 30}", str(scarce), "once"])
+    program = scene.start(["prlimit", f"--as={limit_gib << 30}", scarce, "once"])
 
     out, errors = program.process.communicate(timeout=60)
 

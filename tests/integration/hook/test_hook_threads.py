@@ -1,21 +1,21 @@
 """The hook's own threads and keys in programs that leave little room for them."""
 
-from pathlib import Path
-
 import pytest
-from kit.compiling import compile_c
 
 from aliquot.arbiter.abi import MessageType
 
-SOURCE = Path(__file__).parent / "programs/threads.c"
+
+@pytest.fixture
+def threads(built):
+    """threads.c, built with so many bytes of static thread-local data."""
+    return lambda tls=64: built("hook/programs/threads.c", f"-DTLS={tls}", "-rdynamic")
 
 
 @pytest.mark.parametrize("kib", [64, 400, 600, 1 << 10, 20 << 10, 200 << 10])
-def test_an_idle_token_goes_back_whatever_the_size_of_thread_local_data(tenant, tmp_path, kib):
+def test_an_idle_token_goes_back_whatever_the_size_of_thread_local_data(tenant, threads, kib):
     """A program returns the token in a pause, however large the static thread-local data of its threads is."""
-    program = compile_c(tmp_path / "threads", SOURCE, f"-DTLS={kib << 10}", "-rdynamic")
     scene = tenant(auto_grant=True)
-    running = scene.start([str(program), "idle"])
+    running = scene.start([threads(kib << 10), "idle"])
     running.read()
     returned = scene.arbiter.wait_for(MessageType.RETURN, timeout_s=20)
     running.go()
@@ -23,11 +23,10 @@ def test_an_idle_token_goes_back_whatever_the_size_of_thread_local_data(tenant, 
     assert (1, 0) == (returned.a, running.end())
 
 
-def test_without_a_helper_thread_the_program_returns_the_token_when_it_waits(tenant, tmp_path):
+def test_without_a_helper_thread_the_program_returns_the_token_when_it_waits(tenant, threads):
     """Where no thread of the hook can be started, a wait for work returns the token, and one line says why."""
-    program = compile_c(tmp_path / "threads", SOURCE, "-DTLS=64", "-rdynamic")
     scene = tenant(auto_grant=True)
-    running = scene.start([str(program), "refused", "thread"])
+    running = scene.start([threads(), "refused", "thread"])
     running.read()
     first = scene.arbiter.wait_for(MessageType.RETURN)
     heard = len(scene.arbiter.heard)
@@ -39,11 +38,10 @@ def test_without_a_helper_thread_the_program_returns_the_token_when_it_waits(ten
     assert errors.startswith(f"aliquot: cannot start a thread in process {running.process.pid} (Resource temporarily ")
 
 
-def test_the_keys_of_a_program_are_its_own(tenant, tmp_path):
+def test_the_keys_of_a_program_are_its_own(tenant, threads):
     """A program that has taken every thread-specific key finds its values under them, and its threads launch."""
-    program = compile_c(tmp_path / "threads", SOURCE, "-DTLS=64", "-rdynamic")
     scene = tenant(auto_grant=True)
-    running = scene.start([str(program), "keys"])
+    running = scene.start([threads(), "keys"])
     facts = running.read()
     running.go()
 
@@ -58,11 +56,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_the_system_refuses_the_hook_is_said_once(tenant, tmp_path, kind):
+def test_what_the_system_refuses_the_hook_is_said_once(tenant, threads, kind):
     """Where the hook can register no handler the program launches and ends all the same, and one line says it."""
-    program = compile_c(tmp_path / "threads", SOURCE, "-DTLS=64", "-rdynamic")
     scene = tenant(auto_grant=True)
-    running = scene.start([str(program), "refused", kind])
+    running = scene.start([threads(), "refused", kind])
     running.read()
     _, errors = running.process.communicate("go\n", timeout=20)
 

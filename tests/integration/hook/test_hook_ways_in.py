@@ -43,7 +43,8 @@ def test_preload_reaches_what_asks_dlsym(tenant, way, reached):
 def test_an_empty_environment_changes_nothing(tenant):
     """`env -i` does not lead around a substituted file that is opened by its place."""
     scene = tenant(memory_mib=512)
-    scene.environment = lambda mode: {"PYTHONPATH": str(__import__("pathlib").Path(__file__).parent)}
+    paths = scene.environment("library-path")["PYTHONPATH"]
+    scene.environment = lambda mode: {"PYTHONPATH": paths}
     library = str(scene.folder.lib / "libcuda.so.1")
 
     program = scene.run(f"cuda = Cuda(lambda name: ctypes.CDLL({library!r}))" + SEE)

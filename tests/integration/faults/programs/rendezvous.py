@@ -12,10 +12,11 @@ import sys
 import time
 from pathlib import Path
 
+from kit.driver_calls import OwnDriver
+
 from aliquot_lab.bench.priority import go_before_other_programs
 from aliquot_lab.bench.progress import ProgressWriter
 
-PTX = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns) { ret; }\n\0"
 KERNEL_NS = 1_000_000
 DEEP = 20
 
@@ -23,36 +24,22 @@ DEEP = 20
 class Partner:
     """One side of the rendezvous: its stream on its GPU, and both sides' words as the GPU addresses them."""
 
-    def __init__(self, cuda: ctypes.CDLL, device: int, words: mmap.mmap) -> None:
-        self.cuda, self.function, self.stream = cuda, ctypes.c_void_p(), ctypes.c_void_p()
-        context, module, base = (ctypes.c_void_p() for _ in range(3))
-        host = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(words)))
-        done = [cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), cuda.cuCtxSetCurrent(context)]
-        done += [cuda.cuModuleLoadData(ctypes.byref(module), PTX)]
-        done += [cuda.cuModuleGetFunction(ctypes.byref(self.function), module, b"spin_ns")]
-        done += [cuda.cuStreamCreate(ctypes.byref(self.stream), 1)]
-        cuda.cuMemHostRegister_v2(host, ctypes.c_size_t(len(words)), 2)  # the second partner of a process finds it done
-        done += [cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(base), host, 0)]
-        assert not any(done), done
-        self.base = base.value or 0
-        ns = ctypes.c_uint64(KERNEL_NS)
-        self.params = (ctypes.c_void_p * 1)(ctypes.addressof(ns))
-        self.kept = (ns, words)
+    def __init__(self, device: int, words: mmap.mmap) -> None:
+        self.gpu, self.words = OwnDriver(), words
+        assert self.gpu.open(device) == 0
+        self.function = self.gpu.function()
+        host = ctypes.addressof(ctypes.c_char.from_buffer(words))
+        self.gpu.code("cuMemHostRegister_v2", host, len(words), 2)  # the second partner of a process finds it done
+        self.base = self.gpu.new("cuMemHostGetDevicePointer_v2", host, 0)
 
     def kernel(self) -> int:
         """A kernel of a millisecond."""
-        return self.cuda.cuLaunchKernel(self.function, 1, 1, 1, 1, 1, 1, 0, self.stream, self.params, None)
+        return self.gpu.launch(self.function, KERNEL_NS, self.gpu.stream)
 
     def meet(self, mine: int, step: int) -> int:
         """Tell the partner that this step is reached, and wait on the GPU until the partner has reached it."""
-        at, other = (ctypes.c_uint64(self.base + 64 * word) for word in (mine, 1 - mine))
-        value = ctypes.c_uint(step)
-        told = self.cuda.cuStreamWriteValue32_v2(self.stream, at, value, 0)
-        return told + self.cuda.cuStreamWaitValue32_v2(self.stream, other, value, 0)
-
-    def synchronise(self) -> int:
-        """All of the stream has ended."""
-        return self.cuda.cuStreamSynchronize(self.stream)
+        told = self.gpu.code("cuStreamWriteValue32_v2", self.gpu.stream, self.base + 64 * mine, step, 0)
+        return told + self.gpu.code("cuStreamWaitValue32_v2", self.gpu.stream, self.base + 64 * (1 - mine), step, 0)
 
 
 def main() -> None:
@@ -60,16 +47,14 @@ def main() -> None:
     mode, told, failed, step = sys.argv[1], [], 0, 0
     signal.signal(signal.SIGTERM, lambda *_: told.append(True))
     go_before_other_programs()
-    cuda = ctypes.CDLL("libcuda.so.1")
-    assert cuda.cuInit(0) == 0
     if mode == "streams":
         words = mmap.mmap(-1, 4096)
-        sides = {0: Partner(cuda, 0, words), 1: Partner(cuda, 0, words)}
+        sides = {0: Partner(0, words), 1: Partner(0, words)}
     else:
         with Path(sys.argv[3]).open("r+b") as file:
             words = mmap.mmap(file.fileno(), 4096)
         rank = int(sys.argv[4])
-        sides = {rank: Partner(cuda, rank, words)}
+        sides = {rank: Partner(rank, words)}
     first = min(sides)
     progress = ProgressWriter(Path(sys.argv[2]))
     while not told and not failed:
@@ -77,7 +62,7 @@ def main() -> None:
         for word, side in sides.items():
             failed += side.kernel() + side.meet(word, step) + side.kernel()
         if mode != "deep" or step % DEEP == 0:
-            failed += sum(side.synchronise() for side in sides.values())
+            failed += sum(side.gpu.sync() for side in sides.values())
             progress.completed = step
             progress.store() if progress.ready_ns else progress.ready()
             if mode == "ranks":

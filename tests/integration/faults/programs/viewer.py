@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-PTX = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns) { ret; }\n\0"
+from kit.driver_calls import Out, OwnDriver
 
 
 def nvml(seconds: float) -> None:
@@ -32,26 +32,20 @@ def nvml(seconds: float) -> None:
         time.sleep(0.1)
 
 
-def ask() -> ctypes.CDLL:
+def ask() -> OwnDriver:
     """What a launcher or a server's front process does before its worker starts."""
-    lib, device, total, name = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_size_t(), (ctypes.c_char * 64)()
-    assert [lib.cuInit(0), lib.cuDeviceGet(ctypes.byref(device), 0), lib.cuDeviceGetName(name, 64, 0)] == [0, 0, 0]
-    assert lib.cuDeviceTotalMem_v2(ctypes.byref(total), 0) == 0
-    print(json.dumps({"total": total.value}), flush=True)
-    return lib
+    gpu = OwnDriver()
+    gpu.ok("cuInit", 0)
+    gpu.ok("cuDeviceGet", Out(4), 0)
+    gpu.ok("cuDeviceGetName", Out(64), 64, 0)
+    print(json.dumps({"total": gpu.new("cuDeviceTotalMem_v2", 0)}), flush=True)
+    return gpu
 
 
-def launch(lib: ctypes.CDLL) -> int:
-    """One kernel of a millisecond, from nothing; the sum of all statuses."""
-    (context, module, function), ns = (ctypes.c_void_p() for _ in range(3)), ctypes.c_uint64(1_000_000)
-    statuses = [lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), lib.cuCtxSetCurrent(context)]
-    statuses += [lib.cuModuleLoadData(ctypes.byref(module), PTX)]
-    statuses += [lib.cuModuleGetFunction(ctypes.byref(function), module, b"spin_ns")]
-    params = (ctypes.c_void_p * 1)(ctypes.addressof(ns))
-    one = ctypes.c_uint(1)
-    statuses += [lib.cuLaunchKernel(function, one, one, one, one, one, one, 0, None, params, None)]
-    statuses += [lib.cuCtxSynchronize()]
-    return sum(statuses)
+def launch(gpu: OwnDriver) -> int:
+    """One kernel of a millisecond, from nothing; the sum of its statuses."""
+    gpu.ok("cuCtxSetCurrent", gpu.new("cuDevicePrimaryCtxRetain", 0))
+    return gpu.launch(gpu.function(), 1_000_000) + gpu.code("cuCtxSynchronize")
 
 
 def main() -> None:
@@ -59,7 +53,7 @@ def main() -> None:
     if mode == "nvml":
         nvml(seconds)
         return
-    lib = ask()
+    gpu = ask()
     if mode == "cuda":
         time.sleep(seconds)
         return
@@ -67,7 +61,7 @@ def main() -> None:
     status, launches = 0, 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        status += launch(lib)
+        status += launch(gpu)
         launches += 1
     print(json.dumps({"status": status, "launches": launches}), flush=True)
 

@@ -3,22 +3,11 @@
  * The thread is held where it takes the connection's lock, having seen the old connection alive, until the new one is
  * there and nothing was sent on it. One line of JSON when it is held, one when it has gone on.
  */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
+#include "driver.h"
 #include <semaphore.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#define F(name, ...) ((int (*)(__VA_ARGS__))dlsym(lib, #name))
-#define MUST(call) ((call) ? (fprintf(stderr, "%s\n", #call), exit(3)) : (void)0)
-
-static void *lib, *context;
-static uint64_t memory;
+static u64 memory;
 static int (*true_lock)(pthread_mutex_t *), (*true_unlock)(pthread_mutex_t *);
 static int (*true_connect)(int, const struct sockaddr *, socklen_t);
 static pthread_mutex_t *_Atomic connections_lock; /* the first one that is taken after a connection is made */
@@ -71,20 +60,18 @@ int pthread_mutex_unlock(pthread_mutex_t *mutex)
 /* So much that what is not used any more goes back to the arbiter at once. */
 static void *gives_back(void *unused)
 {
-    MUST(F(cuCtxSetCurrent, void *)(context));
+    OK(F(cuCtxSetCurrent, void *)(context));
     speaks = 1;
-    MUST(F(cuMemFree_v2, uint64_t)(memory));
+    OK(F(cuMemFree_v2, u64)(memory));
     return NULL;
 }
 
 int main(void)
 {
     pthread_t thread;
-    lib = dlopen("libcuda.so.1", RTLD_NOW);
-    MUST(F(cuInit, unsigned)(0));
-    MUST(F(cuDevicePrimaryCtxRetain, void **, int)(&context, 0));
-    MUST(F(cuCtxSetCurrent, void *)(context));
-    MUST(F(cuMemAlloc_v2, uint64_t *, size_t)(&memory, 300u << 20));
+    open_driver();
+    use_device(0);
+    OK(F(cuMemAlloc_v2, u64 *, size_t)(&memory, 300u << 20));
     pthread_create(&thread, NULL, gives_back, NULL);
     pthread_join(thread, NULL);
     puts("{\"held\": false}");

@@ -1,91 +1,18 @@
 /* gate.c: programs of the kind that the gate must not break. One argument names the program, numbers follow; the last
  * line of the output is a line of JSON. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
+#include "driver.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
 
-static void *lib;
-static void *need(const char *name)
-{
-    void *found = dlsym(lib, name);
-    if (!found) {
-        fprintf(stderr, "no %s\n", name);
-        exit(90);
-    }
-    return found;
-}
-#define F(name, ...) ((int (*)(__VA_ARGS__))need(#name))
-#define OK(call) check((call), #call, __LINE__)
-static void check(int result, const char *what, int line)
-{
-    if (result) {
-        fprintf(stderr, "gate.c:%d: %s -> %d\n", line, what, result);
-        exit(91);
-    }
-}
-
-static const char PTX[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns)\n{ ret; }\n";
-typedef int launch_fn(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
-static launch_fn *launch_;
-static void *context, *function;
 static _Atomic int over;
 
-static uint64_t now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
-/* Waits for the test to say go on. */
-static void wait_line(void)
-{
-    fflush(stdout);
-    for (int read = getchar(); read != '\n' && read != EOF;)
-        read = getchar();
-}
-
-static int spin_of(void *kernel, uint64_t ns, void *stream)
-{
-    void *parameters[] = {&ns};
-    return launch_(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, 0);
-}
-static int spin(uint64_t ns, void *stream)
-{
-    return spin_of(function, ns, stream);
-}
-static void *kernel_here(void)
-{
-    void *module, *kernel;
-    OK(F(cuModuleLoadData, void **, const void *)(&module, PTX));
-    OK(F(cuModuleGetFunction, void **, void *, const char *)(&kernel, module, "spin_ns"));
-    return kernel;
-}
 static void primary(int device)
 {
-    OK(F(cuDevicePrimaryCtxRetain, void **, int)(&context, device));
-    OK(F(cuCtxSetCurrent, void *)(context));
+    use_device(device);
     function = kernel_here();
-}
-static void *stream_new(unsigned flags)
-{
-    void *stream;
-    OK(F(cuStreamCreate, void **, unsigned)(&stream, flags));
-    return stream;
 }
 static void synchronize(void *stream)
 {
@@ -99,10 +26,10 @@ static void pending(const long *with)
     void *stream = stream_new(1);
     for (int i = 0; i < 40; i++) {
         void *graph;
-        spin(1000000, stream);
+        launch(1000000, stream);
         OK(F(cuStreamBeginCapture_v2, void *, int)(stream, (int)with[0]));
         for (int k = 0; k < 4; k++) {
-            spin(1000, stream);
+            launch(1000, stream);
             usleep(1500);
         }
         good += F(cuStreamEndCapture, void *, void **)(stream, &graph) == 0;
@@ -114,7 +41,7 @@ static void *launches(void *stream)
 {
     OK(F(cuCtxSetCurrent, void *)(context));
     while (!over)
-        OK(spin(20000, stream));
+        OK(launch(20000, stream));
     return NULL;
 }
 
@@ -130,7 +57,7 @@ static void captures(const long *with)
         void *graph;
         OK(F(cuStreamBeginCapture_v2, void *, int)(stream, (int)with[1]));
         for (int k = 0; k < 3; k++)
-            last = spin(1000, stream) ?: last;
+            last = launch(1000, stream) ?: last;
         if (i % 4 == 0)
             usleep(100);
         int result = F(cuStreamEndCapture, void *, void **)(stream, &graph);
@@ -156,7 +83,7 @@ static void *contexts_come_and_go(void *seed)
         for (int k = 0; k < 3; k++) {
             void *stream = stream_new(k & 1);
             for (int n = 0; n < 40; n++)
-                OK(spin_of(kernel, 5000, stream));
+                OK(launch_of(kernel, 5000, stream));
             if (k == 1)
                 OK(F(cuStreamDestroy_v2, void *)(stream));
         }
@@ -175,8 +102,8 @@ static void contexts(const long *with)
     for (int i = 0; i < 2; i++)
         pthread_join(threads[i], NULL);
     for (int i = 0; i < 30; i++) {
-        OK(spin(5000, NULL));
-        OK(spin(5000, stream_new(1)));
+        OK(launch(5000, NULL));
+        OK(launch(5000, stream_new(1)));
         usleep(1000);
         if (i % 2) {
             OK(F(cuDevicePrimaryCtxReset_v2, int)(0));
@@ -198,7 +125,7 @@ static void streams(const long *with)
         if (*place)
             OK(F(cuStreamDestroy_v2, void *)(*place));
         *place = stream_new(1);
-        OK(spin(1000, *place));
+        OK(launch(1000, *place));
     }
     usleep(300000); /* nothing tells the hook that the work has ended */
     printf("{\"at\": %lu}\n", (unsigned long)now());
@@ -208,7 +135,7 @@ static void streams(const long *with)
 /* A signal handler that takes its time is to the thread what another program on its processor is. */
 static void dawdle(int signal)
 {
-    uint64_t began = now();
+    u64 began = now();
     (void)signal;
     while (now() - began < 4000000)
         ;
@@ -220,16 +147,16 @@ static void ahead(const long *with)
     struct itimerval often = {{0, with[2]}, {0, with[2]}};
     signal(SIGALRM, dawdle);
     setitimer(ITIMER_REAL, &often, NULL);
-    uint64_t most = 0;
+    u64 most = 0;
     void *stream = stream_new(1), **events = calloc((size_t)with[1], sizeof *events);
     long reached = 0;
     for (long i = 0; i < with[1]; i++) {
-        OK(spin((uint64_t)with[0], stream));
+        OK(launch((u64)with[0], stream));
         OK(F(cuEventCreate, void **, unsigned)(&events[i], 2));
         OK(F(cuEventRecord, void *, void *)(events[i], stream));
         while (reached < i && !F(cuEventQuery, void *)(events[reached]))
             reached++;
-        uint64_t queued = (uint64_t)(i + 1 - reached) * (uint64_t)with[0];
+        u64 queued = (u64)(i + 1 - reached) * (u64)with[0];
         most = i > 40 && queued > most ? queued : most;
     }
     printf("{\"most_ms\": %.3f}\n", (double)most / 1e6);
@@ -240,31 +167,31 @@ static void ahead(const long *with)
 static void itself(const long *with)
 {
     static volatile uint32_t word;
-    uint64_t at;
+    u64 at;
     void *waiting = stream_new(1), *other = stream_new(1);
     OK(F(cuMemHostRegister_v2, void *, size_t, unsigned)((void *)&word, sizeof word, 0));
-    OK(F(cuMemHostGetDevicePointer_v2, uint64_t *, void *, unsigned)(&at, (void *)&word, 0));
-    uint64_t began = now();
+    OK(F(cuMemHostGetDevicePointer_v2, u64 *, void *, unsigned)(&at, (void *)&word, 0));
+    u64 began = now();
     for (long round = 0; round < with[0]; round++) {
-        OK(F(cuStreamWaitValue32_v2, void *, uint64_t, uint32_t, unsigned)(waiting, at, (uint32_t)round + 1, 0));
+        OK(F(cuStreamWaitValue32_v2, void *, u64, uint32_t, unsigned)(waiting, at, (uint32_t)round + 1, 0));
         for (int i = 0; i < 400; i++)
-            OK(spin(2000, waiting));
-        OK(spin(2000, other));
-        OK(F(cuStreamWriteValue32_v2, void *, uint64_t, uint32_t, unsigned)(other, at, (uint32_t)round + 1, 0));
+            OK(launch(2000, waiting));
+        OK(launch(2000, other));
+        OK(F(cuStreamWriteValue32_v2, void *, u64, uint32_t, unsigned)(other, at, (uint32_t)round + 1, 0));
         synchronize(waiting);
     }
     printf("{\"took_s\": %.3f}\n", (double)(now() - began) / 1e9);
 }
 
 /* Two threads, each with its default stream; the consumer's waits for a word that the producer's writes later. */
-static uint64_t shared_word;
+static u64 shared_word;
 static void *consumer(void *unused)
 {
     (void)unused;
     OK(F(cuCtxSetCurrent, void *)(context));
-    OK(F(cuStreamWaitValue32_v2_ptsz, void *, uint64_t, uint32_t, unsigned)(NULL, shared_word, 1, 0));
+    OK(F(cuStreamWaitValue32_v2_ptsz, void *, u64, uint32_t, unsigned)(NULL, shared_word, 1, 0));
     launch_fn *own = need("cuLaunchKernel_ptsz");
-    uint64_t ns = 2000000;
+    u64 ns = 2000000;
     void *parameters[] = {&ns};
     for (int i = 0; i < 5; i++)
         OK(own(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
@@ -276,17 +203,17 @@ static void defaults(const long *with)
     static volatile uint32_t word;
     pthread_t thread;
     launch_fn *own = need("cuLaunchKernel_ptsz");
-    uint64_t ns = 1000000;
+    u64 ns = 1000000;
     void *parameters[] = {&ns};
     OK(F(cuMemHostRegister_v2, void *, size_t, unsigned)((void *)&word, sizeof word, 0));
-    OK(F(cuMemHostGetDevicePointer_v2, uint64_t *, void *, unsigned)(&shared_word, (void *)&word, 0));
+    OK(F(cuMemHostGetDevicePointer_v2, u64 *, void *, unsigned)(&shared_word, (void *)&word, 0));
     pthread_create(&thread, NULL, consumer, NULL);
-    uint64_t began = now();
-    while (now() - began < (uint64_t)with[0] * 1000000u) {
+    u64 began = now();
+    while (now() - began < (u64)with[0] * 1000000u) {
         OK(own(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
         usleep(5000);
     }
-    OK(F(cuStreamWriteValue32_v2_ptsz, void *, uint64_t, uint32_t, unsigned)(NULL, shared_word, 1, 0));
+    OK(F(cuStreamWriteValue32_v2_ptsz, void *, u64, uint32_t, unsigned)(NULL, shared_word, 1, 0));
     pthread_join(thread, NULL);
     printf("{\"at\": %lu}\n", (unsigned long)now());
     wait_line();
@@ -296,7 +223,7 @@ static void defaults(const long *with)
 static void leaves(const long *with)
 {
     for (int i = 0; i < 30; i++)
-        OK(spin(200000, stream_new(1)));
+        OK(launch(200000, stream_new(1)));
     usleep((useconds_t)with[0]);
     exit(0);
 }
@@ -304,12 +231,12 @@ static void leaves(const long *with)
 /* Launches for with[0] ms without a pause, then says how often the other threads were scheduled meanwhile. */
 static void steady(const long *with)
 {
-    uint64_t began = now();
+    u64 began = now();
     void *stream = stream_new(1);
     printf("{\"pid\": %d}\n", (int)getpid());
     fflush(stdout);
-    while (now() - began < (uint64_t)with[0] * 1000000u)
-        OK(spin(100000, stream));
+    while (now() - began < (u64)with[0] * 1000000u)
+        OK(launch(100000, stream));
     synchronize(stream);
     printf("{\"at\": %lu}\n", (unsigned long)now());
     wait_line();
@@ -325,15 +252,15 @@ static void *vanish(void *unused)
 {
     (void)unused;
     OK(F(cuCtxSetCurrent, void *)(context));
-    OK(spin(1000, NULL));
-    launch_(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void **)8, NULL);
+    OK(launch(1000, NULL));
+    F(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void **)8, NULL);
     exit(93);
 }
 static void *launch_once(void *unused)
 {
     (void)unused;
     OK(F(cuCtxSetCurrent, void *)(context));
-    OK(spin(1000, NULL));
+    OK(launch(1000, NULL));
     return NULL;
 }
 static void vanishes(const long *with)
@@ -357,7 +284,7 @@ static void elsewhere(const long *with)
     primary(1);
     void *stream = stream_new(1);
     OK(F(cuCtxSetCurrent, void *)(first));
-    OK(spin(100000000, stream));
+    OK(launch(100000000, stream));
     puts("{\"launched\": true}");
     wait_line();
 }
@@ -377,11 +304,9 @@ static void refuse_membarrier(void)
 }
 static void fenced(const long *with)
 {
-    uint64_t stats[64] = {sizeof stats};
     (void)with;
-    OK(spin(1000, NULL));
-    OK(F(aliquot_stats, void *)(stats));
-    printf("{\"fenced\": %lu}\n", (unsigned long)stats[21]);
+    OK(launch(1000, NULL));
+    printf("{\"fenced\": %lu}\n", (unsigned long)counted(21));
     wait_line();
 }
 
@@ -399,11 +324,7 @@ int main(int argc, char **argv)
         with[i - 2] = atol(argv[i]);
     if (argc > 1 && !strcmp(argv[1], "fenced"))
         refuse_membarrier();
-    lib = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!lib || argc < 2)
-        return 92;
-    OK(F(cuInit, unsigned)(0));
-    launch_ = (launch_fn *)need("cuLaunchKernel");
+    open_driver();
     primary(0);
     for (unsigned i = 0; i < sizeof programs / sizeof *programs; i++)
         if (!strcmp(programs[i].name, argv[1]))

@@ -5,46 +5,17 @@
  * line of JSON says what the hook counts as reserved. The last line says how many calls succeeded, were refused for lack
  * of memory, or failed otherwise, with everything freed.
  */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
+#include "driver.h"
 
-typedef uint64_t u64;
 enum kind { LINEAR, PITCH, MANAGED, ASYNC, POOL, VMM, ARRAY, MIPMAP, GRAPH, MODULE, CONTEXT, BRIEF_POOL, SHARED, KINDS };
-enum { ITEMS = 24, OUT_OF_MEMORY = 2, STATS = 64 };
+enum { ITEMS = 24, OUT_OF_MEMORY = 2 };
 
-struct location { int type, id; };
-struct prop { int type, handles; struct location where; void *win; unsigned char flags[8]; };
-struct pool_props { int type, handles; struct location where; void *security; size_t max; char rest[56]; };
-struct alloc_node { struct pool_props pool; const void *access; size_t count, bytes; u64 ptr; };
-struct array3 { size_t width, height, depth; int format; unsigned channels, flags; };
-
-static void *lib, *primary, *own_pool;
+static void *own_pool;
 static _Atomic int over;
 static u64 least;
 static pthread_rwlock_t going; /* held by whoever calls the driver; by main while all stand still */
 static _Atomic long done, refused, failed;
-static const char PTX[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns) { ret; }\n";
 static const struct pool_props POOL_OF_GPU = {1, 0, {1, 0}, 0, 0, {0}};
-
-#define F(name, ...) ((int (*)(__VA_ARGS__))find(#name))
-static void *find(const char *name)
-{
-    void *at = dlsym(lib, name);
-    if (!at) {
-        fprintf(stderr, "no %s\n", name);
-        exit(3);
-    }
-    return at;
-}
 
 struct item { int kind; u64 ptr, bytes, handle; void *object, *pool; };
 
@@ -193,22 +164,13 @@ static void step(struct item *item, bool *live, struct job *job, void *stream)
         failed++;
 }
 
-static u64 stat_of(int field)
-{
-    u64 stats[STATS] = {sizeof stats};
-    void *stats_of = dlsym(lib, "aliquot_stats");
-    if (stats_of)
-        ((int (*)(void *))stats_of)(stats);
-    return stats[field];
-}
-
 static void *work(void *argument)
 {
     struct job *job = argument;
     struct item items[ITEMS] = {0};
     bool live[ITEMS] = {0};
     void *stream;
-    F(cuCtxSetCurrent, void *)(primary);
+    F(cuCtxSetCurrent, void *)(context);
     F(cuStreamCreate, void **, unsigned)(&stream, 1);
     while (!atomic_load(&over)) {
         int i = rand_r(&job->seed) % ITEMS;
@@ -221,13 +183,6 @@ static void *work(void *argument)
             failed += end(&items[i], stream, &job->seed) != 0;
     F(cuStreamSynchronize, void *)(stream);
     return NULL;
-}
-
-static void go_on(void)
-{
-    char line[16];
-    if (!fgets(line, sizeof line, stdin))
-        exit(0);
 }
 
 int main(int count, char **word)
@@ -243,18 +198,14 @@ int main(int count, char **word)
     void *default_pool;
     pthread_t thread[64];
     struct job job[64];
-    lib = dlopen("libcuda.so.1", RTLD_NOW);
-    F(cuInit, unsigned)(0);
-    if (F(cuDevicePrimaryCtxRetain, void **, int)(&primary, device))
-        return 4;
-    F(cuCtxSetCurrent, void *)(primary);
+    open_driver();
+    use_device(device);
     F(cuMemPoolCreate, void **, const void *)(&own_pool, &POOL_OF_GPU);
     F(cuDeviceGetDefaultMemPool, void **, int)(&default_pool, device);
     F(cuMemPoolSetAttribute, void *, int, void *)(own_pool, 4, &threshold);
     F(cuMemPoolSetAttribute, void *, int, void *)(default_pool, 4, &threshold);
     puts("{\"ready\": true}");
-    fflush(stdout);
-    go_on();
+    wait_line();
     for (int i = 0; i < threads; i++) {
         job[i] = (struct job){(unsigned)atoi(word[5]) * 100 + (unsigned)i, (unsigned)strtoul(word[3], NULL, 0)};
         pthread_create(&thread[i], NULL, work, &job[i]);
@@ -263,9 +214,8 @@ int main(int count, char **word)
         usleep((unsigned)(atof(word[1]) * 1e6 / rounds));
         pthread_rwlock_wrlock(&going);
         F(cuCtxSynchronize, void)();
-        printf("{\"round\": %d, \"reserved\": %lu}\n", round, stat_of(12));
-        fflush(stdout);
-        go_on();
+        printf("{\"round\": %d, \"reserved\": %lu}\n", round, counted(12));
+        wait_line();
         pthread_rwlock_unlock(&going);
     }
     over = 1;
@@ -278,8 +228,7 @@ int main(int count, char **word)
     size_t free_bytes = 0, total = 0;
     F(cuMemGetInfo_v2, size_t *, size_t *)(&free_bytes, &total);
     printf("{\"done\": %ld, \"refused\": %ld, \"failed\": %ld, \"free\": %zu, \"total\": %zu, \"reserved\": %lu, "
-           "\"unbalanced\": %lu}\n", done, refused, failed, free_bytes, total, stat_of(12), stat_of(22));
-    fflush(stdout);
-    go_on();
+           "\"unbalanced\": %lu}\n", done, refused, failed, free_bytes, total, counted(12), counted(22));
+    wait_line();
     return 0;
 }
