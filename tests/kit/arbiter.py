@@ -118,6 +118,11 @@ class FakeProcess:
             time.sleep(0.0002)
         return page.epoch
 
+    def hold(self) -> int:
+        """Ask for the first GPU, and wait for the grant; its epoch."""
+        self.want()
+        return self.wait_valid()
+
     def wait_closed(self, slot: int = 0, timeout_s: float = 5.0) -> int:
         page, end = self.pages[slot], time.monotonic() + timeout_s
         while page.valid:

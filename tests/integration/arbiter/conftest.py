@@ -57,6 +57,17 @@ class Arbiter(RunningArbiter):
                 process.attach(gpu)
         return process
 
+    def program(self, name="a", *shares, **tenant) -> FakeProcess:
+        """A process of a new tenant."""
+        self.tenant(name, *shares, **tenant)
+        return self.process(name)
+
+    def programs(self, *names: str) -> list[FakeProcess]:
+        """A process for each name, of new tenants."""
+        for name in dict.fromkeys(names):
+            self.tenant(name)
+        return [self.process(name) for name in names]
+
     def holder(self, mib: int, name="a", code="") -> subprocess.Popen:
         """A process of its own that leases memory, does `code` with its connection `p`, and lives until it is ended."""
         attach = f"p = FakeProcess({str(self.directory / name)!r} + '.sock'); p.attach({self.gpu!r})"

@@ -24,10 +24,8 @@ def test_thousand_processes_register(arbiter):
 
 def test_killed_arbiter_comes_back_with_tenants_and_debts(arbiter):
     """After kill -9 a new arbiter opens the same sockets, has a new boot id and remembers the charges."""
-    arbiter.tenant("a")
-    before = arbiter.process("a")
-    before.want()
-    before.wait_valid()
+    before = arbiter.program("a")
+    before.hold()
     time.sleep(0.7)
     charged = arbiter.seen("a").charged_ns
     arbiter.kill()
@@ -38,16 +36,13 @@ def test_killed_arbiter_comes_back_with_tenants_and_debts(arbiter):
     assert arbiter.seen("a").charged_ns >= charged - 300_000_000
     assert arbiter.seen("a").usage > 0
     assert after.reserve(10 << 20, flags=ReserveFlag.RESTORE) == 10 << 20
-    after.want()
-    after.wait_valid()
+    after.hold()
 
 
 def test_grant_outlives_a_killed_arbiter_until_its_deadline(arbiter):
     """The page of a dead arbiter stays valid in the tenant, with a deadline that ends it."""
-    arbiter.tenant("a")
-    process = arbiter.process("a")
-    process.want()
-    process.wait_valid()
+    process = arbiter.program("a")
+    process.hold()
     arbiter.kill()
 
     assert process.pages[0].valid
@@ -57,10 +52,8 @@ def test_grant_outlives_a_killed_arbiter_until_its_deadline(arbiter):
 
 def test_torn_journal_line_is_skipped(arbiter):
     """Half a line at the end of the journal costs that line only."""
-    arbiter.tenant("a")
-    process = arbiter.process("a")
-    process.want()
-    process.wait_valid()
+    process = arbiter.program("a")
+    process.hold()
     time.sleep(0.6)
     arbiter.kill()
     with (arbiter.directory / "journal").open("ab") as journal:
@@ -84,10 +77,8 @@ def test_closed_policy_closes_the_pages_at_the_end(start_arbiter):
     """Under `closed` an arbiter that ends takes running grants with it; under `pace` they run to their deadline."""
     for policy, stays in (("closed", False), ("pace", True)):
         arbiter = start_arbiter("--fail-policy", policy)
-        arbiter.tenant("a")
-        process = arbiter.process("a")
-        process.want()
-        process.wait_valid()
+        process = arbiter.program("a")
+        process.hold()
         arbiter.child.terminate()
         arbiter.child.wait(timeout=10)
 
@@ -184,8 +175,7 @@ def churn(arbiter, tenants: int) -> None:
         name = f"churn{index}"
         arbiter.tenant(name)
         process = arbiter.process(name)
-        process.want()
-        process.wait_valid()
+        process.hold()
         process.close()
         arbiter._open.clear()
         arbiter.admin.remove_tenant(name)
@@ -210,11 +200,9 @@ def test_a_full_disk_costs_no_grant_and_is_told_once(start_arbiter):
     (arbiter.directory / "journal").unlink()
     (arbiter.directory / "journal").symlink_to("/dev/full")
     arbiter.start()
-    arbiter.tenant("a")
-    process = arbiter.process("a")
+    process = arbiter.program("a")
     for _ in range(5):
-        process.want()
-        process.wait_valid()
+        process.hold()
         process.give_back()
         time.sleep(0.3)
     told = [event["why"] for event in arbiter.admin.events() if event["kind"] == "journal-not-written"]

@@ -94,8 +94,7 @@ def test_a_grant_goes_on_through_a_resize(arbiter):
     """A process that holds the token keeps it, with its epoch, while its share changes."""
     record = arbiter.tenant("a")
     process = arbiter.process("a")
-    process.want()
-    epoch = process.wait_valid()
+    epoch = process.hold()
     arbiter.admin.resize_tenant(sized(record, request_milli=100, limit_milli=1000))
 
     assert process.pages[0].valid

@@ -1,13 +1,9 @@
 """A real arbiter and tenants that speak its messages: who may launch when."""
 
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
-from kit.arbiter import SOURCES
 from waiting import eventually
 
 from aliquot.arbiter.abi import AttachFlag, Feature, MessageType
@@ -21,13 +17,11 @@ def test_the_first_grant_has_its_time_in_the_status(arbiter):
     arbiter.tenant("a")
     process, before_ns = arbiter.process("a"), time.monotonic_ns()
     assert 0 == arbiter.seen("a").first_grant_ns
-    process.want()
-    process.wait_valid()
+    process.hold()
     first_ns = arbiter.seen("a").first_grant_ns
     process.give_back()
     eventually(lambda: not process.pages[0].valid)
-    process.want()
-    process.wait_valid()
+    process.hold()
 
     assert before_ns < first_ns < time.monotonic_ns()
     assert (first_ns, 2) == (arbiter.seen("a").first_grant_ns, arbiter.seen("a").handovers)
@@ -35,10 +29,8 @@ def test_the_first_grant_has_its_time_in_the_status(arbiter):
 
 def test_lone_holder_is_renewed_without_a_message(arbiter):
     """The deadline of a lone holder moves while its word stays."""
-    arbiter.tenant("a")
-    process = arbiter.process("a")
-    process.want()
-    epoch = process.wait_valid()
+    process = arbiter.program("a")
+    epoch = process.hold()
     deadline = process.pages[0].u64("deadline_ns")
     eventually(lambda: process.pages[0].u64("deadline_ns") > deadline + 300_000_000, "the deadline moves")
 
@@ -65,11 +57,8 @@ def test_whole_gpus_that_are_not_enforced_have_an_open_gate(arbiter):
 def test_waiter_has_the_holder_revoked_and_follows_its_drain(start_arbiter):
     """A waiter is granted after the holder was revoked and has drained, not before."""
     arbiter = start_arbiter(*PATIENT)
-    arbiter.tenant("a")
-    arbiter.tenant("b")
-    first, second = arbiter.process("a"), arbiter.process("b")
-    first.want()
-    first.wait_valid()
+    first, second = arbiter.programs("a", "b")
+    first.hold()
     second.want()
     first.wait_closed()
     time.sleep(0.02)
@@ -81,11 +70,8 @@ def test_waiter_has_the_holder_revoked_and_follows_its_drain(start_arbiter):
 
 def test_waiters_are_shown_in_the_holders_page(arbiter):
     """The holder's page says how many others wait, so the hook bounds its launches only then."""
-    arbiter.tenant("a")
-    arbiter.tenant("b")
-    first, second = arbiter.process("a"), arbiter.process("b")
-    first.want()
-    first.wait_valid()
+    first, second = arbiter.programs("a", "b")
+    first.hold()
     assert first.pages[0].u32("waiters") == 0
     second.want()
 
@@ -94,11 +80,8 @@ def test_waiters_are_shown_in_the_holders_page(arbiter):
 
 def test_idle_return_hands_over_at_once(arbiter):
     """A holder that returns the token is followed by the waiter within the round trip."""
-    arbiter.tenant("a")
-    arbiter.tenant("b")
-    first, second = arbiter.process("a"), arbiter.process("b")
-    first.want()
-    first.wait_valid()
+    first, second = arbiter.programs("a", "b")
+    first.hold()
     second.want()
     first.give_back()
 
@@ -108,9 +91,7 @@ def test_idle_return_hands_over_at_once(arbiter):
 
 def test_two_processes_of_a_tenant_share_one_grant(arbiter):
     """The tenant has returned only when every process that wanted the grant has returned."""
-    arbiter.tenant("a")
-    arbiter.tenant("b")
-    one, two, other = arbiter.process("a"), arbiter.process("a"), arbiter.process("b")
+    one, two, other = arbiter.programs("a", "a", "b")
     one.want()
     two.want()
     one.wait_valid()
@@ -126,8 +107,7 @@ def test_two_processes_of_a_tenant_share_one_grant(arbiter):
 
 def test_process_that_returned_is_let_in_again_by_a_higher_epoch(arbiter):
     """While others of the tenant go on, a process that gave back and wants again sees a new epoch."""
-    arbiter.tenant("a")
-    one, two = arbiter.process("a"), arbiter.process("a")
+    one, two = arbiter.programs("a", "a")
     one.want()
     two.want()
     epoch = one.wait_valid()
@@ -140,11 +120,8 @@ def test_process_that_returned_is_let_in_again_by_a_higher_epoch(arbiter):
 def test_tenant_is_drained_when_all_its_processes_have_answered(start_arbiter):
     """One process that has not drained keeps the next tenant waiting."""
     arbiter = start_arbiter(*PATIENT)
-    arbiter.tenant("a")
-    arbiter.tenant("b")
-    one, two, other = arbiter.process("a"), arbiter.process("a"), arbiter.process("b")
-    one.want()
-    one.wait_valid()
+    one, two, other = arbiter.programs("a", "a", "b")
+    one.hold()
     other.want()
     one.wait_closed()
     one.drained()
@@ -159,31 +136,13 @@ def test_tenant_is_drained_when_all_its_processes_have_answered(start_arbiter):
 def test_dead_holder_is_followed_within_fifty_milliseconds(arbiter):
     """A holder killed with -9 is charged and the waiter is granted within 50 ms."""
     arbiter.tenant("a")
-    arbiter.tenant("b")
-    path, gpu = arbiter.directory / "a.sock", arbiter.gpu
-    code = (
-        "import sys, time; sys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
-        "from kit.arbiter import FakeProcess\n"
-        "p = FakeProcess(sys.argv[3]); p.attach(sys.argv[4]); p.want(); p.wait_valid()\n"
-        "print('holds', flush=True); time.sleep(60)\n"
-    )
-    tests = str(Path(__file__).parents[2])
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, str(SOURCES), tests, str(path), gpu], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout.readline() == "holds\n"
-        waiter = arbiter.process("b")
-        waiter.want()
-        eventually(lambda: arbiter.seen("b").waiting)
-        began = time.monotonic()
-        child.send_signal(signal.SIGKILL)
-        waiter.wait_valid(timeout_s=1)
-        took = time.monotonic() - began
-    finally:
-        child.kill()
-        child.wait()
-        child.stdout.close()
+    holder, waiter = arbiter.holder(1, code="p.hold()"), arbiter.program("b")
+    waiter.want()
+    eventually(lambda: arbiter.seen("b").waiting)
+    began = time.monotonic()
+    holder.kill()
+    waiter.wait_valid(timeout_s=1)
+    took = time.monotonic() - began
 
     assert took < 0.05
     assert arbiter.seen("a").charged_ns > 0
@@ -196,8 +155,7 @@ def test_gang_is_granted_on_both_gpus_at_once(start_arbiter):
     arbiter.tenant("gang", gpus=[arbiter.gpu, arbiter.other_gpu])
     solo = arbiter.process("solo")
     gang = arbiter.process("gang", gpus=[arbiter.gpu, arbiter.other_gpu])
-    solo.want()
-    solo.wait_valid()
+    solo.hold()
     gang.want(slot=1)
     solo.wait_closed()
     assert not gang.pages[1].valid
@@ -210,11 +168,8 @@ def test_gang_is_granted_on_both_gpus_at_once(start_arbiter):
 def test_undrained_tenant_hurts_only_itself(start_arbiter):
     """A tenant that never says it has drained is passed over; the others go on without it."""
     arbiter = start_arbiter("--drain-timeout-ms", "200")
-    arbiter.tenant("liar")
-    arbiter.tenant("b")
-    liar, honest = arbiter.process("liar"), arbiter.process("b")
-    liar.want()
-    liar.wait_valid()
+    liar, honest = arbiter.programs("liar", "b")
+    liar.hold()
     honest.want()
     liar.wait_closed()
 
@@ -230,13 +185,11 @@ def test_a_viewer_is_not_waited_for(arbiter):
     arbiter.tenant("b")
     worker, viewer, other = arbiter.process("a"), arbiter.process("a", gpus=[]), arbiter.process("b")
     viewer.attach(arbiter.gpu, flags=AttachFlag.VIEW)
-    worker.want()
-    worker.wait_valid()
+    worker.hold()
     assert 2 == arbiter.seen("a").processes
 
     worker.give_back()
-    other.want()
-    other.wait_valid()
+    other.hold()
 
     worker.want()
     other.wait_closed()
@@ -258,8 +211,7 @@ def test_a_viewer_that_attaches_again_without_the_flag_is_waited_for(start_arbit
     viewer, other = arbiter.process("a", gpus=[]), arbiter.process("b")
     viewer.attach(arbiter.gpu, flags=AttachFlag.VIEW)
     viewer.attach(arbiter.gpu)
-    viewer.want()
-    viewer.wait_valid()
+    viewer.hold()
     other.want()
     viewer.wait_closed()
     with pytest.raises(TimeoutError):
@@ -271,8 +223,7 @@ def test_a_viewer_that_attaches_again_without_the_flag_is_waited_for(start_arbit
 
 def test_reports_of_processes_add_up(arbiter):
     """What processes report of themselves, as sums, is added up for their tenant; repeating it adds nothing."""
-    arbiter.tenant("a")
-    first, second = arbiter.process("a"), arbiter.process("a")
+    first, second = arbiter.programs("a", "a")
     for process, unrouted, ungated_ms in ((first, 2, 0), (first, 3, 5), (first, 3, 5), (second, 1, 10)):
         process.send(MessageType.REPORT, a=unrouted, b=ungated_ms * 1_000_000)
     first.close()
@@ -302,11 +253,8 @@ def test_the_page_carries_a_sign_of_life(arbiter):
 def test_a_late_answer_for_an_old_grant_ends_a_resumption(start_arbiter):
     """A tenant whose parts were caught at different steps is let go on, and revoked when the one ahead has drained."""
     arbiter = start_arbiter(*PATIENT)
-    arbiter.tenant("a")
-    arbiter.tenant("b")
-    ahead, behind, other = arbiter.process("a"), arbiter.process("a"), arbiter.process("b")
-    ahead.want()
-    first = ahead.wait_valid()
+    ahead, behind, other = arbiter.programs("a", "a", "b")
+    first = ahead.hold()
     other.want()
     old = ahead.wait_closed()
     behind.drained()

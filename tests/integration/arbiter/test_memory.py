@@ -18,8 +18,7 @@ def test_slab_is_leased_when_there_is_room(arbiter):
 
 def test_near_the_limit_only_what_is_needed_is_leased(arbiter):
     """Near the limit no slack is leased, so the last byte can be used."""
-    arbiter.tenant("a", memory_mib=100)
-    process = arbiter.process("a")
+    process = arbiter.program("a", memory_mib=100)
     assert process.reserve(90 * MIB) == 90 * MIB
 
     assert process.reserve(10 * MIB, 64 * MIB) == 10 * MIB
@@ -28,8 +27,7 @@ def test_near_the_limit_only_what_is_needed_is_leased(arbiter):
 
 def test_not_one_byte_over_the_limit(arbiter):
     """A request that does not fit is answered with zero, whatever its size."""
-    arbiter.tenant("a", memory_mib=100)
-    process = arbiter.process("a")
+    process = arbiter.program("a", memory_mib=100)
 
     assert process.reserve(100 * MIB + 1) == 0
     assert process.reserve(2**64 - 1) == 0
@@ -96,8 +94,7 @@ def test_a_process_that_ended_while_no_arbiter_ran_holds_nothing(arbiter):
 @pytest.mark.parametrize("restored", [60, 0])
 def test_what_a_process_reports_to_a_new_arbiter_replaces_what_was_kept_of_it(arbiter, restored):
     """A process that is late is charged what was kept until its last RESTORE, from then on what that says."""
-    arbiter.tenant("a", memory_mib=100, context_mib=10)
-    before = arbiter.process("a")
+    before = arbiter.program("a", memory_mib=100, context_mib=10)
     before.reserve(0, flags=ReserveFlag.CONTEXT)
     before.reserve(60 * MIB)
     arbiter.kill()
@@ -114,8 +111,7 @@ def test_what_a_process_reports_to_a_new_arbiter_replaces_what_was_kept_of_it(ar
 
 def test_context_is_charged_its_allowance(arbiter):
     """A context costs the record's allowance, and is refused when that does not fit."""
-    arbiter.tenant("a", memory_mib=500, context_mib=300)
-    process = arbiter.process("a")
+    process = arbiter.program("a", memory_mib=500, context_mib=300)
 
     assert process.reserve(0, flags=ReserveFlag.CONTEXT) == 300 * MIB
     assert process.reserve(0, flags=ReserveFlag.CONTEXT) == 0
@@ -125,8 +121,7 @@ def test_context_is_charged_its_allowance(arbiter):
 
 def test_context_is_given_back(arbiter):
     """A destroyed context gives its allowance back."""
-    arbiter.tenant("a", memory_mib=500, context_mib=300)
-    process = arbiter.process("a")
+    process = arbiter.program("a", memory_mib=500, context_mib=300)
     process.reserve(0, flags=ReserveFlag.CONTEXT)
     process.send(MessageType.RELEASE, flags=ReserveFlag.CONTEXT)
 
@@ -135,8 +130,7 @@ def test_context_is_given_back(arbiter):
 
 def test_restored_memory_is_charged_even_over_the_limit(arbiter):
     """What a process held before a restart is charged as it is; nothing new fits beside it."""
-    arbiter.tenant("a", memory_mib=100)
-    process = arbiter.process("a")
+    process = arbiter.program("a", memory_mib=100)
 
     assert process.reserve(150 * MIB, flags=ReserveFlag.RESTORE) == 150 * MIB
     assert process.reserve(1) == 0
@@ -145,8 +139,7 @@ def test_restored_memory_is_charged_even_over_the_limit(arbiter):
 
 def test_released_memory_can_be_leased_again(arbiter):
     """RELEASE makes room for others of the tenant."""
-    arbiter.tenant("a", memory_mib=100)
-    process = arbiter.process("a")
+    process = arbiter.program("a", memory_mib=100)
     process.reserve(100 * MIB)
     process.send(MessageType.RELEASE, a=40 * MIB)
 
@@ -156,9 +149,7 @@ def test_released_memory_can_be_leased_again(arbiter):
 
 def test_page_names_the_processes_of_the_tenant(arbiter):
     """The grant page lists the pids of the tenant's attached processes, for its view of NVML, and of nobody else."""
-    arbiter.tenant("a")
-    arbiter.tenant("b")
-    stays, goes, _other = arbiter.process("a"), arbiter.process("a"), arbiter.process("b")
+    stays, goes, _other = arbiter.programs("a", "a", "b")
     pids = stays.pages[0].pids
 
     assert pids() == [os.getpid()] * 2

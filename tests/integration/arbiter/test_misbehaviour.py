@@ -32,10 +32,8 @@ def refused(process) -> int | None:
 )
 def test_garbage_closes_only_that_connection(arbiter, garbage):
     """Bytes that are no message end the connection with MALFORMED; a neighbour's grant stays."""
-    arbiter.tenant("a")
-    neighbour = arbiter.process("a")
-    neighbour.want()
-    neighbour.wait_valid()
+    neighbour = arbiter.program("a")
+    neighbour.hold()
     bad = arbiter.process("a", hello=False)
     bad.sock.send(garbage)
 
@@ -64,8 +62,7 @@ def test_other_abi_version_is_refused_with_the_reason(arbiter):
 
 def test_slot_that_was_not_attached_is_refused(arbiter):
     """Using a slot before ATTACH ends the connection."""
-    arbiter.tenant("a")
-    bad = arbiter.process("a")
+    bad = arbiter.program("a")
     bad.want(slot=7)
 
     assert refused(bad) == Refusal.MALFORMED
@@ -73,13 +70,11 @@ def test_slot_that_was_not_attached_is_refused(arbiter):
 
 def test_gpu_of_somebody_else_is_not_attached(arbiter):
     """ATTACH to a GPU the tenant was not given is refused, and the connection lives on."""
-    arbiter.tenant("a")
-    process = arbiter.process("a")
+    process = arbiter.program("a")
     kind, _, _, _, reason, *_ = process.ask(MessageType.ATTACH, uuid_bytes=uuid.uuid4().bytes)
 
     assert (kind, reason) == (MessageType.REFUSED, Refusal.NOT_YOURS)
-    process.want()
-    process.wait_valid()
+    process.hold()
 
 
 def test_releasing_more_than_was_leased_ends_the_connection(arbiter):
@@ -95,10 +90,8 @@ def test_releasing_more_than_was_leased_ends_the_connection(arbiter):
 
 def test_answers_for_another_epoch_are_ignored(arbiter):
     """RETURN or DRAINED of a grant that is not the current one changes nothing."""
-    arbiter.tenant("a")
-    process = arbiter.process("a")
-    process.want()
-    epoch = process.wait_valid()
+    process = arbiter.program("a")
+    epoch = process.hold()
     for wrong in (0, epoch + 5, 2**63):
         process.send(MessageType.RETURN, a=wrong)
         process.send(MessageType.DRAINED, a=wrong)
@@ -110,8 +103,7 @@ def test_answers_for_another_epoch_are_ignored(arbiter):
 
 def test_a_return_of_before_a_process_came_back_is_ignored(arbiter):
     """What a process that was let in again says of the epoch before does not send it away from the new one."""
-    arbiter.tenant("a")
-    one, two = arbiter.process("a"), arbiter.process("a")
+    one, two = arbiter.programs("a", "a")
     one.want()
     two.want()
     first = max(one.wait_valid(), two.wait_valid())
@@ -129,9 +121,7 @@ def test_a_return_of_before_a_process_came_back_is_ignored(arbiter):
 @pytest.mark.real_time
 def test_flood_is_throttled_and_neighbours_are_served(arbiter):
     """A connection that floods is not read for a while; another tenant's hand-overs go on."""
-    arbiter.tenant("flood")
-    arbiter.tenant("b")
-    bad, good = arbiter.process("flood"), arbiter.process("b")
+    bad, good = arbiter.programs("flood", "b")
     bad.sock.setblocking(False)
     message = MESSAGE_STRUCT.pack(MessageType.RETURN, 0, 0, 1, 0, 0, 0, 0, bytes(16))
     sent, end = 0, time.monotonic() + 10
@@ -144,8 +134,7 @@ def test_flood_is_throttled_and_neighbours_are_served(arbiter):
                 break
             time.sleep(0.001)
     began = time.monotonic()
-    good.want()
-    good.wait_valid()
+    good.hold()
 
     assert time.monotonic() - began < 0.1
     assert any(event["kind"] == "throttled" for event in arbiter.admin.events())
@@ -229,8 +218,7 @@ def test_page_cannot_be_written_by_a_tenant(arbiter):
 
 def test_out_of_descriptors_new_processes_wait_and_the_arbiter_rests(arbiter):
     """Connections that use up the descriptors for tenants cost the arbiter no time and shut nobody else out."""
-    arbiter.tenant("a")
-    first = arbiter.process("a")
+    first = arbiter.program("a")
     _, hard = resource.prlimit(arbiter.child.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(arbiter.child.pid, resource.RLIMIT_NOFILE, (arbiter.descriptors() + 80 + 40, hard))
     greedy = [arbiter.process("a", hello=False) for _ in range(100)]
@@ -238,13 +226,11 @@ def test_out_of_descriptors_new_processes_wait_and_the_arbiter_rests(arbiter):
     before_s = cpu_seconds(arbiter.child.pid)
     time.sleep(1)
     used_s = cpu_seconds(arbiter.child.pid) - before_s
-    first.want()
-    first.wait_valid()
+    first.hold()
     for process in greedy:
         process.close()
     late = arbiter.process("a")
-    late.want()
-    late.wait_valid()
+    late.hold()
 
     assert used_s < 0.5
 

@@ -38,8 +38,7 @@ def test_pretending_to_be_another_changes_only_ones_own_ledger(scene):
     stray = MESSAGE_STRUCT.pack(MessageType.RETURN, 0, 0, 9, 1, 0, 0, 0, bytes(16))
     for _ in range(50):
         socket.send_fds(pretender.sock, [stray], [0, 1, 2])
-    pretender.want()
-    pretender.wait_valid()
+    pretender.hold()
     eventually(lambda: scene.seen("x").memory_used_mib == 64, "the lease is on the pretender's account")
 
     assert scene.seen("b").memory_used_mib == held
