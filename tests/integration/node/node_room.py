@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
+import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import msgspec
+from kit.arbiter import RunningArbiter
 from kubelet_stand_in import KubeletStandIn
 
-from aliquot.arbiter.client import ArbiterClient
 from aliquot.driver import emulation
 from aliquot.driver.native import HOOK, native_part
 from aliquot.driver.volume.volume import DriverVolume
@@ -117,7 +117,7 @@ class Room:
             node_name=NODE, runtime_dir=str(self.folder), state_dir=str(self.folder / "state"),
             cdi_dir=str(self.folder / "cdi"), kubelet_dir=str(self.folder / "kubelet"), pre_start_wait_s=1.0,
         )  # fmt: skip
-        self.arbiter = self.start_arbiter()
+        self.arbiter = RunningArbiter(self.folder, "")
         if nodes:
             emulation.make_nodes(self.settings.emulated, gpus)
         self.machine = emulated_machine(gpus, self.settings.emulated)
@@ -168,19 +168,6 @@ class Room:
         """Runs something in the agent's loop and returns its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
 
-    def start_arbiter(self) -> subprocess.Popen[str]:
-        """A new arbiter process, ready."""
-        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.folder)]
-        made = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert made.stdout and made.stdout.readline() == "ready\n"
-        return made
-
-    def kill_arbiter(self) -> None:
-        self.arbiter.kill()
-        self.arbiter.wait()
-        assert self.arbiter.stdout
-        self.arbiter.stdout.close()
-
     def pod(
         self, name: str, gpu: int, milli: int, mib: int, *, late: bool = False, privileged: bool = False, **notes: str
     ) -> PodPlan:
@@ -215,6 +202,13 @@ class Room:
         """The start of an admitted container."""
         self.kubelet.start_container("ns", name, "main", GPU_PERCENT)
 
+    def started(self, name: str, gpu: int = 0, milli: int = 300, mib: int = 1024, **pod: Any) -> str:
+        """A pod whose container has been started; the name of its device."""
+        self.pod(name, gpu, milli, mib, **pod)
+        device = self.admit(name, max(1, milli // 10))
+        self.start(name)
+        return device
+
     def edits(self, device: str) -> dict[str, Any]:
         """What the CDI file of a device changes."""
         file = self.folder / "cdi" / f"aliquot.dev-gpu_{device.partition('=')[2]}.json"
@@ -222,8 +216,19 @@ class Room:
 
     def tenants(self) -> dict[str, tuple[str, int]]:
         """Name -> (GPU, MiB) at the arbiter."""
-        with ArbiterClient(self.folder) as client:
-            return {t.name: (gpu.uuid, t.memory_limit_mib) for gpu in client.status().gpus for t in gpu.tenants}
+        gpus = self.arbiter.admin.status().gpus
+        return {t.name: (gpu.uuid, t.memory_limit_mib) for gpu in gpus for t in gpu.tenants}
+
+    @classmethod
+    @contextmanager
+    def opened(cls) -> Iterator[Self]:
+        """One whose kubelet has the devices of two GPUs, until the end of the block."""
+        made = cls()
+        try:
+            made.kubelet.wait_allocatable(GPU_PERCENT, 200)
+            yield made
+        finally:
+            made.close()
 
     def close(self) -> None:
         """Ends everything."""
@@ -234,6 +239,5 @@ class Room:
         self._thread.join()
         self._loop.close()
         self.kubelet.stop()
-        if self.arbiter.poll() is None:
-            self.kill_arbiter()
-        subprocess.run(["rm", "-rf", str(self.folder)], check=True)
+        self.arbiter.kill()
+        shutil.rmtree(self.folder)

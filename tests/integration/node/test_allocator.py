@@ -20,12 +20,8 @@ from aliquot.node.provisioner import TenantProvisioner
 @pytest.fixture
 def room() -> Iterator[Room]:
     """A node with two emulated V100."""
-    made = Room()
-    try:
-        made.kubelet.wait_allocatable(GPU_PERCENT, 200)
+    with Room.opened() as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_each_container_gets_what_its_plan_says(room: Room):
@@ -51,9 +47,7 @@ def test_a_gpu_has_the_number_under_which_its_container_sees_it(room: Room):
     room.provisioner.offer.machine = replace(room.machine, folder=None)
     seen = {}
     for name, privileged in (("plain", False), ("all", True)):
-        room.pod(name, 1, 100, 512, privileged=privileged)
-        device = room.admit(name, 10)
-        room.start(name)
+        device = room.started(name, 1, 100, 512, privileged=privileged)
         env = dict(variable.split("=", 1) for variable in room.edits(device)["env"])
         seen[name] = env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]
 
@@ -65,9 +59,7 @@ def test_a_container_gets_the_device_node_of_its_plans_gpu():
     room = Room("a100x8", nodes=True)
     try:
         room.kubelet.wait_allocatable(GPU_PERCENT, 800)
-        room.pod("a", 4, 300, 1024)
-        device = room.admit("a", 30)
-        room.start("a")
+        device = room.started("a", 4)
     finally:
         nodes = room.edits(device)["deviceNodes"]
         room.close()
@@ -135,9 +127,7 @@ def test_a_name_is_never_given_twice(room: Room):
 
 def test_a_start_again_finds_the_same_tenant(room: Room):
     """A container that starts again changes nothing: same file, one tenant."""
-    room.pod("a", 0, 300, 1024)
-    device = room.admit("a", 30)
-    room.start("a")
+    device = room.started("a")
     before = (room.edits(device), room.tenants(), list(room.provisioner.tenants))
 
     room.start("a")
@@ -147,10 +137,7 @@ def test_a_start_again_finds_the_same_tenant(room: Room):
 
 def test_a_pod_that_the_watch_has_not_brought_is_asked_for(room: Room):
     """Kubelet may know a pod before our copy of the API server's pods does."""
-    room.pod("late", 0, 300, 1024, late=True)
-    room.admit("late", 30)
-
-    room.start("late")
+    room.started("late", late=True)
 
     assert "ns/late/main" in room.tenants()
 
@@ -234,16 +221,14 @@ def test_the_plugin_registers_again_with_a_new_kubelet(room: Room):
 
 def test_a_new_arbiter_learns_who_is_here(room: Room):
     """An arbiter that comes back empty is told all tenants; one that remembers is told nothing new."""
-    room.pod("a", 1, 300, 1024)
-    room.admit("a", 30)
-    room.start("a")
+    room.started("a", 1)
     assert "" == room.provisioner.check_arbiter()
     before = room.tenants()
 
-    room.kill_arbiter()
+    room.arbiter.kill()
     assert "no arbiter" in room.provisioner.check_arbiter()
     (room.folder / "tenants.json").unlink()
-    room.arbiter = room.start_arbiter()
+    room.arbiter.start()
     assert {} == room.tenants()
 
     assert "" == room.provisioner.check_arbiter()
@@ -280,12 +265,12 @@ def test_a_tenant_that_was_had_is_kept_while_the_arbiter_is_away(room: Room):
     """An agent that comes back before its arbiter does keeps what running containers have, and tells it then."""
     plan = room.pod("a", 0, 300, 1024)
     key = room.pods.known["uid-a"].key
-    room.kill_arbiter()
+    room.arbiter.kill()
 
     provisioned = room.provisioner.provision(key, "main", plan, again=True)
     assert [] == room.provisioner.sweep()
     assert provisioned.edits.mounts[0].host.is_dir()
 
-    room.arbiter = room.start_arbiter()
+    room.arbiter.start()
     assert "" == room.provisioner.check_arbiter()
     assert {"ns/a/main"} == set(room.tenants())

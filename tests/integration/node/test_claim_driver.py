@@ -14,7 +14,6 @@ from node_room import NODE, Room
 
 from aliquot.kube.claims import DRIVER, RESOURCE_CLAIMS, ResourceClaim, device_name
 from aliquot.kube.errors import NotFound
-from aliquot.kube.names import GPU_PERCENT
 from aliquot.kube.objects import Pod, Resource
 from aliquot.model.errors import AliquotError
 from aliquot.node import claims as module
@@ -113,12 +112,8 @@ class ClaimRoom(Room):
 @pytest.fixture
 def room() -> Iterator[ClaimRoom]:
     """A node with two emulated V100."""
-    made = ClaimRoom()
-    try:
-        made.kubelet.wait_allocatable(GPU_PERCENT, 200)
+    with ClaimRoom.opened() as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_a_claim_gives_what_was_allocated(room: ClaimRoom):
@@ -167,9 +162,7 @@ def test_a_container_uses_one_claim_of_a_pod(room: ClaimRoom):
 
 def test_the_nodes_ledger_judges_claims_and_pods_alike(room: ClaimRoom):
     """A claim that nobody upstream checked waits until what a pod holds is free, and so does a pod for a claim."""
-    room.pod("p", 0, 700, 1024)
-    room.admit("p", 70)
-    room.start("p")
+    room.started("p", 0, 700, 1024)
     room.claim("a", 0, milli=600)
 
     refused = room.prepare("a")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from kit.arbiter import SOURCES, RunningArbiter
 from node_room import FakePods
 
-from aliquot.arbiter.abi import ABI_VERSION, MESSAGE_STRUCT, MessageType, ReserveFlag
-from aliquot.arbiter.client import ArbiterClient
 from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.driver.emulation import EmulatedMachine, prepare
 from aliquot.driver.gpu import Gpu
@@ -27,18 +27,19 @@ from aliquot.node.processes import GpuProgram, read_program
 
 UID, CONTAINER = "0b7a5a3e-1c2d-4e5f-8a9b-0123456789ab", "c0ffee" + "0" * 58
 PROGRAM = """
-import ctypes, socket, sys
-cuda, context = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p()
-assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-if len(sys.argv) > 2:
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    link.connect(sys.argv[2])
-    for message in sys.argv[3:]:
-        link.send(bytes.fromhex(message))
-        link.recv(256)
+import sys
+from kit.arbiter import FakeProcess
+from kit.driver_calls import OwnDriver
+from aliquot.arbiter.abi import ReserveFlag
+assert OwnDriver().open() == 0
+if len(sys.argv) > 1:
+    process = FakeProcess(sys.argv[1])
+    process.attach(sys.argv[2])
+    process.reserve(0, flags=ReserveFlag.CONTEXT)
 print("computes", flush=True)
 sys.stdin.readline()
 """
+TESTS = Path(__file__).parents[2]
 
 
 class Told:
@@ -63,27 +64,20 @@ class Place:
         self.programs: list[subprocess.Popen[str]] = []
         if late:
             self.machine.libnvml.rename(self.folder / "later")
-        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.folder)]
-        command += ["--libnvml", str(self.machine.libnvml)]
-        self.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.arbiter.stdout and self.arbiter.stdout.readline() == "ready\n"
+        options = ("--libnvml", str(self.machine.libnvml))
+        self.arbiter = RunningArbiter(self.folder, self.machine.uuids[0], *options)
         self.socket = self.folder / "a.sock"
         gpu = TenantGpu(self.machine.uuids[0], 500, 1000, 4096, 300)
-        with ArbiterClient(self.folder) as client:
-            client.add_tenant(TenantRecord("ns/a/main", str(self.socket), [gpu]))
+        self.arbiter.admin.add_tenant(TenantRecord("ns/a/main", str(self.socket), [gpu]))
 
     def program(self, *, registered: bool) -> subprocess.Popen[str]:
         """One that has a context, told to the arbiter or not."""
-        words = [str(self.machine.libcuda)]
-        if registered:
-            uuid = bytes.fromhex(self.machine.uuids[0].removeprefix("GPU-").replace("-", ""))
-            hello = MESSAGE_STRUCT.pack(MessageType.HELLO, 0, 0, 1, ABI_VERSION, 0, 0, 0, bytes(16))
-            attach = MESSAGE_STRUCT.pack(MessageType.ATTACH, 0, 0, 2, 0, 0, 0, 0, uuid)
-            context = MESSAGE_STRUCT.pack(MessageType.RESERVE, ReserveFlag.CONTEXT, 0, 3, 0, 0, 0, 0, bytes(16))
-            words += [str(self.socket), hello.hex(), attach.hex(), context.hex()]
+        words = [str(self.socket), self.machine.uuids[0]] if registered else []
+        paths = {"LD_LIBRARY_PATH": str(self.machine.directory), "PYTHONPATH": f"{SOURCES}:{TESTS}"}
         made = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-c", PROGRAM, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | paths,
+        )  # fmt: skip
         self.programs.append(made)
         assert made.stdout and made.stdout.readline() == "computes\n"
         return made
@@ -117,9 +111,10 @@ class Place:
 
     def close(self) -> None:
         """Ends everything."""
-        for process in (*self.programs, self.arbiter):
+        for process in self.programs:
             process.kill()
             process.communicate()
+        self.arbiter.kill()
         shutil.rmtree(self.folder)
 
 
@@ -138,11 +133,8 @@ def known_pods() -> FakePods:
 @pytest.fixture
 def place() -> Iterator[Place]:
     """A shared GPU."""
-    made = Place()
-    try:
+    with contextlib.closing(Place()) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_only_who_did_not_register_is_told_and_none_is_ended_unasked(place: Place):
@@ -199,8 +191,7 @@ def test_an_api_server_that_hangs_buys_nobody_time(place: Place):
 
 def test_an_nvml_that_comes_after_the_arbiter_is_taken_when_it_is_there():
     """As where the agent makes an emulated machine beside an arbiter that runs already."""
-    made = Place(late=True)
-    try:
+    with contextlib.closing(Place(late=True)) as made:
         stranger = made.program(registered=False)
         before = arbiter_status(made.folder)
         (made.folder / "later").rename(made.machine.libnvml)
@@ -208,18 +199,14 @@ def test_an_nvml_that_comes_after_the_arbiter_is_taken_when_it_is_there():
         made.seen(stranger.pid)
         assert before is not None
         assert not before.compared
-    finally:
-        made.close()
 
 
 def test_an_arbiter_that_does_not_ask_nvml_accuses_nobody(place: Place):
     """Nothing is compared, so nothing is claimed."""
     place.program(registered=False)
     place.arbiter.kill()
-    place.arbiter.communicate()
-    command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(place.folder)]
-    place.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert place.arbiter.stdout and place.arbiter.stdout.readline() == "ready\n"
+    place.arbiter.options = ()
+    place.arbiter.start()
     told = Told()
 
     asyncio.run(place.auditing(told, kill=True).check())
@@ -231,8 +218,7 @@ def test_an_arbiter_that_does_not_ask_nvml_accuses_nobody(place: Place):
 @pytest.mark.parametrize("fault", ["nvml-wrong-pids 100000", "nvml-no-processes"])
 def test_an_nvml_that_tells_other_numbers_or_none_accuses_nobody(fault: str):
     """As where the arbiter does not see the node's process numbers, or a driver that does not tell them."""
-    made = Place(f"fault={fault}")
-    try:
+    with contextlib.closing(Place(f"fault={fault}")) as made:
         made.program(registered=True)
         made.program(registered=False)
         told = Told()
@@ -244,5 +230,3 @@ def test_an_nvml_that_tells_other_numbers_or_none_accuses_nobody(fault: str):
         status = arbiter_status(made.folder)
         assert (False, []) == (status is not None and status.compared, told.events)
         assert [None, None] == [program.poll() for program in made.programs]
-    finally:
-        made.close()

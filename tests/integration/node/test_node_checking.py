@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 from node_room import NODE, Room
 
-from aliquot.kube.names import GPU_PERCENT, PLAN, PLAN_STATUS
+from aliquot.kube.names import PLAN, PLAN_STATUS
 from aliquot.kube.objects import OwnerReference, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, read_missing, write_plan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
-from aliquot.node.allocation.checkpoint import Allotment, Content, PodKey, write_checkpoint
+from aliquot.node.allocation.checkpoint import Allotment, Content, write_checkpoint
 from aliquot.node.allocation.kubelet import CHECKPOINT
 from aliquot.node.allocation.outcomes import WAITS_S
 from aliquot.node.machine import NodeOffer
@@ -39,22 +39,11 @@ class Checked(Room):
 
         self.do(reconcile())
 
-    def started(self, name: str) -> PodKey:
-        """A pod whose container was started."""
-        self.pod(name, 0, 300, 1024)
-        self.admit(name, 30)
-        self.start(name)
-        return self.pods.known[f"uid-{name}"].key
-
 
 @pytest.fixture
 def room() -> Iterator[Checked]:
-    made = Checked()
-    try:
-        made.kubelet.wait_allocatable(GPU_PERCENT, 200)
+    with Checked.opened() as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_the_tenant_of_a_pod_whose_end_was_missed_is_left_at_the_second_check(room: Checked):
@@ -85,7 +74,8 @@ def test_no_tenant_is_left_before_the_api_server_has_told_the_pods(room: Checked
 
 def test_a_device_file_that_can_not_be_removed_is_tried_again(room: Checked):
     """The tenant is left all the same, nothing fails, and the name stays known until its file is gone."""
-    owner = room.started("a")
+    room.started("a")
+    owner = room.pods.known["uid-a"].key
     (file,) = (room.folder / "cdi").iterdir()
     file.unlink()
     file.mkdir()  # not to be unlinked by anybody
@@ -104,7 +94,8 @@ def test_a_device_file_that_can_not_be_removed_is_tried_again(room: Checked):
 
 def test_a_refusal_that_came_right_costs_no_pod_its_life(room: Checked):
     """A pod of a controller is replaced while one of its containers is refused, not after that one was provisioned."""
-    owner = room.started("a")
+    room.started("a")
+    owner = room.pods.known["uid-a"].key
     room.pods.known["uid-a"].metadata.owner_references = [CONTROLLER]
 
     room.allocations.outcomes.note(owner, "main", "refused", "no plan")
@@ -291,7 +282,8 @@ def test_nothing_is_swept_before_the_api_server_has_listed_the_pods(room: Checke
 
 def test_a_pod_deleted_by_force_leaves_when_its_processes_have_ended(room: Checked, monkeypatch: pytest.MonkeyPatch):
     """Kubelet and the API server have forgotten it; a process in its cgroup keeps the share."""
-    owner = room.started("a")
+    room.started("a")
+    owner = room.pods.known["uid-a"].key
     room.pods.known.pop("uid-a")
     kubelet_forgets(room)
     processes = {"uid-a"}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.arbiter import RunningArbiter
 from kubelet_stand_in import KubeletStandIn
 from rights import rooms
 
@@ -53,9 +54,7 @@ class Node:
         write_checkpoint(self.checkpoint, Content("node-1"))
         self.settings = self.root / "node.yaml"
         self.settings.write_text("emulate: v100\n")
-        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.root / "run/aliquot")]
-        self.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.arbiter.stdout and self.arbiter.stdout.readline() == "ready\n"
+        self.arbiter = RunningArbiter(self.root / "run/aliquot", "")
 
     def listen(self, name: str) -> socket.socket:
         """A device plugin's socket that somebody listens at."""
@@ -65,30 +64,20 @@ class Node:
         self.listeners.append(made)
         return made
 
-    def end_arbiter(self) -> None:
-        """As a crash does: its sockets stay."""
-        self.arbiter.kill()
-        self.arbiter.wait()
-
     def close(self) -> None:
         """Ends everything."""
         for listener in self.listeners:
             listener.close()
         self.kubelet.stop()
-        self.end_arbiter()
-        assert self.arbiter.stdout
-        self.arbiter.stdout.close()
+        self.arbiter.kill()
         shutil.rmtree(self.root)
 
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Node]:
     """One node for the file; every test mends what it broke, but for the last one."""
-    node = Node()
-    try:
+    with contextlib.closing(Node()) as node:
         yield node
-    finally:
-        node.close()
 
 
 def command(node: Node, *words: str) -> tuple[int, str]:
@@ -354,7 +343,7 @@ def test_a_containers_own_cgroups_are_not_judged():
 
 def test_an_arbiter_that_died_is_told(made: Node):
     """Its sockets are still there; the last test of the file, since it is not started again."""
-    made.end_arbiter()
+    made.arbiter.kill()
 
     status, (fault, *_) = doctor(made)
 

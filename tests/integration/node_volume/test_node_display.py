@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import os
 import socket
-import subprocess
-import sys
 from typing import Any, cast
 
 import httpx
+from kit.driver_calls import OUT_OF_MEMORY
+from kit.driver_process import DriverProcess
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 from volume_room import Room
@@ -20,21 +20,13 @@ from aliquot.node.events import Events
 from aliquot.node.pods import NodePods
 from aliquot.node.settings import NodeSettings
 
-PROGRAM = """
-import ctypes
-cuda, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
-assert 0 == cuda.cuInit(0)
-assert 0 == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
-assert 0 == cuda.cuCtxSetCurrent(context)
-ptx = b".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .entry spin_ns(.param .u64 ns) { ret; }\\0"
-module, function, time_ns = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64(200_000_000)
-assert 0 == cuda.cuModuleLoadData(ctypes.byref(module), ptx)
-assert 0 == cuda.cuModuleGetFunction(ctypes.byref(function), module, b"spin_ns")
-assert 2 == cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 30))
-parameters = (ctypes.c_void_p * 1)(ctypes.addressof(time_ns))
-assert 0 == cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
-assert 0 == cuda.cuCtxSynchronize()
-"""
+
+def compute(room: Room) -> None:
+    """A program of the container asks for too much memory, and computes for 0.2 s."""
+    gpu = DriverProcess(os.environ | {"LD_LIBRARY_PATH": str(room.library.parent)})
+    assert (0, OUT_OF_MEMORY) == (gpu.open(), gpu.allocate("linear", 1 << 30).code)
+    assert 0 == gpu.launch(gpu.function(), 200_000_000) == gpu.code("cuCtxSynchronize")
+    gpu.kill()
 
 
 def told(client: TestClient, name: str) -> float:
@@ -49,8 +41,7 @@ def test_what_a_program_did_is_told_under_its_containers_name(room: Room):
     client = TestClient(application(sources_of(room.provisioner, room.folder)))
     assert 0 == told(client, "aliquot_container_gpu_oom_total")
 
-    env = os.environ | {"LD_LIBRARY_PATH": str(room.library.parent)}
-    subprocess.run([sys.executable, "-c", PROGRAM], env=env, check=True, timeout=60)
+    compute(room)
 
     assert 1 == told(client, "aliquot_container_gpu_oom_total")
     assert told(client, "aliquot_container_gpu_charged_seconds_total") >= 0.2
@@ -73,7 +64,7 @@ def test_the_pages_follow_an_upgrade_of_the_driver(room: Room):
 def test_a_dead_arbiter_is_told_by_every_page(room: Room):
     """The pages answer, and say that the arbiter does not."""
     client = TestClient(application(sources_of(room.provisioner, room.folder)))
-    room.kill_arbiter()
+    room.arbiter.kill()
 
     assert 0 == told(client, "aliquot_node_arbiter_up")
     assert "The arbiter does not answer" in client.get("/graph").text
@@ -137,9 +128,7 @@ async def _told_of(room: Room) -> tuple[str, ...]:
     sources = sources_of(room.provisioner, room.folder)
     watch = asyncio.create_task(report_notices(sources, cast("Events", events), 0.1))
     await asyncio.sleep(0.5)
-    env = os.environ | {"LD_LIBRARY_PATH": str(room.library.parent)}
-    program = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, env=env)
-    assert 0 == await program.wait()
+    await asyncio.to_thread(compute, room)
     try:
         return await asyncio.wait_for(events.first, 20)
     finally:

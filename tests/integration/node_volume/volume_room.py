@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from kit.arbiter import RunningArbiter
 from msgspec.structs import replace
 
 from aliquot.driver.cdi import Mount
@@ -64,10 +65,8 @@ class Room:
         self.module = OLD
         self.machine = emulated_machine("v100x2", self.emulated)
         (self.folder / "tenants").mkdir()
-        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.folder)]
-        self.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.arbiter = RunningArbiter(self.folder, "")
         try:
-            assert self.arbiter.stdout and self.arbiter.stdout.readline() == "ready\n"
             volume = DriverVolume(self.folder / "driver", native_part(HOOK))
             self.driver = self._installed() if installed else emulated_driver(self.machine, volume)
             self.provisioner = self.agent()
@@ -126,16 +125,10 @@ class Room:
         assert 0 == done.returncode, done.stderr
         return done.stdout
 
-    def kill_arbiter(self) -> None:
-        self.arbiter.kill()
-        self.arbiter.wait()
-
     def close(self) -> None:
         """Ends everything."""
-        self.kill_arbiter()
-        assert self.arbiter.stdout
-        self.arbiter.stdout.close()
-        subprocess.run(["rm", "-rf", str(self.folder)], check=True)
+        self.arbiter.kill()
+        shutil.rmtree(self.folder)
 
     # -- an installed driver ---------------------------------------------------------------------------------------
 
