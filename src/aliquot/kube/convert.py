@@ -47,10 +47,9 @@ class BadManifest(UserError):
 
 @dataclass(frozen=True)
 class Converted:
-    """A translated manifest. `dialect` is the original one, empty without a GPU request."""
+    """A translated manifest, and what of it is not translated or not known, one sentence each."""
 
     document: dict[str, Any]
-    dialect: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -74,15 +73,15 @@ def convert(document: object, target: Dialect = NATIVE, others: Mapping[str, Dia
         inner = inner.get(key) if isinstance(inner, dict) else None
     if path is None or not isinstance(inner, dict):
         why = f"no pods are looked for in the kind {document['kind']}" if path is None else "it has no pod template"
-        return [Converted(whole, notes=tuple(f"{place} is left as it is: {why}" for place in _unread(whole)))]
+        return [Converted(whole, tuple(f"{place} is left as it is: {why}" for place in _unread(whole)))]
     pod, prefix = _pod(whole, inner, path), "".join(f"{key}." for key in path)
     try:
         dialect = spoken(pod, others)
         misspelt = BadPod(pod.metadata.key, unknown_words(pod)).under(prefix)
         if dialect is None:
-            return [Converted(whole, notes=(*misspelt, *_left(inner, prefix)))]
+            return [Converted(whole, (*misspelt, *_left(inner, prefix)))]
         if dialect.name == target.name:
-            return [Converted(whole, dialect.name, misspelt)]
+            return [Converted(whole, misspelt)]
         ask = dialect.read(pod)
     except BadPod as error:
         raise BadManifest(f"{who(whole)}: {'; '.join(error.under(prefix))}") from None
@@ -91,7 +90,7 @@ def convert(document: object, target: Dialect = NATIVE, others: Mapping[str, Dia
         strip(inner, dialect.owned)
         left = _left(inner, prefix)
         put(inner, target.write(ask))
-    return [Converted(whole, dialect.name, (*misspelt, *ask.notes, *left))]
+    return [Converted(whole, (*misspelt, *ask.notes, *left))]
 
 
 def _unread(value: Any, path: str = "") -> list[str]:
@@ -179,4 +178,4 @@ def _sharepod(document: dict[str, Any], target: Dialect) -> Converted:
             "template": {"spec": spec},
         },
     }
-    return Converted(made, dialect.name, ask.notes)
+    return Converted(made, ask.notes)

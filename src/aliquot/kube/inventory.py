@@ -50,19 +50,14 @@ class Inventory:
     """The unhealthy devices, by UUID, with the reason."""
 
 
-class _Health(msgspec.Struct):
-    uuid: str
+class _Reported(Device, frozen=True):
+    """A device with what placement does not know of it."""
+
     unhealthy: str = ""
 
 
-class _Healths(msgspec.Struct):
-    """What an inventory's devices say beyond what placement knows of them."""
-
-    devices: list[_Health]
-
-
 class _Inventory(msgspec.Struct, omit_defaults=True):
-    devices: list[Device]
+    devices: list[_Reported]
     v: int = INVENTORY_VERSION
     links: list[list[str]] = []
     numa: list[int | None] = []
@@ -96,12 +91,11 @@ def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
     where = f'metadata.annotations["{GPUS}"]'
     try:
         raw = decode_json(text, _Inventory)
-        healths = decode_json(text, _Healths).devices
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadInventory(f"{where} cannot be read: {error}") from None
     if raw.v != INVENTORY_VERSION:
         raise BadInventory(f"{where} is of version {raw.v}, this program reads version {INVENTORY_VERSION}; upgrade it")
-    devices = tuple(raw.devices)
+    devices = tuple(Device(d.index, d.uuid, d.model, d.memory_mib) for d in raw.devices)
     if len({d.uuid for d in devices}) != len(devices) or any(d.memory_mib <= 0 or not d.uuid for d in devices):
         raise BadInventory(f"{where} has two devices of one UUID, or one without memory")
     topology = None
@@ -114,7 +108,7 @@ def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
             topology = Topology.of(raw.links, numa=raw.numa or None, cores=cores, where=where)
         except (BadTopology, ValueError) as error:
             raise BadInventory(f"{where}: {error}") from None
-    return Inventory(devices, topology, {d.uuid: d.unhealthy for d in healths if d.unhealthy})
+    return Inventory(devices, topology, {d.uuid: d.unhealthy for d in raw.devices if d.unhealthy})
 
 
 class KernelLengths(msgspec.Struct, frozen=True, omit_defaults=True):

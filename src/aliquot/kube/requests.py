@@ -153,7 +153,6 @@ class PodAsk:
     key: str
     uid: str
     containers: tuple[ContainerAsk, ...]
-    dialect: str = "aliquot"
     notes: tuple[str, ...] = ()
 
     @property
@@ -206,7 +205,7 @@ def containers_of(pod: Pod) -> list[tuple[Container, Role, str]]:
     return found + [(c, role_of(c, init=False), f"spec.containers[{c.name}]") for c in pod.spec.containers]
 
 
-def pod_ask(pod: Pod, containers: Iterable[ContainerAsk], dialect: str, notes: Iterable[str] = ()) -> PodAsk:
+def pod_ask(pod: Pod, containers: Iterable[ContainerAsk], notes: Iterable[str]) -> PodAsk:
     """A pod's ask from those of its containers, with what plain init containers can share worked out.
 
     Raises:
@@ -218,13 +217,7 @@ def pod_ask(pod: Pod, containers: Iterable[ContainerAsk], dialect: str, notes: I
         raise BadPod(pod.metadata.key, [f"it asks for {parts} parts of GPUs in all; {MAX_CONTAINERS} is the most"])
     if len({c.container for c in containers}) != len(containers):
         raise BadPod(pod.metadata.key, ["two containers have the same name; each needs one of its own"])
-    return PodAsk(
-        key=pod.metadata.key,
-        uid=pod.metadata.uid,
-        containers=tuple(shared_in_time(containers)),
-        dialect=dialect,
-        notes=tuple(notes),
-    )
+    return PodAsk(pod.metadata.key, pod.metadata.uid, tuple(shared_in_time(containers)), tuple(notes))
 
 
 def shared_in_time(asks: list[ContainerAsk]) -> list[ContainerAsk]:

@@ -79,7 +79,7 @@ class Dialect(ABC):
         asks, notes = self.asks(pod, faults)
         if faults:
             raise BadPod(pod.metadata.key, faults)
-        return pod_ask(pod, asks, self.name, notes)
+        return pod_ask(pod, asks, notes)
 
     @abstractmethod
     def asks(self, pod: Pod, faults: list[str]) -> tuple[list[ContainerAsk], list[str]]:
