@@ -70,7 +70,7 @@ HIDDEN __attribute__((cold)) void park_wake(void);
 bool park_is_on(struct slot *slot, const aliquot_page *page, bool quiet);
 static inline void park_look(void)
 {
-    if (__builtin_expect(atomic_load_explicit(&aliquot_parked, memory_order_relaxed), 0))
+    if (UNLIKELY(atomic_load_explicit(&aliquot_parked, memory_order_relaxed)))
         park_wake();
 }
 static inline void park_never(unsigned bit) { atomic_fetch_or(&aliquot_counters.stays, bit); }
@@ -80,7 +80,7 @@ static inline void park_leave(const int *entered) { atomic_fetch_sub(&park_insid
 static inline bool park_try_enter(void) /* false: the tenant is parked; else park_leave() follows */
 {
     atomic_fetch_add(&park_inside, 1);
-    if (__builtin_expect(!atomic_load(&aliquot_parked), 1))
+    if (LIKELY(!atomic_load(&aliquot_parked)))
         return true;
     atomic_fetch_sub(&park_inside, 1);
     return false;

@@ -107,7 +107,7 @@ static inline void record_step(struct record *record)
 /* A stream with a name is its own key; a default stream is one of the current context. NULL: no context. */
 static inline void *gate_key(void *stream, bool own)
 {
-    if (__builtin_expect((uintptr_t)stream > (uintptr_t)STREAM_PER_THREAD, 1))
+    if (LIKELY((uintptr_t)stream > (uintptr_t)STREAM_PER_THREAD))
         return stream;
     char *context = gate_mine.context ? gate_mine.context : gate_ask_context();
     return context ? context + (stream == STREAM_PER_THREAD || (!stream && own) ? 2 : 1) : NULL;
@@ -144,19 +144,19 @@ static inline __attribute__((always_inline)) struct gate_entry *gate_enter(void 
     struct gate_thread *thread = gate_mine.thread;
     void *key = thread ? gate_key(stream, own) : NULL;
     struct gate_entry *entry = gate_mine.last;
-    if (__builtin_expect(!key || key != gate_mine.key, 0))
+    if (UNLIKELY(!key || key != gate_mine.key))
         entry = gate_find(thread, key);
-    if (__builtin_expect(!entry, 0))
+    if (UNLIKELY(!entry))
         return gate_slow(stream, own);
     struct record *record = entry->record;
     uint64_t seq = atomic_load_explicit(&record->seq, memory_order_relaxed);
-    if (__builtin_expect(seq & 1, 0))
+    if (UNLIKELY(seq & 1))
         return gate_slow(stream, own);
     atomic_store_explicit(&record->seq, seq + 1, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst);
-    if (__builtin_expect(atomic_load_explicit(&gate_shared.fence, memory_order_relaxed), 0))
+    if (UNLIKELY(atomic_load_explicit(&gate_shared.fence, memory_order_relaxed)))
         atomic_thread_fence(memory_order_seq_cst);
-    if (__builtin_expect(gate_open(entry), 1))
+    if (LIKELY(gate_open(entry)))
         return entry;
     atomic_store_explicit(&record->seq, seq, memory_order_relaxed);
     return gate_slow(stream, own);
@@ -164,11 +164,11 @@ static inline __attribute__((always_inline)) struct gate_entry *gate_enter(void 
 
 static inline void gate_leave(struct gate_entry *entry, enum launch_weight weight)
 {
-    if (__builtin_expect(!entry, 0))
+    if (UNLIKELY(!entry))
         return;
     entry->count[weight]++;
     entry->credit_ns -= (int64_t)entry->cost_ns[weight];
-    if (__builtin_expect(entry->credit_ns < 0 || entry->own, 0))
+    if (UNLIKELY(entry->credit_ns < 0 || entry->own))
         gate_checkpoint(entry);
     record_step(entry->record);
 }

@@ -6,12 +6,11 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -39,7 +38,6 @@ TIMEOUT_GRACE_S: Final = 10.0
 ENGINE_GONE_GRACE_S: Final = 2.0
 REACHES_ALL_S: Final = 0.02
 """The longest that a service manager takes to send a signal to all processes, one after another."""
-ANSWERS_S: Final = 0.2
 
 
 class Broadcasts:
@@ -47,34 +45,26 @@ class Broadcasts:
 
     A program that forwards signals to a command in its own group must know: Jupyter interrupts the group, systemd ends
     each process of a service, and a command that receives the forwarded signal too is interrupted twice. The kernel
-    does not report it. So a helper process runs beside the command and leaves its signals pending: a signal that
-    reached the helper has reached the command as well.
+    does not report it. So another process runs beside the command and leaves its signals pending: a signal that has
+    reached it has reached the command as well. It is called `cat`, for who ends all that are called as this program is
+    does not mean the command.
 
-    It watches signals that the calling thread has blocked. Create it before starting any thread.
+    It watches the signals of FORWARDED, which the calling thread has blocked.
     """
 
-    def __init__(self, signals: Collection[signal.Signals]) -> None:
+    def __init__(self) -> None:
         """Start the process.
 
         Raises:
             OSError: no further process can be started.
         """
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._ours.settimeout(ANSWERS_S)
         self._came: set[int] = set()
-        self._pid = os.fork()
-        if self._pid == 0:
-            # The helper: answer with the numbers of the signals that have come, until the other end is closed.
-            self._ours.close()
-            try:
-                while theirs.recv(1):
-                    came = [0]
-                    while (info := signal.sigtimedwait(signals, 0)) is not None:
-                        came.append(info.si_signo)
-                    theirs.send(bytes(came))
-            finally:
-                os._exit(0)
-        theirs.close()
+        self._watcher = self._start()
+
+    @staticmethod
+    def _start() -> subprocess.Popen[bytes]:
+        """It ends with this process, by the end of its input."""
+        return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env={"PATH": os.defpath})
 
     def __enter__(self) -> Self:
         """Return the watcher itself."""
@@ -82,30 +72,37 @@ class Broadcasts:
 
     def __exit__(self, *_: object) -> None:
         """End the process."""
-        self._ours.close()
-        os.waitpid(self._pid, 0)
+        self._end(self._watcher)
+
+    @staticmethod
+    def _end(watcher: subprocess.Popen[bytes]) -> None:
+        watcher.kill()
+        watcher.communicate()
 
     def reached_all(self, number: int) -> bool:
-        """Whether the helper process was sent this signal too; False if it does not answer."""
+        """Whether the process beside the command was sent this signal too; False if it has ended."""
         time.sleep(REACHES_ALL_S)
-        try:
-            self._ours.send(b"?")
-            self._came.update(self._ours.recv(signal.NSIG))
-        except OSError:
-            return False
+        if _pending(self._watcher.pid):  # they stay pending there, so that the next is seen by another process only
+            before, self._watcher = self._watcher, self._start()
+            self._came |= _pending(before.pid)
+            self._end(before)
         reached = number in self._came
         self._came.discard(number)
         return reached
 
     def missed_by(self, pid: int) -> list[int]:
         """Take the signals that came before this process was started, which has not unblocked any of them yet."""
-        status = Path(f"/proc/{pid}/status").read_text()
-        its = int(status.partition("ShdPnd:")[2].split()[0], 16)
-        missed = [number for number in signal.sigpending() & set(FORWARDED) if not its >> number - 1 & 1]
+        missed = sorted((signal.sigpending() & {*FORWARDED}) - _pending(pid))
         for number in missed:
             signal.sigtimedwait([number], 0)
             self.reached_all(number)
         return missed
+
+
+def _pending(pid: int) -> set[int]:
+    """The signals of FORWARDED that wait for a process to unblock them."""
+    bits = int(Path(f"/proc/{pid}/status").read_text().partition("ShdPnd:")[2].split()[0], 16)
+    return {number for number in FORWARDED if bits >> number - 1 & 1}
 
 
 def original_environment() -> dict[str, str]:
@@ -148,7 +145,7 @@ def run_command(
     environment = with_tools(env, conf.libcuda) | variables
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*FORWARDED, signal.SIGCHLD])
     try:
-        with Broadcasts(FORWARDED) as broadcasts:
+        with Broadcasts() as broadcasts:
             ready = launch(
                 folder, argv, environment, mode=mode, verbose=verbose, blocked=[int(n) for n in before], cwd=cwd,
                 death_signal=signal.SIGTERM, container=lease.container,
@@ -174,10 +171,9 @@ def run_command(
                     sys.stderr.write(f"aliquot: the command has run for its --timeout and was sent {ending.name}\n")
                     sys.stderr.flush()
                     process.send_signal(ending)
-                # A terminal's Ctrl-C reaches the whole group, so the command has it; one sent to us alone has not.
-                elif (
-                    came.si_signo != signal.SIGCHLD and not broadcasts.reached_all(came.si_signo) and came.si_code <= 0
-                ):
+                # A terminal's Ctrl-C reaches the whole group, so the command has it; its end reaches a session's leader
+                # alone, as other signals do that are sent to one process.
+                elif came.si_signo != signal.SIGCHLD and not broadcasts.reached_all(came.si_signo):
                     with contextlib.suppress(ProcessLookupError):
                         process.send_signal(came.si_signo)
     finally:

@@ -1,6 +1,7 @@
 """`aliquot run`: the command it runs is as it would be without, but for its part of a GPU."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -83,6 +84,43 @@ def test_a_signal_reaches_the_command_once(aliquot_cli: Aliquot, number, send):
         send(process.pid, number)
         assert "1\n" == process.stdout.readline()
     assert 0 == process.wait(timeout=20)
+
+
+def test_a_signal_to_all_that_are_called_so_ends_the_command(aliquot_cli: Aliquot):
+    """As by `pkill -f "aliquot.cli run"`: the command is called otherwise, so it is ended by the run."""
+    process = aliquot_cli.start("run", "--emulate", "v100", "--", "sh", "-c", "echo ready; exec sleep 60")
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    lines = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (process.pid, *children)}
+    for pid in [pid for pid, line in lines.items() if b"aliquot.cli\0run" in line]:
+        os.kill(pid, signal.SIGTERM)
+    process.communicate(timeout=20)
+
+    assert 128 + signal.SIGTERM == process.returncode
+
+
+def test_a_terminal_that_closes_ends_the_run_that_leads_its_session(aliquot_cli: Aliquot):
+    """As with `ssh -t host aliquot run`: only the run is sent SIGHUP then, and the command gets it from the run."""
+    command = [
+        sys.executable,
+        "-m",
+        "aliquot.cli",
+        "run",
+        "--emulate",
+        "v100",
+        "--",
+        "sh",
+        "-c",
+        "echo $$; exec sleep 60",
+    ]
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execve(command[0], command, aliquot_cli.env)
+    its = int(os.read(master, 100))
+    os.close(master)
+
+    assert 128 + signal.SIGHUP == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert not Path(f"/proc/{its}").exists()
 
 
 def test_streams_arguments_and_directory_are_the_commands(lasting: Aliquot, tmp_path):

@@ -60,7 +60,7 @@ def test_a_signal_to_the_group_before_the_command_is_there_reaches_it_too(
 
     def launch(_folder: object, argv: list[str], _env: object, **_: object) -> SimpleNamespace:
         signal.pthread_kill(threading.get_ident(), signal.SIGHUP)  # other threads of these tests do not block it
-        os.kill(made[0]._pid, signal.SIGHUP)
+        made[0]._watcher.send_signal(signal.SIGHUP)
         return SimpleNamespace(argv=argv, env=os.environ)
 
     monkeypatch.setattr(runner, "Broadcasts", Broadcasts)
