@@ -13,6 +13,7 @@ from aliquot.driver.gpu import Gpu
 from aliquot.standalone import engine as standalone
 from aliquot.standalone.arbiter_process import ArbiterOptions
 from aliquot.standalone.machine import Machine
+from aliquot.standalone.parking import Parking
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.tenancy import lifecycle
 
@@ -35,14 +36,26 @@ class Child:
 
 @contextlib.contextmanager
 def engines_over(arbiter: FakeArbiter, hook: Path) -> Iterator[None]:
-    """Engines that are made meanwhile have this arbiter and hook."""
+    """Engines that are made meanwhile have this arbiter and hook; their threads end with the context."""
+    made: list[Parking] = []
+    start = Parking.start
+
+    def started(parking: Parking) -> None:
+        made.append(parking)
+        start(parking)
+
     with (
         mock.patch.object(standalone, "ArbiterClient", lambda *_: arbiter.connect()),
         mock.patch.object(standalone, "ArbiterProcess", Child),
         mock.patch.object(lifecycle, "native_part", lambda _: hook),
         mock.patch.object(standalone, "ARBITER_BACK_S", 0.0),
+        mock.patch.object(Parking, "start", started),
     ):
-        yield
+        try:
+            yield
+        finally:
+            for parking in made:
+                parking.stop()
 
 
 def start_engine(folder: Path, arbiter: FakeArbiter) -> standalone.Engine:
