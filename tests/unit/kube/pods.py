@@ -1,8 +1,10 @@
-"""Pods in one line each."""
+"""Pods in one line each, and those of the files in `tests/data/requests`."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from aliquot.kube.objects import Pod
 
@@ -41,3 +43,15 @@ def pod(
 def gpu(percent: int, memory: str | None = None) -> dict[str, Any]:
     """Limits in Aliquot's words."""
     return {"aliquot.dev/gpu-percent": percent} | ({"aliquot.dev/gpu-memory": memory} if memory else {})
+
+
+def documents(name: str) -> Any:
+    """What a file of `tests/data/requests` holds."""
+    return yaml.safe_load((Path(__file__).parents[2] / "data/requests" / f"{name}.yaml").read_text())
+
+
+def pod_of(row: dict[str, Any]) -> Pod:
+    """The pod that a row describes: by the limits of its container `main`, or by the names of its containers."""
+    main = limits("main", row["limits"]) if "limits" in row else {"name": "main"}
+    containers = [{"name": name} for name in row["containers"]] if "containers" in row else [main]
+    return pod(*containers, annotations=row.get("annotations"), labels=row.get("labels"), **row.get("spec", {}))

@@ -19,18 +19,6 @@ async def test_a_key_that_waits_is_not_added_twice():
     assert 1 == len(queue)
 
 
-async def test_a_key_added_while_it_is_worked_on_is_looked_at_again_afterwards():
-    """News during a look leads to one more look, never to two at once."""
-    queue = WorkQueue()
-    queue.add("a")
-    async with queue.next():
-        queue.add("a")
-        queue.add("a")
-        during = len(queue)
-
-    assert (0, 1) == (during, len(queue))
-
-
 def test_failures_come_back_later_and_later():
     """The waits double up to the ceiling and start over after a success."""
     backoff = Backoff(0.1, 1.0, random.Random(1))

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from imported_traces import DATA, Imported, own_table
 
 from aliquot.model.errors import UserError
@@ -23,6 +24,9 @@ FILES = {
 }
 
 
+EXPECTED = yaml.safe_load((DATA / "expected.yaml").read_text())
+
+
 @pytest.mark.parametrize("kind", READERS)
 def test_what_is_imported_is_a_trace(tmp_path: Path, kind: str):
     """Each kind gives a table that `sim run` reads, and every job seen is kept or has a reason for being left out."""
@@ -32,24 +36,21 @@ def test_what_is_imported_is_a_trace(tmp_path: Path, kind: str):
     assert imported.facts["jobs_seen"] == imported.facts["jobs_kept"] + sum(imported.facts["dropped"].values())
 
 
-def test_sacct(tmp_path: Path):
-    """Steps are no jobs; a job arrives when it could first have run, and several nodes are a line each."""
-    imported = Imported(tmp_path, "sacct", "sacct.txt")
+@pytest.mark.parametrize("case", EXPECTED)
+def test_each_kind_of_account_becomes_these_jobs(tmp_path: Path, case: str):
+    """Times, GPUs and sizes of the jobs, and what is left out and told, are those of `expected.yaml`."""
+    expected = EXPECTED[case]
+    imported = Imported(tmp_path, expected.get("kind", case), *expected["files"], models=expected.get("models", False))
+    facts, rows = imported.facts, expected.get("rows", {})
 
-    assert {
-        "1001": (0, 93_784, 1),
-        "1002#0": (3600, 1800, 4),
-        "1002#1": (3600, 1800, 4),
-        "1007": (10_800, 600, 0.285),
-    } == imported.times()
-    assert {
-        "without GPU": 1, "still running at the end": 1, "never started": 2, "unreadable": 1,
-    } == imported.facts["dropped"]  # fmt: skip
-    assert {"job steps": 2} == imported.facts["not_jobs"]
-    assert ("8000", "65536", "ann") == tuple(
-        imported.rows["1001"][name] for name in ("cpu_milli", "memory_mib", "user")
-    )
-    assert ("32000", "786432") == tuple(imported.rows["1002#0"][name] for name in ("cpu_milli", "memory_mib"))
+    assert {name: tuple(times) for name, times in expected["times"].items()} == imported.times()
+    assert rows == {name: {key: imported.rows[name][key] for key in cells} for name, cells in rows.items()}
+    assert (expected.get("dropped", facts["dropped"]), expected.get("not_jobs", facts["not_jobs"])) == (
+        facts["dropped"], facts["not_jobs"],
+    )  # fmt: skip
+    assert set(expected.get("text", ())) <= set(facts["text"].splitlines())
+    for part, told in (("notes", facts["notes"]), ("warnings", imported.warnings)):
+        assert all(any(words in line for line in told) for words in expected.get(part, ()))
 
 
 @pytest.mark.parametrize(
@@ -72,25 +73,25 @@ def test_a_job_that_ended_as_it_started_did_start(tmp_path: Path, kind: str, sta
     assert {dropped: 1} == Imported(tmp_path, kind, source).facts["dropped"]
 
 
-def test_a_trace_is_written_into_a_folder_that_exists(tmp_path: Path):
-    """A folder that does not exist is named, and none is made."""
-    source = tmp_path / "own.csv"
-    source.write_text("job_id,start,end,num_gpus\na,0,3600,1\n")
-    with pytest.raises(UserError, match=rf"-o {tmp_path}/no/out.csv: there is no folder {tmp_path}/no; make it"):
-        import_trace("csv", [source], tmp_path / "no" / "out.csv", how=Wanted(), models=False, warn=print)
-
-    assert not (tmp_path / "no").exists()
-
-
-@pytest.mark.parametrize("name", ["x.parquet", "x.json", "x.gz", "x"])
-def test_a_trace_is_named_for_what_it_is(tmp_path: Path, name: str):
-    """It is CSV, packed or not, under a name that says so."""
-    source = tmp_path / "own.csv"
-    source.write_text("job_id,start,end,num_gpus\na,0,3600,1\n")
-    with pytest.raises(UserError, match=rf"^-o {tmp_path}/{name}: a trace is a CSV file; name it \.csv or \.csv\.gz$"):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no/out.csv", r"^-o {0}/no/out.csv: there is no folder {0}/no; make it"),
+        *(
+            (name, r"^-o {0}/{1}: a trace is a CSV file; name it \.csv or \.csv\.gz$")
+            for name in ("x.parquet", "x.json", "x.gz", "x")
+        ),
+        ("./own.csv", "is one of the files to read"),
+    ],
+)
+def test_where_a_trace_cannot_be_written_is_said(tmp_path: Path, name: str, said: str):
+    """It is CSV, packed or not, under a name that says so, in a folder that exists, and not in place of its record."""
+    source, text = tmp_path / "own.csv", "job_id,start,end,num_gpus\na,0,3600,1\n"
+    source.write_text(text)
+    with pytest.raises(UserError, match=said.format(tmp_path, name)):
         import_trace("csv", [source], tmp_path / name, how=Wanted(), models=False, warn=print)
 
-    assert [source] == list(tmp_path.iterdir())
+    assert ([source], text) == (list(tmp_path.iterdir()), source.read_text())
 
 
 def test_notes_count_the_jobs_that_are_kept(tmp_path: Path):
@@ -103,78 +104,10 @@ def test_notes_count_the_jobs_that_are_kept(tmp_path: Path):
     assert {DIFFERS: "a"} == facts["first_jobs"]
 
 
-def test_a_file_that_is_read_is_not_written(tmp_path: Path):
-    """The trace may not take the place of the record it is made from."""
-    source = tmp_path / "own.csv"
-    source.write_text("job_id,start,end,num_gpus\na,0,3600,1\n")
-    with pytest.raises(UserError, match="is one of the files to read"):
-        import_trace("csv", [source], tmp_path / "." / "own.csv", how=Wanted(), models=False, warn=print)
-
-    assert "job_id,start,end,num_gpus\na,0,3600,1\n" == source.read_text()
-
-
-def test_helios(tmp_path: Path):
-    """GPUs of all nodes are spread over them; jobs that were cancelled while they waited never ran."""
-    imported = Imported(tmp_path, "helios", "cluster_log.csv")
-
-    assert {"2001": (0, 3600, 1), "2002#0": (239, 600, 8), "2002#1": (239, 600, 8)} == imported.times()
-    assert {"without GPU": 1, "never started": 1} == imported.facts["dropped"]
-
-
-def test_philly(tmp_path: Path):
-    """The GPUs of the last attempt for the time of all; an attempt without times is left out and told."""
-    imported = Imported(tmp_path, "philly", "cluster_job_log.json")
-
-    assert {
-        "application_1_0001#0": (0, 4200, 2),
-        "application_1_0001#1": (0, 4200, 2),
-        "application_1_0003": (360, 600, 1),
-    } == imported.times()
-    assert {"never started": 1, "still running at the end": 1} == imported.facts["dropped"]
-    assert (
-        "1 of the jobs kept have an attempt whose times are not recorded, and which their duration leaves out "
-        "(the first: job application_1_0003)"
-    ) in imported.facts["text"].splitlines()
-
-
-def test_pai_tasks(tmp_path: Path):
-    """Percent of a GPU for each instance; with the table of jobs a task arrives when its job was submitted."""
-    imported = Imported(tmp_path, "pai", "pai_task_table.csv", "pai_job_table.csv")
-
-    assert {
-        "j0/worker#0": (0, 3600, 0.5), "j0/worker#1": (0, 3600, 0.5), "j1/tensorflow": (500, 900, 2),
-    } == imported.times()  # fmt: skip
-    assert {"without GPU": 1, "still running at the end": 1, "never started": 1} == imported.facts["dropped"]
-    assert ("4000", "30000", "uA") == tuple(
-        imported.rows["j0/worker#0"][name] for name in ("cpu_milli", "memory_mib", "user")
-    )
-
-
-def test_pai_instances(tmp_path: Path):
-    """With the table of instances each has its own times; the tables may come in any order."""
-    imported = Imported(tmp_path, "pai", "pai_instance_table.csv", "pai_job_table.csv", "pai_task_table.csv")
-
-    assert {"j0/n1": (0, 3600, 0.5), "j0/n2": (0, 1000, 0.5), "j1/n3": (500, 900, 2)} == imported.times()
-
-
 def test_pai_without_the_tasks_is_refused(tmp_path: Path):
     """Only the table of tasks says how many GPUs."""
     with pytest.raises(UserError, match=r"add pai_task_table\.csv"):
         Imported(tmp_path, "pai", "pai_job_table.csv")
-
-
-def test_kueue(tmp_path: Path):
-    """A line for each pod with a GPU, from creation on, for the time from admission to the end."""
-    imported = Imported(tmp_path, "kueue", "workloads.json")
-
-    assert {
-        "team-a/job-train-1/workers#0": (0, 7200, 4),
-        "team-a/job-train-1/workers#1": (0, 7200, 4),
-        "team-b/job-again": (600, 600, 1),
-    } == imported.times()
-    assert {"still running at the end": 1, "never started": 1, "without GPU": 1} == imported.facts["dropped"]
-    assert "100" == imported.rows["team-a/job-train-1/workers#0"]["priority"]
-    assert any("evicted" in note for note in imported.facts["notes"])
 
 
 def test_each_pod_set_of_a_workload_counts_as_a_job(tmp_path: Path):
@@ -191,24 +124,6 @@ def test_each_pod_set_of_a_workload_counts_as_a_job(tmp_path: Path):
 
     assert ["team-b/job-again/leader", "team-b/job-again/workers"] == list(imported.rows)
     assert (2, 2) == (imported.facts["jobs_seen"], imported.facts["jobs_kept"])
-
-
-def test_prometheus(tmp_path: Path):
-    """A pod arrives when it is first seen and runs while its phase says so; what the range cuts off is told."""
-    imported = Imported(tmp_path, "prometheus", "requests.json", "phases.json")
-
-    assert {"team-a/train-0": (300, 1860, 2), "team-b/early-0": (0, 1260, 1)} == imported.times()
-    assert {"still running at the end": 1, "without GPU": 1, "never started": 1} == imported.facts["dropped"]
-    assert any("before the range began" in note for note in imported.facts["notes"])
-    assert any("known to 60 s" in note for note in imported.facts["notes"])
-
-
-def test_prometheus_with_dcgm_alone(tmp_path: Path):
-    """The GPUs that a pod was seen on count as asked for; it arrives when it began to run."""
-    imported = Imported(tmp_path, "prometheus", "dcgm.json", models=True)
-
-    assert {"team-a/train-0": (0, 1860, 2)} == imported.times()
-    assert "Tesla T4" == imported.rows["team-a/train-0"]["gpu_model"]
 
 
 @pytest.mark.parametrize("delimiter", [",", "|", "\t", ";"])

@@ -23,39 +23,6 @@ def table(tmp_path: Path, content: str | bytes, name: str = "own.txt") -> Path:
     return path
 
 
-def test_published_lines_of_helios(tmp_path: Path):
-    """Three lines that HeliosData publishes: times without a zone, a cancelled job that ran for a week."""
-    imported = Imported(tmp_path, "helios", "helios_published.csv")
-
-    assert {
-        "1425511": (0, 36_848, 1), "1425512": (26, 249, 4), "1425513": (27, 675_233, 1),
-    } == imported.times()  # fmt: skip
-
-
-def test_a_published_job_of_philly(tmp_path: Path):
-    """A job that philly-traces publishes: it failed after a minute and ran again on another machine."""
-    imported = Imported(tmp_path, "philly", "philly_published.json")
-
-    assert {"application_1506638472019_14199": (0, 74 + 193_182, 8)} == imported.times()
-
-
-def test_sacct_as_json(tmp_path: Path):
-    """Jobs of `sacct --json`, old and new: tasks of arrays, states in lists, numbers in objects, memory in bytes."""
-    imported = Imported(tmp_path, "sacct", "sacct.json")
-
-    assert {"4000_7#0": (0, 1800, 4), "4000_7#1": (0, 1800, 4), "4001": (300, 3600, 1)} == imported.times()
-    assert ("4000", "65536", "ann") == tuple(
-        imported.rows["4000_7#0"][name] for name in ("cpu_milli", "memory_mib", "user")
-    )
-    assert ("4000", "32768", "bob") == tuple(
-        imported.rows["4001"][name] for name in ("cpu_milli", "memory_mib", "user")
-    )
-    assert {
-        "still running at the end": 1, "never started": 1, "unreadable": 1,
-    } == imported.facts["dropped"]  # fmt: skip
-    assert any("sacct.json job 4: is not a job of sacct --json" in line for line in imported.warnings)
-
-
 def test_a_stay_that_ended_in_a_requeue_is_a_job(tmp_path: Path):
     """A job that was requeued held its GPU until then; one that waits again has no end."""
     waits = "3|2026-01-02T03:00:00|2026-01-02T03:00:00|Unknown|60|REQUEUED|1|gres/gpu=1\n"
@@ -209,18 +176,6 @@ def test_a_job_that_is_over_without_an_end_does_not_count_as_running(tmp_path: P
 
     assert {"d": (0, 60, 1)} == imported.times()
     assert {"ended at an unknown time": 2, "still running at the end": 1} == imported.facts["dropped"]
-
-
-def test_kueue_as_yaml(tmp_path: Path):
-    """Stays before evictions count, pods are those that were admitted, and a MIG slice is its sevenths."""
-    imported = Imported(tmp_path, "kueue", "workloads.yaml")
-
-    assert {
-        "team-a/pytorchjob-elastic#0": (0, 693, 1),
-        "team-a/pytorchjob-elastic#1": (0, 693, 1),
-        "team-b/job-slice": (300, 1800, 0.428),
-    } == imported.times()
-    assert {"never started": 1} == imported.facts["dropped"]
 
 
 def test_a_list_of_the_api_server_names_no_kinds(tmp_path: Path):

@@ -23,18 +23,28 @@ def facts(*rows: dict[str, Any], percent: float = 80.0) -> dict[str, Any]:
     return {"offered": offered, "cluster": {"gpus": 8}, "policies": list(rows)}
 
 
-def test_the_policies_that_wait_least_and_most_are_named():
-    """Each with its mean wait."""
-    said = waiting(facts(row("spread", 500), row("aliquot", 30), row("bestfit", 60)))
-
-    assert "The mean wait is lowest under aliquot, 30 s, and highest under spread, 8 min 20 s" == said
-
-
-def test_a_difference_that_the_seeds_do_not_show_is_none():
-    """Two policies whose seeds overlap are not ranked."""
-    said = waiting(facts(row("aliquot", 30, (10, 50)), row("bestfit", 32, (52, 12))))
-
-    assert "No clear difference in the mean wait: 30 s to 32 s" == said
+@pytest.mark.parametrize(
+    ("said", "rows"),
+    [
+        (
+            "The mean wait is lowest under aliquot, 30 s, and highest under spread, 8 min 20 s",
+            [row("spread", 500), row("aliquot", 30), row("bestfit", 60)],
+        ),
+        (
+            "The mean wait is lowest under aliquot and bestfit, 30 s to 31 s, and highest under spread, 1 min 30 s",
+            [row("aliquot", 30), row("bestfit", 31), row("spread", 90)],
+        ),
+        (
+            "No clear difference in the mean wait: 30 s to 32 s",
+            [row("aliquot", 30, (10, 50)), row("bestfit", 32, (52, 12))],
+        ),
+        ("The mean wait is 0 s under every policy", [row("aliquot", 0), row("bestfit", 0)]),
+    ],
+    ids=["clear", "level with the first", "seeds that overlap", "equal"],
+)
+def test_the_policies_that_wait_least_and_most_are_named(said: str, rows: list[dict[str, Any]]):
+    """Each with its mean wait, those not clearly behind the first with it, and none where the seeds show nothing."""
+    assert said == waiting(facts(*rows))
 
 
 @pytest.mark.parametrize(
@@ -53,20 +63,6 @@ def test_only_what_another_seed_would_not_turn_is_ranked(ours: Sequence[float], 
     said = waiting(facts(row("aliquot", fmean(ours), tuple(ours)), row("bestfit", fmean(theirs), tuple(theirs))))
 
     assert ranked == (" is lowest under " in said), said
-
-
-def test_policies_that_are_level_with_the_first_are_named_with_it():
-    """A policy that is not clearly behind shares the first place."""
-    said = waiting(facts(row("aliquot", 30), row("bestfit", 31), row("spread", 90)))
-
-    assert (
-        "The mean wait is lowest under aliquot and bestfit, 30 s to 31 s, and highest under spread, 1 min 30 s" == said
-    )
-
-
-def test_equal_waits_are_one_sentence():
-    """Where every policy waits as long, none is ranked."""
-    assert "The mean wait is 0 s under every policy" == waiting(facts(row("aliquot", 0), row("bestfit", 0)))
 
 
 def test_overload_names_the_jobs_that_pay():
