@@ -17,17 +17,16 @@ from unittest import mock
 import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from kit.objects import node
 from ledger import check
 
 from aliquot.kube.dialects import read
 from aliquot.kube.errors import Conflict, Unreachable
-from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, GPU_REQUEST, GPUS, PENDING, PLAN, RESIZE
-from aliquot.kube.objects import ApiStatus, Node, Pod
+from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, GPU_REQUEST, PENDING, PLAN, RESIZE
+from aliquot.kube.objects import ApiStatus, Pod
 from aliquot.kube.plan import PodPlan, generation_of, larger, read_plan, write_plan
 from aliquot.kube.reflector import Change
-from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device, Slice
+from aliquot.model.requests import Slice
 from aliquot.node.allocation.checkpoint import Allotment, PodKey
 from aliquot.node.allocation.resizing import Resizes
 from aliquot.node.pods import NodePod
@@ -270,9 +269,7 @@ class ResizeFaults(RuleBasedStateMachine):
         self.late.clear()
         self.news.clear()
         self.ledger = Ledger(policy("binpack"))
-        device = Device(0, GpuUuid("GPU-0"), "V100", SIZE_MIB)
-        node = {"metadata": {"name": "n", "annotations": {GPUS: write_inventory(Inventory((device,)))}}}
-        self.ledger.node_changed(Change("added", msgspec.convert(node, Node)))
+        self.ledger.node_changed(Change("added", node("n", 1, "V100", SIZE_MIB)))
         self.cache = {uid: pod.pod() for uid, pod in self.truth.items()}
         for pod in self.cache.values():
             self.ledger.pod_changed(Change("added", pod))

@@ -11,16 +11,15 @@ import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from kit.objects import node
 from ledger import check
 
 from aliquot.kube.dialects import read
-from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import ANTI_AFFINITY, EXCLUSION, GPU_PERCENT, GPUS, PLAN
-from aliquot.kube.objects import Node, Pod
+from aliquot.kube.names import ANTI_AFFINITY, EXCLUSION, GPU_PERCENT, PLAN
+from aliquot.kube.objects import Pod
 from aliquot.kube.plan import PodPlan, read_plan, write_plan
 from aliquot.kube.reflector import Change
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.scheduler.allocations import Allocation
 from aliquot.scheduler.ledger import Ledger, NodeFull
@@ -94,11 +93,7 @@ class BindHistory(RuleBasedStateMachine):
 
     def tell_node(self, kind: str, name: str) -> None:
         (self.nodes.discard if kind == "deleted" else self.nodes.add)(name)
-        devices = tuple(Device(g, GpuUuid(f"GPU-{name}-{g}"), "V100", SIZE_MIB) for g in range(NODES[name]))
-        annotations = {GPUS: write_inventory(Inventory(devices))}
-        self.ledger.node_changed(
-            Change(kind, msgspec.convert({"metadata": {"name": name, "annotations": annotations}}, Node))
-        )
+        self.ledger.node_changed(Change(kind, node(name, NODES[name], "V100", SIZE_MIB)))
 
     def on_gpu(self, uuid: str) -> list[tuple[int, TruePod]]:
         """The pods on a device, with their milli-GPU."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from kit import objects
 
 from aliquot.cli.kubectl.explain import explained, explained_claim, lines_of
 from aliquot.cli.kubectl.get import quotas, table_of
@@ -12,11 +13,7 @@ from aliquot.cli.kubectl.scene import ClusterScene
 from aliquot.cli.kubectl.top import lines as top_lines
 from aliquot.kube.claims import DRIVER, ResourceClaim, slice_name
 from aliquot.kube.custom import GPUQuota
-from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
-from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
 
 NODE = "n"
 SELECTED = f'device.attributes["{DRIVER}"].model == "A100"'
@@ -24,9 +21,7 @@ SELECTED = f'device.attributes["{DRIVER}"].model == "A100"'
 
 def node(model: str = "V100") -> Node:
     """A node with two GPUs."""
-    devices = tuple(Device(i, GpuUuid(f"GPU-0{i}"), model, 16384) for i in range(2))
-    notes = {GPUS: write_inventory(Inventory(devices))}
-    return msgspec.convert({"metadata": {"name": NODE, "annotations": notes}}, Node)
+    return objects.node(NODE, 2, model, uuids=["GPU-00", "GPU-01"])
 
 
 def pod(name: str, *claims: str, said: str = "", **spec: Any) -> Pod:

@@ -4,15 +4,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from kit import objects
 
 from aliquot.cli.kubectl.explain import explained, lines_of
 from aliquot.cli.kubectl.scene import ClusterScene
 from aliquot.kube.eligible import barred
-from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
-from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
 
 SHARE = {"aliquot.dev/gpu-percent": "30"}
 OFFERED = {"cpu": "4", "aliquot.dev/gpu-percent": "200", "aliquot.dev/gpu-memory": "32Gi"}
@@ -20,9 +17,7 @@ OFFERED = {"cpu": "4", "aliquot.dev/gpu-percent": "200", "aliquot.dev/gpu-memory
 
 def node(name: str, labels: dict[str, str] | None = None, *, offers: dict[str, str] = OFFERED, **spec: Any) -> Node:
     """A node with two V100."""
-    devices = tuple(Device(i, GpuUuid(f"GPU-{name}-{i}"), "Tesla V100", 16384) for i in range(2))
-    metadata = {"name": name, "labels": labels or {}, "annotations": {GPUS: write_inventory(Inventory(devices))}}
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"allocatable": offers}}, Node)
+    return objects.node(name, metadata={"labels": labels or {}}, spec=spec, status={"allocatable": offers})
 
 
 def document(limits: dict[str, str] | None = None, said: str = "", name: str = "p", **spec: Any) -> dict[str, Any]:

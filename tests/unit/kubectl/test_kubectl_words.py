@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner
+from kit.objects import V100, node
 
 from aliquot.cli.kubectl import COMMANDS, EXAMPLES, cli, complete
 from aliquot.cli.kubectl.doctor import configuration, pod_findings
@@ -23,28 +24,18 @@ from aliquot.cli.kubectl.services import Link, Usage
 from aliquot.cli.kubectl.top import lines as top_lines
 from aliquot.cli.kubectl.topo import picture_of
 from aliquot.kube.custom import GPUQuota
-from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPUS, PLAN, PLAN_STATUS
+from aliquot.kube.names import PLAN, PLAN_STATUS
 from aliquot.kube.objects import ContainerStatus, Meta, Node, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.ages import format_age
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device, Slice
+from aliquot.model.requests import Slice
 from aliquot.node.display.server import node_body
 from aliquot.scheduler.agents import UnreadableReport, measure_of, read_report
 from aliquot.scheduler.config import kube_scheduler_config
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 from aliquot.status.tenants import TenantStatus
-
-V100 = "Tesla V100-SXM2-16GB"
-
-
-def node(name: str, gpus: int = 2) -> Node:
-    """A node with V100s."""
-    devices = tuple(Device(i, GpuUuid(f"GPU-{name}-{i}"), V100, 16384) for i in range(gpus))
-    notes = {GPUS: write_inventory(Inventory(devices))}
-    return msgspec.convert({"metadata": {"name": name, "annotations": notes}}, Node)
 
 
 def pod(name: str, *percent: int, notes: dict[str, str] | None = None, **spec: Any) -> Pod:

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 from asking import asking
+from kit import objects
 
 from aliquot.cli.kubectl.explain import explained, lines_of
 from aliquot.cli.kubectl.scene import ClusterScene
 from aliquot.kube.custom import GPUQuota
 from aliquot.kube.dialects import FOREIGN, read
-from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS, PLAN
 from aliquot.kube.objects import Node, Pod, PodStatus
 from aliquot.kube.plan import ContainerPlan, PodPlan, label_texts, write_plan
@@ -39,10 +39,8 @@ QUOTA = {"metadata": {"name": "q", "namespace": "lab"}, "spec": {"limits": [{"mo
 
 def node(name: str, *models: str, unhealthy: bool = False, **spec: Any) -> Node:
     """A node with GPUs of these models, 16 GiB each."""
-    devices = tuple(Device(i, GpuUuid(f"GPU-{name}-{i}"), model, 16384) for i, model in enumerate(models))
-    inventory = Inventory(devices, unhealthy={device.uuid: "XID 79" for device in devices} if unhealthy else {})
-    meta = {"name": name, "annotations": {GPUS: write_inventory(inventory)}}
-    return msgspec.convert({"metadata": meta, "spec": spec}, Node)
+    why = {f"GPU-{name}-{i}": "XID 79" for i in range(len(models))} if unhealthy else {}
+    return objects.node(name, models, unhealthy=why, spec=spec)
 
 
 def pod(name: str, *percents: int, memory: str = "", notes: Mapping[str, str] | None = None, on: str = "") -> Pod:

@@ -5,28 +5,22 @@ import contextlib
 import copy
 import json
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from kit.objects import node
 
 from aliquot.kube.errors import Busy, Conflict, NotFound, Unreachable
-from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPUS, PLAN
+from aliquot.kube.names import PLAN
 from aliquot.kube.objects import Node, Pod, Resource
 from aliquot.kube.plan import read_plan
 from aliquot.kube.reflector import Change
-from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.scheduler.extender.bind import Binder, CanNotBind
+from aliquot.scheduler.extender.server import Extender
 from aliquot.scheduler.extender.wire import BindingArgs
 from aliquot.scheduler.ledger import Ledger
-
-
-def node(name: str, gpus: int = 2, model: str = "Tesla V100-SXM2-16GB", memory_mib: int = 16384) -> Node:
-    devices = tuple(Device(i, GpuUuid(f"GPU-{name}-{i}"), model, memory_mib) for i in range(gpus))
-    text = write_inventory(Inventory(devices))
-    return msgspec.convert({"metadata": {"name": name, "annotations": {GPUS: text}}}, Node)
 
 
 class Truth:
@@ -205,6 +199,11 @@ class Scene:
         for _ in range(len(self.truth.events) if count is None else min(count, len(self.truth.events))):
             self.tell(self.truth.events.pop(0))
 
+    def land(self) -> None:
+        """Requests that were thought lost arrive, and the scheduler sees it."""
+        self.truth.land()
+        self.catch_up()
+
     async def bind(self, pod: Pod, node: str) -> str:
         """Bind; the error, or nothing."""
         try:
@@ -224,3 +223,54 @@ class Scene:
                 if milli or mib:
                     found[device.uuid] = (milli, mib)
         return found
+
+
+class Asking:
+    """Nodes n0, n1 and so on with so many GPUs, and kube-scheduler: it asks about one pod, binds it, takes the next."""
+
+    def __init__(self, *gpus: int) -> None:
+        self.truth = Truth()
+        self.scene = Scene(self.truth, [node(f"n{i}", count) for i, count in enumerate(gpus)])
+        self.start()
+
+    def start(self) -> None:
+        """A scheduler starts, as after a crash."""
+        self.scene.start()
+        self.extender = Extender(self.scene.ledger, self.scene.binder, self.scene.cache.get, lambda: True)
+        self.held = self.extender.held
+        self.held.nodes = lambda: self.scene.nodes
+
+    def catch_up(self) -> None:
+        """The scheduler sees what has happened to pods."""
+        for change in self.truth.events:
+            self.held.pods.changed(Change(change.kind, change.object, self.scene.cache.get(change.object.metadata.key)))
+            self.scene.tell(change)
+        self.truth.events.clear()
+
+    def create(self, name: str, percent: int, *, labels: Mapping[str, str] | None = None, **spec: Any) -> str:
+        """A pod that asks for so much of a GPU; its name."""
+        self.truth.create(name, {"aliquot.dev/gpu-percent": percent}, labels=dict(labels or {}))
+        self.truth.pods[name]["spec"] |= spec
+        self.truth.events[-1] = Change("added", self.truth.pod(name))
+        self.catch_up()
+        return name
+
+    def ask(self, name: str, *nodes: str) -> tuple[list[str], str]:
+        """The nodes that the filter leaves of these, or of all, and what it says of the first other."""
+        names = nodes or tuple(one.metadata.name for one in self.scene.nodes)
+        body = {"Pod": self.truth.pods[name], "NodeNames": list(names)}
+        found = json.loads(msgspec.json.encode(asyncio.run(self.extender.filter(json.dumps(body).encode()))))
+        refused = {**found.get("FailedNodes", {}), **found.get("FailedAndUnresolvableNodes", {})}
+        return found["NodeNames"], next(iter(refused.values()), "")
+
+    def bind(self, name: str, to: str) -> str:
+        """kube-scheduler binds a pod: the error, or nothing."""
+        return asyncio.run(self.scene.bind(self.truth.pod(name), to))
+
+    def place(self, name: str) -> str:
+        """Ask and bind: the node, "" without one."""
+        nodes, _ = self.ask(name)
+        if nodes:
+            assert "" == self.bind(name, nodes[0])
+            self.catch_up()
+        return nodes[0] if nodes else ""

@@ -4,7 +4,8 @@ import asyncio
 import json
 from typing import Any
 
-from control_scene import Scene, Truth, node
+from control_scene import Scene, Truth
+from kit.objects import node
 
 from aliquot.scheduler.extender.server import Extender
 

@@ -6,12 +6,14 @@ import random
 import httpx2
 import msgspec
 import pytest
-from control_scene import Scene, Truth, node
+from control_scene import Scene, Truth
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.objects import node
 from ledger import check
 
 from aliquot.kube.api import Api
+from aliquot.kube.objects import Pod
 from aliquot.kube.plan import read_plan
 
 HALF = {"aliquot.dev/gpu-percent": 50, "aliquot.dev/gpu-memory": "4Gi"}
@@ -24,11 +26,17 @@ def scene(*faults: str, gpus: int = 1) -> Scene:
     return Scene(truth, [node("n", gpus), node("m", gpus)])
 
 
-def test_node_and_plan_arrive_together():
-    """A bound pod carries the plan that the ledger has."""
-    s = scene()
+def waiting(*faults: str) -> tuple[Scene, Pod]:
+    """Such a scene, and a pod that waits in it."""
+    s = scene(*faults)
     pod = s.truth.create("a", HALF)
     s.catch_up()
+    return s, pod
+
+
+def test_node_and_plan_arrive_together():
+    """A bound pod carries the plan that the ledger has."""
+    s, pod = waiting()
 
     assert "" == asyncio.run(s.bind(pod, "n"))
     plan = read_plan(s.truth.pods["a"]["metadata"]["annotations"])
@@ -75,9 +83,7 @@ def test_a_full_node_is_said_to_be_full():
 
 def test_a_lost_answer_is_looked_up():
     """The bind arrived, its answer did not: reading the pod shows it, and the bind counts as done."""
-    s = scene("lost after")
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
+    s, pod = waiting("lost after")
 
     assert "" == asyncio.run(s.bind(pod, "n"))
     assert s.reserved() == s.truth.used()
@@ -85,9 +91,7 @@ def test_a_lost_answer_is_looked_up():
 
 def test_a_lost_request_keeps_its_share_until_it_can_not_come_any_more():
     """The bind may still arrive: its share is kept, and given back when the pod is seen unbound long after."""
-    s = scene("lost before")
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
+    s, pod = waiting("lost before")
     error = asyncio.run(s.bind(pod, "n"))
     kept = s.reserved()
     s.clock.now_s += 100
@@ -100,40 +104,32 @@ def test_a_lost_request_keeps_its_share_until_it_can_not_come_any_more():
 
 def test_a_request_sent_again_keeps_its_share_as_long_as_the_first():
     """The doubt counts from the last request, for that one can still arrive when the first cannot."""
-    s = scene("lost before", "late")
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
+    s, pod = waiting("lost before", "late")
     asyncio.run(s.bind(pod, "n"))
     s.clock.now_s += 69
     asyncio.run(s.bind(pod, "n"))
     s.clock.now_s += 5
     asyncio.run(s.binder.settle())
     kept = s.reserved()
-    s.truth.land()
-    s.catch_up()
+    s.land()
 
     assert {"GPU-n-0": (500, 4096)} == kept == s.reserved() == s.truth.used()
 
 
 def test_a_refused_request_leaves_its_share_to_the_one_before_it():
     """The API server refuses the second request, while the first, whose answer was lost, may still arrive."""
-    s = scene("late", "refused")
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
+    s, pod = waiting("late", "refused")
     asyncio.run(s.bind(pod, "n"))
     asyncio.run(s.bind(pod, "n"))
     kept = s.reserved()
-    s.truth.land()
-    s.catch_up()
+    s.land()
 
     assert {"GPU-n-0": (500, 4096)} == kept == s.reserved() == s.truth.used()
 
 
 def test_a_bind_that_begins_while_an_old_one_is_settled_keeps_its_share():
     """The pod was read unbound, but a new request is on its way: the share is not given back."""
-    s = scene("lost before", "late")
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
+    s, pod = waiting("lost before", "late")
     asyncio.run(s.bind(pod, "n"))
     s.clock.now_s += 100
 
@@ -142,25 +138,21 @@ def test_a_bind_that_begins_while_an_old_one_is_settled_keeps_its_share():
 
     asyncio.run(both())
     kept = s.reserved()
-    s.truth.land()
-    s.catch_up()
+    s.land()
 
     assert {"GPU-n-0": (500, 4096)} == kept == s.reserved() == s.truth.used()
 
 
 def test_a_pod_that_is_seen_bound_while_its_hold_is_settled_keeps_its_share():
     """The answer to the look is older than what the watch says by now: the watch is believed."""
-    s = scene("late")
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
+    s, pod = waiting("late")
     asyncio.run(s.bind(pod, "n"))
     s.clock.now_s += 100
 
     async def both() -> None:
         looking = asyncio.ensure_future(s.binder.settle())
         await asyncio.sleep(0)
-        s.truth.land()
-        s.catch_up()
+        s.land()
         await looking
 
     asyncio.run(both())
@@ -170,9 +162,7 @@ def test_a_pod_that_is_seen_bound_while_its_hold_is_settled_keeps_its_share():
 
 def test_a_bind_is_not_sent_any_more_when_another_may_lead(monkeypatch: pytest.MonkeyPatch):
     """An API server that says "not now" for long is not asked again after the time in which nobody else can lead."""
-    s, sent = scene(), 0
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
+    (s, pod), sent = waiting(), 0
     monkeypatch.setattr("aliquot.scheduler.extender.bind.POST_S", 0.05)
 
     async def busy(request: httpx2.Request) -> httpx2.Response:
@@ -195,64 +185,28 @@ def test_a_bind_is_not_sent_any_more_when_another_may_lead(monkeypatch: pytest.M
 
 def test_the_same_bind_again_is_the_same_plan():
     """After a lost request the next bind to that node sends the same plan, so it matters not which arrives."""
-    s = scene("late")
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
+    s, pod = waiting("late")
     first = asyncio.run(s.bind(pod, "n"))
     second = asyncio.run(s.bind(pod, "n"))
-    s.truth.land()
-    s.catch_up()
+    s.land()
 
     assert ("no answer" in first, second) == (True, "")
     assert {"GPU-n-0": (500, 4096)} == s.reserved() == s.truth.used()
     assert 1 == s.truth.binds
 
 
-def test_a_late_request_wins_over_a_bind_to_another_node():
-    """When the request thought lost arrives after all, the pod is where it put it, and the other share is free."""
-    s = scene("late", "lost before")
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
-    asyncio.run(s.bind(pod, "n"))
-    asyncio.run(s.bind(pod, "m"))
-    both = set(s.reserved())
-    s.truth.land()
-    s.catch_up()
-
-    assert {"GPU-n-0", "GPU-m-0"} == both
-    assert {"GPU-n-0": (500, 4096)} == s.reserved() == s.truth.used()
-
-
 def test_a_pod_that_is_deleted_during_its_bind_holds_nothing():
     """The pod is gone before the bind arrives: the share is free at once."""
-    s = scene()
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
+    s, pod = waiting()
     s.truth.delete("a")
 
     assert "is gone" in asyncio.run(s.bind(pod, "n"))
     assert {} == s.reserved()
 
 
-def test_a_share_is_free_when_the_pod_has_ended():
-    """Terminating is not ended; Succeeded is."""
-    s = scene()
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
-    asyncio.run(s.bind(pod, "n"))
-    s.catch_up()
-    before = s.reserved()
-    s.truth.end("a")
-    s.catch_up()
-
-    assert ({"GPU-n-0": (500, 4096)}, {}) == (before, s.reserved())
-
-
 def test_who_does_not_lead_binds_nothing():
     """Without the lease no bind is sent."""
-    s = scene()
-    pod = s.truth.create("a", HALF)
-    s.catch_up()
+    s, pod = waiting()
     s.binder.leads = lambda: False
 
     assert "does not lead" in asyncio.run(s.bind(pod, "n"))

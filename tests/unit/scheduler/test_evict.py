@@ -3,7 +3,9 @@
 import asyncio
 from typing import Any
 
-from control_scene import Scene, Truth, node
+import pytest
+from control_scene import Scene, Truth
+from kit.objects import node
 
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
@@ -81,39 +83,22 @@ def test_the_smallest_that_makes_room_goes_and_the_room_is_kept():
     assert "" == asyncio.run(stage.scene.bind(made, "n"))
 
 
-def test_nobody_goes_before_the_pod_has_waited():
-    """A pod that kube-scheduler may still help by itself evicts nobody yet."""
+@pytest.mark.parametrize(
+    ("size", "spec", "leads", "wait_s"),
+    [
+        (70, {}, True, PATIENCE_S / 2),
+        (300, {}, True, PATIENCE_S),
+        (70, {"preemptionPolicy": "Never"}, True, PATIENCE_S),
+        (70, {}, False, PATIENCE_S),
+    ],
+    ids=["it has not waited", "it does not fit on the empty node", "it must not preempt", "another leads by now"],
+)
+def test_nobody_goes_for_a_pod_that(size: int, spec: dict[str, Any], leads: bool, wait_s: float):
+    """No pod is evicted before kube-scheduler had its time, in vain, against the policy, or by who leads no more."""
     stage = Stage()
-    stage.wish()
-    stage.later(PATIENCE_S / 2)
-
-    assert {"low0", "low1", "high"} == stage.left
-
-
-def test_nobody_goes_where_it_does_not_help():
-    """A pod that would not fit on the empty node evicts nobody."""
-    stage = Stage()
-    stage.wish(300)
-    stage.later()
-
-    assert {"low0", "low1", "high"} == stage.left
-
-
-def test_a_pod_that_must_not_preempt_evicts_nobody():
-    """preemptionPolicy: Never is heeded."""
-    stage = Stage()
-    stage.wish(preemptionPolicy="Never")
-    stage.later()
-
-    assert {"low0", "low1", "high"} == stage.left
-
-
-def test_who_no_longer_leads_evicts_nobody():
-    """The lead may end while nodes are compared: then it is for the next leader to choose."""
-    stage = Stage()
-    stage.wish()
-    stage.evictor.leads = lambda: False
-    stage.later()
+    stage.wish(size, **spec)
+    stage.evictor.leads = lambda: leads
+    stage.later(wait_s)
 
     assert {"low0", "low1", "high"} == stage.left
 

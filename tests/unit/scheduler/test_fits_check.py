@@ -10,43 +10,36 @@ from typing import Any
 
 import msgspec
 import pytest
-from control_scene import Scene, Truth, node
+from control_scene import Asking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aliquot.kube.errors import Conflict, NotFound, Unreachable
 from aliquot.kube.objects import Resource
 from aliquot.kube.reflector import Change
-from aliquot.scheduler.extender.server import Extender
 from aliquot.scheduler.groups import HOLD_S
 from aliquot.scheduler.operator.admission_check import CHECKS, FLAVORS, LEAVING_S, STALE_S, FitsCheck, Workload
 
 CHECK = "gpus-fit"
 
 
-class Queue:
+class Queue(Asking):
     """Kueue's part, over nodes with so many GPUs: it reserves quota, obeys the answers, and makes the pods."""
 
     def __init__(self, *gpus: int) -> None:
-        self.truth = Truth()
-        self.scene = Scene(self.truth, [node(f"n{i}", count) for i, count in enumerate(gpus)])
         self.workloads: dict[str, dict[str, Any]] = {}
         self.active: dict[str, Any] = {}
         self.flavor: dict[str, Any] = {}
         self.lost = False
-        self.start()
+        super().__init__(*gpus)
 
     def start(self) -> None:
         """A scheduler starts, as after a crash."""
-        scene = self.scene
-        scene.start()
-        self.extender = Extender(scene.ledger, scene.binder, scene.cache.get, lambda: True)
-        self.held = self.extender.held
-        self.held.nodes = lambda: scene.nodes
-        for pod in scene.cache.values():
+        super().start()
+        for pod in self.scene.cache.values():
             self.held.pods.changed(Change("added", pod))
         api: Any = self
-        self.fits = FitsCheck(api, self.held, lambda: True, clock=scene.clock)
+        self.fits = FitsCheck(api, self.held, lambda: True, clock=self.scene.clock)
         check = {"metadata": {"name": CHECK}, "spec": {"controllerName": "aliquot.dev/fits"}}
         self.fits.checks._store[CHECK] = msgspec.convert(check, CHECKS.type)
         if self.flavor:
@@ -148,28 +141,16 @@ class Queue:
             self.truth.create(f"{name}-{number}", limits, annotations=notes, labels=labels)
         self.catch_up()
 
-    def catch_up(self) -> None:
-        """The scheduler sees what has happened to pods."""
-        for change in self.truth.events:
-            self.held.pods.changed(Change(change.kind, change.object, self.scene.cache.get(change.object.metadata.key)))
-            self.scene.tell(change)
-        self.truth.events.clear()
-
-    def place(self, name: str) -> str:
-        """kube-scheduler places a pod: its node, "" where it finds none."""
-        body = {"Pod": self.truth.pods[name], "NodeNames": [one.metadata.name for one in self.scene.nodes]}
-        answer = asyncio.run(self.extender.filter(json.dumps(body).encode()))
-        nodes: list[str] = list(json.loads(bytes(answer.node_names)))
-        if nodes:
-            assert "" == asyncio.run(self.scene.bind(self.truth.pod(name), nodes[0]))
-            self.catch_up()
-        return nodes[0] if nodes else ""
-
     def pod(self, name: str, percent: int) -> str:
         """A pod of nobody's: its node."""
-        self.truth.create(name, {"aliquot.dev/gpu-percent": percent})
+        return self.place(self.create(name, percent))
+
+    def leaving(self, name: str) -> None:
+        """A pod that holds most of a GPU and is being deleted."""
+        self.pod(name, 80)
+        self.truth.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        self.truth._tell("modified", self.truth.pods[name])
         self.catch_up()
-        return self.place(name)
 
     def later(self, wait_s: float) -> None:
         """Time goes by, for all clocks."""
@@ -246,22 +227,17 @@ def test_a_workload_that_is_gone_holds_nothing(how: str):
     assert held and {} == queue.scene.reserved()
 
 
-def test_a_workload_that_runs_already_is_ready():
-    """A check that is added to a queue in use is asked for what runs; Retry would evict it."""
+@pytest.mark.parametrize(
+    ("condition", "answer"),
+    [("Admitted", ("Ready", "its pods run already")), ("Evicted", ("Pending", ""))],
+)
+def test_a_workload_that_does_not_wait_is_not_asked_to_try_again(condition: str, answer: tuple[str, str]):
+    """Retry would evict what runs when the check is added to its queue, and stay for ever on what is evicted now."""
     queue = Queue(1)
     queue.submit("old", 4, 90)
-    queue.touch(queue.workloads["old"], Admitted=True)
+    queue.touch(queue.workloads["old"], **{condition: True})
 
-    assert ("Ready", "its pods run already") == queue.look("old")
-
-
-def test_nothing_is_answered_while_a_workload_is_evicted():
-    """Kueue sets the check back by itself then, and a second Retry would stay for ever."""
-    queue = Queue(1)
-    queue.submit("out", 1, 60)
-    queue.touch(queue.workloads["out"], Evicted=True)
-
-    assert ("Pending", "") == queue.look("out")
+    assert answer == queue.look("old")
 
 
 def test_an_answer_to_an_old_version_is_not_given():
@@ -304,10 +280,7 @@ def test_a_retry_that_was_left_is_set_back():
 def test_pods_that_are_being_deleted_are_waited_for():
     """Those of a gang that was preempted hold devices for their grace: no answer is given meanwhile."""
     queue = Queue(1)
-    queue.pod("leaving", 80)
-    queue.truth.pods["leaving"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    queue.truth._tell("modified", queue.truth.pods["leaving"])
-    queue.catch_up()
+    queue.leaving("leaving")
     queue.submit("next", 1, 60)
     during = queue.look("next")[0]
     queue.truth.delete("leaving")
@@ -320,10 +293,7 @@ def test_pods_that_are_being_deleted_are_waited_for():
 def test_pods_that_do_not_leave_are_not_waited_for_long():
     """After the longest usual grace the quota goes to others."""
     queue = Queue(1)
-    queue.pod("hangs", 80)
-    queue.truth.pods["hangs"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    queue.truth._tell("modified", queue.truth.pods["hangs"])
-    queue.catch_up()
+    queue.leaving("hangs")
     queue.submit("next", 1, 60)
     queue.later(LEAVING_S + 1)
 

@@ -9,26 +9,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from control_scene import Scene, Truth, node
+from control_scene import Asking
 
 from aliquot.kube.errors import NotFound, Unreachable
 from aliquot.kube.objects import Pod
-from aliquot.kube.reflector import Change
-from aliquot.scheduler.extender.server import Extender
 from aliquot.scheduler.groups import HOLD_S, GroupSizes, held_group_of
 
 GANG = {"scheduling.x-k8s.io/pod-group": "g"}
 
 
-class Taking:
-    """kube-scheduler as it is: it asks about one pod, binds it, and takes the next."""
+class Taking(Asking):
+    """kube-scheduler over groups of which the API server says how many pods they need."""
 
     def __init__(self, *gpus: int, needed: int = 0) -> None:
-        self.truth = Truth()
-        self.scene = Scene(self.truth, [node(f"n{i}", count) for i, count in enumerate(gpus)])
-        self.extender = Extender(self.scene.ledger, self.scene.binder, self.scene.cache.get, lambda: True)
-        self.held = self.extender.held
-        self.held.nodes = lambda: self.scene.nodes
+        super().__init__(*gpus)
         self.needed: int | Exception = needed
         self.held.needed = self.needs
 
@@ -38,46 +32,17 @@ class Taking:
             raise self.needed
         return self.needed
 
-    def create(self, count: int, percent: int = 60, name: str = "g", labels: dict[str, str] = GANG) -> list[str]:
-        """Pods of a group."""
-        names = [f"{name}{number}" for number in range(count)]
-        for one in names:
-            self.truth.create(one, {"aliquot.dev/gpu-percent": percent}, labels=labels)
-        self.catch_up()
-        return names
-
-    def catch_up(self) -> None:
-        """The scheduler sees what has happened."""
-        for change in self.truth.events:
-            self.held.pods.changed(Change(change.kind, change.object, self.scene.cache.get(change.object.metadata.key)))
-            self.scene.tell(change)
-        self.truth.events.clear()
-
-    def ask(self, name: str, *nodes: str) -> tuple[list[str], str]:
-        """The nodes that the filter leaves, and what it says of the first other."""
-        names = nodes or tuple(one.metadata.name for one in self.scene.nodes)
-        body = {"Pod": self.truth.pods[name], "NodeNames": list(names)}
-        answer = asyncio.run(self.extender.filter(json.dumps(body).encode()))
-        found = json.loads(msgspec.json.encode(answer))
-        refused = {**found.get("FailedNodes", {}), **found.get("FailedAndUnresolvableNodes", {})}
-        return found["NodeNames"], next(iter(refused.values()), "")
-
-    def place(self, name: str) -> str:
-        """Ask and bind: the node, "" without one."""
-        nodes, _ = self.ask(name)
-        if nodes:
-            assert "" == asyncio.run(self.scene.bind(self.truth.pod(name), nodes[0]))
-            self.catch_up()
-        return nodes[0] if nodes else ""
+    def group(self, count: int, name: str = "g") -> list[str]:
+        """Pods of the group, of which two do not share a GPU."""
+        return [self.create(f"{name}{number}", 60, labels=GANG) for number in range(count)]
 
 
 def test_a_group_that_fits_is_placed_across_nodes():
     """Its shares are kept from others from the first pod's node on."""
     cluster = Taking(1, 1, needed=2)
-    names = cluster.create(2)
+    names = cluster.group(2)
     first = cluster.place(names[0])
-    (other,) = cluster.create(1, name="other", labels={})
-    between = cluster.place(other)
+    between = cluster.place(cluster.create("other", 60))
 
     assert ({"n0", "n1"}, "") == ({first, cluster.place(names[1])}, between)
     assert cluster.truth.used() == cluster.scene.reserved()
@@ -86,20 +51,19 @@ def test_a_group_that_fits_is_placed_across_nodes():
 def test_of_a_group_that_does_not_fit_no_pod_is_placed():
     """It keeps nothing from others, and the reason is that of the pod without a place, for which nobody is evicted."""
     cluster = Taking(1, 1, needed=3)
-    answers = [cluster.ask(name) for name in cluster.create(3)]
-    (other,) = cluster.create(1, name="other", labels={})
+    answers = [cluster.ask(name) for name in cluster.group(3)]
 
     assert [[]] * 3 == [nodes for nodes, _ in answers]
     assert "is left out: 2 of 3 pods of the group have room now; another waits: asks 0.60 GPU" in answers[0][1]
-    assert {} == cluster.scene.reserved() and cluster.place(other)
+    assert {} == cluster.scene.reserved() and cluster.place(cluster.create("other", 60))
 
 
 def test_a_group_waits_for_its_pods():
     """None is placed before so many are there as are needed."""
     cluster = Taking(2, needed=2)
-    (first,) = cluster.create(1)
+    (first,) = cluster.group(1)
     alone = cluster.ask(first)
-    (second,) = cluster.create(1, name="h")
+    (second,) = cluster.group(1, "h")
 
     assert ([], "is left out: 2 pods of its group are needed at once, 1 are there") == alone
     assert ["n0", "n0"] == [cluster.place(first), cluster.place(second)]
@@ -109,17 +73,17 @@ def test_as_many_as_are_needed_may_start():
     """Of three pods for two GPUs two are placed where two are enough; the third waits as any pod does."""
     cluster = Taking(2, needed=2)
 
-    assert ["n0", "n0", ""] == [cluster.place(name) for name in cluster.create(3)]
+    assert ["n0", "n0", ""] == [cluster.place(name) for name in cluster.group(3)]
 
 
 def test_a_pod_that_takes_the_place_of_a_failed_one_is_placed_alone():
     """The others of its group run already."""
     cluster = Taking(2, needed=2)
-    names = cluster.create(2)
+    names = cluster.group(2)
     for name in names:
         cluster.place(name)
     cluster.truth.delete(names[0])
-    (again,) = cluster.create(1, name="h")
+    (again,) = cluster.group(1, "h")
 
     assert "n0" == cluster.place(again)
 
@@ -128,14 +92,14 @@ def test_a_group_that_is_none_is_placed_pod_by_pod():
     """Without its PodGroup, a label is a label."""
     cluster = Taking(1, needed=0)
 
-    assert ["n0", ""] == [cluster.place(name) for name in cluster.create(2)]
+    assert ["n0", ""] == [cluster.place(name) for name in cluster.group(2)]
 
 
 def test_a_group_whose_size_cannot_be_read_waits():
     """It could be half placed otherwise."""
     cluster = Taking(2)
     cluster.needed = Unreachable("the API server does not answer", may_have_happened=False)
-    nodes, why = cluster.ask(*cluster.create(1))
+    nodes, why = cluster.ask(*cluster.group(1))
 
     assert not nodes and "how many pods its group needs is not known now: the API server" in why
 
@@ -143,7 +107,7 @@ def test_a_group_whose_size_cannot_be_read_waits():
 def test_what_is_not_bound_in_time_is_given_up():
     """Shares of pods that kube-scheduler leaves lying are free again."""
     cluster = Taking(2, needed=2)
-    names = cluster.create(2)
+    names = cluster.group(2)
     cluster.place(names[0])
     cluster.scene.clock.now_s += HOLD_S + 1
     cluster.held.settle()
@@ -154,7 +118,7 @@ def test_what_is_not_bound_in_time_is_given_up():
 def test_a_pod_whose_node_kube_scheduler_rules_out_goes_where_it_may():
     """The rest of its group keeps what it has."""
     cluster = Taking(1, 1, 1, needed=2)
-    names = cluster.create(2)
+    names = cluster.group(2)
     first = cluster.place(names[0])
     (held,), _ = cluster.ask(names[1])
     (other,) = {"n0", "n1", "n2"} - {first, held}
@@ -162,7 +126,7 @@ def test_a_pod_whose_node_kube_scheduler_rules_out_goes_where_it_may():
     nodes, _ = cluster.ask(names[1], other)
 
     assert [other] == nodes
-    assert "" == asyncio.run(cluster.scene.bind(cluster.truth.pod(names[1]), other))
+    assert "" == cluster.bind(names[1], other)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +141,7 @@ def test_nodes_that_kubernetes_closes_do_not_count(spec: dict[str, Any], fits: b
     cluster = Taking(1, 1, needed=2)
     cluster.scene.nodes[1].spec = msgspec.convert(spec, type(cluster.scene.nodes[1].spec))
 
-    assert fits == bool(cluster.ask(cluster.create(2)[0])[0])
+    assert fits == bool(cluster.ask(cluster.group(2)[0])[0])
 
 
 def test_the_processors_that_the_group_itself_takes_count():
@@ -196,6 +160,20 @@ def test_the_processors_that_the_group_itself_takes_count():
 
 def a_pod(labels: dict[str, str], **spec: Any) -> Pod:
     return msgspec.convert({"metadata": {"namespace": "team", "labels": labels}, "spec": spec}, Pod)
+
+
+class Server:
+    """An API server whose objects have this spec, None for one that does not know their kind."""
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+        self.asked: list[str] = []
+
+    async def request(self, method: str, path: str, *, timeout_s: float) -> bytes:
+        self.asked.append(path)
+        if self.spec is None:
+            raise NotFound("no such kind")
+        return json.dumps({"spec": self.spec}).encode()
 
 
 @pytest.mark.parametrize(
@@ -235,28 +213,16 @@ def a_pod(labels: dict[str, str], **spec: Any) -> Pod:
 )
 def test_the_size_of_a_group_is_read_from_its_object(labels: dict[str, str], path: str, spec: Any, size: int):
     """Once in some seconds; those whose pods start one after another are no groups."""
-    asked = []
-
-    class Server:
-        async def request(self, method: str, path: str, *, timeout_s: float) -> bytes:
-            asked.append(path)
-            return json.dumps({"spec": spec}).encode()
-
-    api: Any = Server()
+    api: Any = Server(spec)
     sizes, group = GroupSizes(api, lambda: 0.0), held_group_of(a_pod(labels))
 
     assert [size, size] == [asyncio.run(sizes.needed(group)) for _ in range(2)]
-    assert [f"/apis/{path}"] == asked
+    assert [f"/apis/{path}"] == api.asked
 
 
 def test_a_group_without_an_object_is_none():
     """Nor is one that kube-scheduler binds together by itself."""
-
-    class Server:
-        async def request(self, method: str, path: str, *, timeout_s: float) -> bytes:
-            raise NotFound("no such kind")
-
-    api: Any = Server()
+    api: Any = Server(None)
 
     assert 0 == asyncio.run(GroupSizes(api, lambda: 0.0).needed("team/podgroups/g"))
     assert "" == held_group_of(a_pod(GANG, schedulingGroup={"podGroupName": "native"}))

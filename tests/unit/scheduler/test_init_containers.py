@@ -5,9 +5,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from control_scene import Scene, Truth, node
+from control_scene import Scene, Truth
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.objects import node
 
 from aliquot.kube.plan import PodPlan, read_plan
 from aliquot.kube.requests import effective

@@ -11,7 +11,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from control_scene import Scene, Truth, node
+from control_scene import Scene, Truth
+from kit.objects import node
 
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.dialects import foreign

@@ -6,18 +6,18 @@ from typing import Any
 import msgspec
 import pytest
 from asking import asking
-from control_scene import Scene, Truth, node
+from control_scene import Scene, Truth
+from kit.objects import node
 
 from aliquot.kube.claims import DRIVER, ResourceClaim
 from aliquot.kube.dialects import read
-from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import CPU_BIND, GPU_MODELS_MIXED, GPU_PARTS, GPU_PERCENT, GPUS, PLAN
-from aliquot.kube.objects import Node, Pod
+from aliquot.kube.names import CPU_BIND, GPU_MODELS_MIXED, GPU_PARTS, GPU_PERCENT, PLAN
+from aliquot.kube.objects import Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device, Slice
+from aliquot.model.requests import Slice
 from aliquot.placement.cluster import Placement
 from aliquot.scheduler.ledger import NodeFull
 from aliquot.scheduler.verdicts import verdicts
@@ -46,35 +46,18 @@ def ask_of(annotations: dict[str, str], percent: int) -> PodAsk:
     return found
 
 
-def node_showing(inventory: str) -> Node:
-    """The node `n` with that annotation."""
-    return msgspec.convert({"metadata": {"name": "n", "annotations": {GPUS: inventory}}}, Node)
-
-
 def scene(gpus: int = 1) -> Scene:
     """PlainLedger of one node, empty."""
     return Scene(Truth(), [node("n", gpus)])
 
 
-def test_a_pod_that_is_shown_before_the_end_of_the_one_before_has_its_share():
-    """A list is in the order of names: who came onto a freed share may stand before the one whose end freed it."""
-    s = scene()
-    s.tell(Change("added", planned("z", 1000)))
-    s.tell(Change("added", planned("a", 600)))
-    s.tell(Change("modified", planned("z", 1000, phase="Succeeded")))
-
-    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.reserved())
-
-
 def test_a_gpu_that_becomes_unhealthy_keeps_its_pods_and_takes_no_other_along():
     """Who is on it stays in the ledger with all that it has, the topology stays known, and newcomers go elsewhere."""
     s = scene(3)
-    devices = tuple(Device(g, GpuUuid(f"GPU-n-{g}"), "Tesla V100-SXM2-16GB", 16384) for g in range(3))
     wired = Topology.of([["X", "NV1", "SYS"], ["NV1", "X", "SYS"], ["SYS", "SYS", "X"]])
     s.tell(Change("added", planned("a", 600)))
 
-    text = write_inventory(Inventory(devices, wired, {"GPU-n-0": "XID 79"}))
-    s.ledger.node_changed(Change("modified", node_showing(text)))
+    s.ledger.node_changed(Change("modified", node("n", 3, wired=wired, unhealthy={"GPU-n-0": "XID 79"})))
 
     assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.reserved())
     assert wired == s.ledger.cluster.spec(0).topology
@@ -96,11 +79,7 @@ def test_who_waits_for_a_closed_device_has_it_when_it_is_open_again():
 def test_a_node_under_a_new_name_has_its_devices_once_the_old_one_is_gone():
     """Two nodes that claim one device: the first is believed, and the second is as soon as the first is gone."""
     s = scene()
-    device = Device(0, GpuUuid("GPU-n-0"), "Tesla V100-SXM2-16GB", 16384)
-    text = write_inventory(Inventory((device,)))
-    again = msgspec.convert(
-        {"metadata": {"name": "n2", "annotations": {GPUS: text}}, "spec": {"unschedulable": True}}, Node
-    )
+    again = node("n2", 1, uuids=["GPU-n-0"], spec={"unschedulable": True})
     s.ledger.node_changed(Change("added", again))
     before = (set(s.ledger.faulty), set(s.ledger.cluster.index))
     s.ledger.node_changed(Change("deleted", s.nodes[0]))
@@ -110,24 +89,12 @@ def test_a_node_under_a_new_name_has_its_devices_once_the_old_one_is_gone():
     assert not s.ledger.cluster.open[s.ledger.cluster.node_index("n2")]
 
 
-def test_the_holds_of_a_node_are_those_of_its_pods():
-    """Whoever is on a node is told of without a look at all pods, and who has left is not."""
-    s = scene(2)
-    for pod in (planned("a", 100), planned("b", 100), planned("c", 100, gpu="GPU-n-1")):
-        s.tell(Change("added", pod))
-    s.tell(Change("deleted", planned("b", 100)))
-
-    assert ["a", "c"] == [allocation.uid for allocation in s.ledger.on_node("n")]
-    assert [] == s.ledger.on_node("m")
-
-
 @pytest.mark.parametrize(("mixed", "models"), [("false", {"V100"}), ("true", {"V100", "A100"})])
 def test_equal_parts_of_one_container_are_on_one_model(mixed: str, models: set[str]):
     """Parts go together onto the model that has room for all of them, unless they may be mixed."""
     s = scene(0)
     names = {"GPU-n-0": "A100", "GPU-n-1": "V100", "GPU-n-2": "V100"}
-    devices = tuple(Device(g, GpuUuid(uuid), model, 16384) for g, (uuid, model) in enumerate(names.items()))
-    s.ledger.node_changed(Change("modified", node_showing(write_inventory(Inventory(devices)))))
+    s.ledger.node_changed(Change("modified", node("n", [*names.values()])))
     s.tell(Change("added", planned("a", 300)))  # the fullest GPU, which packing would like, is the only A100
     ask = ask_of({GPU_PARTS: "2", GPU_MODELS_MIXED: mixed}, percent=100)
 
@@ -140,9 +107,8 @@ def test_equal_parts_of_one_container_are_on_one_model(mixed: str, models: set[s
 def test_containers_are_bound_to_the_cores_that_the_fewest_are_bound_to():
     """Tenants of a GPU are spread over its near cores, also those of one pod, and cores are free again at the end."""
     s = scene(0)
-    devices = (Device(0, GpuUuid("GPU-n-0"), "V100", 16384),)
     wired = Topology.of([["X"]], cores=[(8, 9, 10, 11)])
-    s.ledger.node_changed(Change("modified", node_showing(write_inventory(Inventory(devices, wired)))))
+    s.ledger.node_changed(Change("modified", node("n", 1, wired=wired)))
 
     def bound(name: str, cores: int) -> tuple[int, ...]:
         ask = replace(ask_of({CPU_BIND: str(cores)}, percent=10), uid=name, key=f"default/{name}")

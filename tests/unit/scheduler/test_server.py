@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from control_scene import Scene, Truth, node
+from any_pod import number, pods
+from control_scene import Scene, Truth
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.objects import node
 from served import Served, pod
 from starlette.requests import Request
 
@@ -175,58 +177,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-quantities = st.sampled_from([0, 1, 30, 100, 250, -1, "4Gi", "0.5", "x", 10**30, None, [], 1.5]) | json_values
-resources = st.dictionaries(
-    st.sampled_from(
-        [
-            "aliquot.dev/gpu-percent",
-            "aliquot.dev/gpu-memory",
-            "tencent.com/vcuda-core",
-            "tencent.com/vcuda-memory",
-            "aliyun.com/gpu-mem",
-            "nvidia.com/gpu",
-            "nvidia.com/gpumem",
-            "nvidia.com/gpucores",
-            "cpu",
-        ]
-    ),
-    quantities,
-    max_size=3,
-)
-notes = st.dictionaries(
-    st.sampled_from(
-        [
-            "aliquot.dev/gpu-request",
-            "aliquot.dev/gpu-limit",
-            "aliquot.dev/gpu-parts",
-            "aliquot.dev/affinity",
-            "aliquot.dev/gpu-model",
-            "aliquot.dev/cpu-bind",
-            "aliquot.dev/plan",
-            "kubeshare/gpu_request",
-            "tencent.com/vcuda-core-limit",
-            "nvidia.com/nouse-gpuuuid",
-        ]
-    ),
-    st.sampled_from(["0.3", "0.5", "1", "2", "", "x", "-1", "A100", "{}", "9" * 400]) | st.text(max_size=6),
-    max_size=3,
-)
-containers = st.lists(
-    st.fixed_dictionaries(
-        {"name": st.sampled_from(["a", "b", ""])},
-        optional={"resources": st.fixed_dictionaries({"limits": resources}), "restartPolicy": st.just("Always")},
-    ),
-    max_size=3,
-)
-pods = st.fixed_dictionaries(
-    {
-        "metadata": st.fixed_dictionaries(
-            {"name": st.just("x"), "namespace": st.just("default"), "uid": st.just("u")},
-            optional={"annotations": notes},
-        ),
-        "spec": st.fixed_dictionaries({"containers": containers}, optional={"initContainers": containers}),
-    }
-)
+known_pods = pods(number | json_values).map(lambda pod: pod | {"metadata": pod["metadata"] | {"uid": "u"}})
 names = st.lists(st.sampled_from(["n", "m", "other", ""]), max_size=4, unique=True)
 victims = st.dictionaries(
     st.sampled_from(["n", "m", "other"]),
@@ -236,7 +187,7 @@ victims = st.dictionaries(
     max_size=2,
 )
 messages = st.fixed_dictionaries(
-    {"Pod": pods | json_values},
+    {"Pod": known_pods | json_values},
     optional={
         "NodeNames": names | json_values,
         "Nodes": st.fixed_dictionaries({"items": st.lists(json_values, max_size=2)}) | st.none(),

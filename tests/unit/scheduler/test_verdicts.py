@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 from asking import asking
-from control_scene import Scene, Truth, node
+from control_scene import Scene, Truth
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.objects import node
 from work import counted
 
 from aliquot.kube.dialects import read
-from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device, Slice
+from aliquot.model.requests import Slice
 from aliquot.placement.entries import Placement
 from aliquot.placement.policy import policy
 from aliquot.placement.reasons import judge
@@ -145,9 +145,7 @@ def test_a_node_whose_inventory_is_garbage_says_so():
 def test_an_unhealthy_device_takes_nobody_new():
     """A device that its node calls unhealthy has no room for now, and is said not to be well."""
     s = scene()
-    devices = (Device(0, GpuUuid("GPU-u"), "Tesla T4", 15360),)
-    text = write_inventory(Inventory(devices, unhealthy={"GPU-u": "XID 79"}))
-    unhealthy = msgspec.convert({"metadata": {"name": "unhealthy", "annotations": {GPUS: text}}}, Node)
+    unhealthy = node("unhealthy", 1, uuids=["GPU-u"], unhealthy={"GPU-u": "XID 79"})
     s.ledger.node_changed(Change("added", unhealthy))
 
     assert {"unhealthy": "does not have a GPU with 0.30 free that is well"} == verdicts(

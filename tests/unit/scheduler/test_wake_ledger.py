@@ -4,27 +4,26 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.objects import node
 
 from aliquot.kube.dialects import read
-from aliquot.kube.inventory import Inventory, KernelLengths, read_kernels, rounded_up, write_inventory, write_kernels
-from aliquot.kube.names import GPU_KERNELS, GPU_PERCENT, GPUS, PLAN, WAKE
+from aliquot.kube.inventory import KernelLengths, read_kernels, rounded_up, write_kernels
+from aliquot.kube.names import GPU_KERNELS, GPU_PERCENT, PLAN, WAKE
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, read_plan, write_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device, Slice
+from aliquot.model.requests import Slice
 from aliquot.placement.policy import policy
 from aliquot.scheduler.ledger import Ledger, NodeFull
 
 GPU = "GPU-n-0"
-INVENTORY = write_inventory(Inventory((Device(0, GpuUuid(GPU), "V100", 16384),)))
 
 
 def node_saying(kernels: KernelLengths | None = None) -> Node:
     """A node with one GPU that says this of its tenants' kernels."""
-    notes = {GPUS: INVENTORY} | ({GPU_KERNELS: write_kernels(kernels)} if kernels else {})
-    return msgspec.convert({"metadata": {"name": "n", "annotations": notes}}, Node)
+    return node("n", 1, metadata={"annotations": {GPU_KERNELS: write_kernels(kernels)} if kernels else {}})
 
 
 def ledger(*said: KernelLengths | None) -> Ledger:

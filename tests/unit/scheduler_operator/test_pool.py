@@ -8,19 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from kit.objects import node
 
 from aliquot.kube.custom import VGPU, VGPUS, SharePod
 from aliquot.kube.dialects import read
 from aliquot.kube.errors import AlreadyExists
-from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, GPUS, HOLDS, PLAN, POOL
+from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, HOLDS, PLAN, POOL
 from aliquot.kube.names import VGPU as HOLDER
 from aliquot.kube.objects import Node, Pod, Resource
 from aliquot.kube.plan import write_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
-from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.scheduler.ledger import Ledger, NodeFull
 from aliquot.scheduler.operator.owners import Coexist, Own
@@ -153,11 +151,7 @@ class Scene:
 
     def tell_node(self) -> None:
         """The agent tells which devices are ours."""
-        devices = tuple(Device(i, GpuUuid(uuid), "Tesla V100", 16384) for i, uuid in enumerate(self.held))
-        notes = {GPUS: write_inventory(Inventory(devices))}
-        self.ledger.node_changed(
-            Change("modified", msgspec.convert({"metadata": {"name": "n", "annotations": notes}}, Node))
-        )
+        self.ledger.node_changed(Change("modified", node("n", len(self.held), uuids=self.held)))
 
     def ask(self, name: str, percent: int, **notes: str) -> PodAsk:
         annotations = {f"aliquot.dev/{key}": value for key, value in notes.items()}

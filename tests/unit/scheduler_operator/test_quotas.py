@@ -7,17 +7,14 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.objects import node
 
 from aliquot.kube.custom import GPUQuota
 from aliquot.kube.dialects import read
-from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPUS
-from aliquot.kube.objects import Node, Pod
+from aliquot.kube.objects import Pod
 from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
-from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.ledger import Ledger, NodeFull
@@ -30,10 +27,7 @@ NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
 def ledger(*quotas: Quota) -> Ledger:
     """PlainLedger of one node with two V100 and an A100."""
     made = Ledger(policy("binpack"))
-    models = ("Tesla V100", "Tesla V100", "NVIDIA A100")
-    devices = tuple(Device(i, GpuUuid(f"GPU-{i}"), model, 16384) for i, model in enumerate(models))
-    notes = {GPUS: write_inventory(Inventory(devices))}
-    made.node_changed(Change("added", msgspec.convert({"metadata": {"name": "n", "annotations": notes}}, Node)))
+    made.node_changed(Change("added", node("n", ["Tesla V100", "Tesla V100", "NVIDIA A100"])))
     made.decider.quotas = Quotas(quotas)
     return made
 
@@ -47,18 +41,6 @@ def ask(name: str, percent: int, namespace: str = "team", model: str = "", **wor
     found = read(msgspec.convert({"metadata": metadata, "spec": {"containers": containers}}, Pod))
     assert found is not None
     return found
-
-
-def test_the_bound_holds_where_the_plan_is_made():
-    """Half a V100: 0.3 and then 0.2 are promised, 0.1 more is not, an A100 is, and another namespace is not meant."""
-    made = ledger(Quota("team", "V100", 500))
-    for name, percent in (("a", 30), ("b", 20)):
-        made.allocate(ask(name, percent, model="V100"), "n", 0.0)
-    with pytest.raises(NodeFull, match=r"0\.50 of V100 GPUs of 0\.50 it may have"):
-        made.allocate(ask("c", 10, model="V100"), "n", 0.0)
-
-    assert "GPU-2" == made.allocate(ask("d", 10), "n", 0.0).plan.containers["c"].slices[0].gpu
-    made.allocate(ask("e", 10, "others", "V100"), "n", 0.0)
 
 
 def test_the_filter_says_that_it_is_the_quota():

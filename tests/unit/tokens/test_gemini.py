@@ -1,27 +1,22 @@
 """Turns as in Gemini: the order of KubeShare, and quotas that follow the bursts that are measured."""
 
+import playing
 import pytest
 
 from aliquot.tokens import (
     MS,
     SECOND,
     GeminiPolicy,
-    Grant,
     QuotaEstimate,
-    Revoke,
-    Share,
     TokenConfig,
     Turns,
-    token_policy,
 )
 
 
 def policy_of(**shares: tuple[int, int]) -> GeminiPolicy:
     """The policy that `gemini` names, with these tenants on one GPU."""
-    policy = token_policy(TokenConfig(turns=Turns.GEMINI))
+    policy = playing.policy_of(Turns.GEMINI, **shares)
     assert isinstance(policy, GeminiPolicy)
-    for name, (request, limit) in shares.items():
-        policy.add_tenant(name, {"g0": Share(request, limit)}, 0)
     return policy
 
 
@@ -86,18 +81,12 @@ def test_a_turn_among_several_is_a_point_of_the_window(tenants: int, longest_ms:
 def test_gemini_the_first_turns_of_two_tenants():
     """The first second of two tenants of 0.3 and 0.7, with bursts of 60 and 200 ms, by turn: who, when, how long."""
     policy = policy_of(a=(300, 1000), b=(700, 1000))
-    bursts, turns, now = {"a": 60 * MS, "b": 200 * MS}, [], 0
+    bursts = {"a": 60 * MS, "b": 200 * MS}
     for name in bursts:
         policy.want(name, 0)
-    while now < SECOND:
-        for action in policy.tick(now):
-            if isinstance(action, Grant):
-                turns.append((action.tenant, now // MS, action.quota_ns // MS))
-            elif isinstance(action, Revoke):
-                policy.want(action.tenant, now)
-                policy.drained(action.tenant, "g0", now, bursts[action.tenant])
-        wake = policy.next_wake_ns()
-        now = now if wake is None or policy.holder("g0") is None else wake
+    turns = [
+        (grant.tenant, at_ns // MS, grant.quota_ns // MS) for at_ns, grant in playing.grants(policy, SECOND, bursts)
+    ]
 
     assert [
         ("a", 0, 100), ("b", 100, 100), ("a", 394, 80), ("b", 474, 100), ("a", 671, 70), ("b", 741, 100),

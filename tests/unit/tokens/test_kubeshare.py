@@ -1,5 +1,6 @@
 """Turns as in KubeShare: its three steps over a sliding window, and grants of one length."""
 
+import playing
 import pytest
 
 from aliquot.tokens import (
@@ -7,20 +8,14 @@ from aliquot.tokens import (
     SECOND,
     Grant,
     KubeSharePolicy,
-    Revoke,
-    Share,
-    TokenConfig,
     Turns,
-    token_policy,
 )
 
 
 def policy_of(**shares: tuple[int, int]) -> KubeSharePolicy:
     """The policy that `kubeshare` names, with these tenants on one GPU."""
-    policy = token_policy(TokenConfig(turns=Turns.KUBESHARE))
+    policy = playing.policy_of(Turns.KUBESHARE, **shares)
     assert type(policy) is KubeSharePolicy
-    for name, (request, limit) in shares.items():
-        policy.add_tenant(name, {"g0": Share(request, limit)}, 0)
     return policy
 
 
@@ -79,17 +74,6 @@ def test_step_3_else_the_lowest_usage_goes_first():
     assert ["less"] == chosen(policy, 20 * SECOND)
 
 
-def test_usage_leaves_the_window_as_it_slides():
-    """What was used more than a window ago does not count against a tenant."""
-    policy = policy_of(a=(0, 1000), b=(0, 1000))
-    policy.restore("a", "g0", used_ns=5 * SECOND, debt_ns=0, total_ns=0, now_ns=20 * SECOND)
-    policy.restore("b", "g0", used_ns=1 * SECOND, debt_ns=0, total_ns=0, now_ns=29 * SECOND)
-    policy.want("a", 31 * SECOND)
-    policy.want("b", 31 * SECOND)
-
-    assert ["a"] == chosen(policy, 31 * SECOND)
-
-
 @pytest.mark.parametrize("burst_ns", [0, 1, 10 * MS, 5 * SECOND])
 def test_every_grant_is_of_one_length(burst_ns: int):
     """Whatever bursts are measured, the quota stays."""
@@ -127,18 +111,9 @@ def test_kubeshare_the_first_turns_of_three_tenants():
     At 997 ms the last one would be chosen again, so its turn is renewed.
     """
     policy = policy_of(a=(200, 1000), b=(300, 1000), c=(500, 1000))
-    turns, now = [], 0
     for name in "abc":
         policy.want(name, 0)
-    while now < 1500 * MS:
-        for action in policy.tick(now):
-            if isinstance(action, Grant):
-                turns.append((action.tenant, now // MS))
-            elif isinstance(action, Revoke):
-                policy.want(action.tenant, now)
-                policy.drained(action.tenant, "g0", now)
-        wake = policy.next_wake_ns()
-        now = now if wake is None or policy.holder("g0") is None else wake
+    turns = [(grant.tenant, at_ns // MS) for at_ns, grant in playing.grants(policy, 1500 * MS)]
 
     assert [
         ("a", 0), ("c", 100), ("b", 200), ("c", 300), ("b", 400), ("c", 500), ("a", 600), ("c", 700), ("b", 800),

@@ -24,6 +24,15 @@ def policy_of(config: TokenConfig | None = None, **shares: tuple[int, int]) -> G
     return policy
 
 
+def two_halves(config: TokenConfig | None = None) -> GeminiPolicy:
+    """Two tenants of a half that both want the GPU, of which `a` has just got it."""
+    policy = policy_of(config, a=(500, 1000), b=(500, 1000))
+    policy.want("a", 0)
+    policy.want("b", 0)
+    policy.tick(0)
+    return policy
+
+
 def test_lone_requester_is_renewed_in_place():
     """A tenant nobody waits behind goes on without being revoked."""
     policy = policy_of(a=(300, 1000))
@@ -65,10 +74,7 @@ def test_waiter_does_not_cut_a_first_turn_of_its_equal():
 
 def test_idle_return_gives_the_gpu_to_the_waiter_at_once():
     """When the holder returns, the waiter is granted in the same tick."""
-    policy = policy_of(a=(500, 1000), b=(500, 1000))
-    policy.want("a", 0)
-    policy.want("b", 0)
-    policy.tick(0)
+    policy = two_halves()
     policy.returned("a", 5 * MS)
 
     (grant,) = policy.tick(5 * MS)
@@ -79,10 +85,7 @@ def test_idle_return_gives_the_gpu_to_the_waiter_at_once():
 
 def test_dead_holder_gives_way_at_once():
     """A holder that died is charged to now and the waiter is granted in the same tick."""
-    policy = policy_of(a=(500, 1000), b=(500, 1000))
-    policy.want("a", 0)
-    policy.want("b", 0)
-    policy.tick(0)
+    policy = two_halves()
     policy.dead("a", 7 * MS)
 
     (grant,) = policy.tick(7 * MS)
@@ -93,10 +96,7 @@ def test_dead_holder_gives_way_at_once():
 
 def test_drain_keeps_the_gpu_until_the_work_has_ended():
     """Under `drain` nobody is granted while residual work runs, and that work is charged to its owner alone."""
-    policy = policy_of(TokenConfig(handover=Handover.DRAIN), a=(500, 1000), b=(500, 1000))
-    policy.want("a", 0)
-    policy.want("b", 0)
-    policy.tick(0)
+    policy = two_halves(TokenConfig(handover=Handover.DRAIN))
     assert isinstance(policy.tick(100 * MS)[0], Revoke)
     assert policy.tick(1 * SECOND) == []
     policy.drained("a", "g0", 2 * SECOND)
@@ -110,10 +110,7 @@ def test_drain_keeps_the_gpu_until_the_work_has_ended():
 
 def test_overlap_grants_at_once_and_divides_the_time():
     """Under `overlap` the next tenant starts at once; overlapped time is divided between the two."""
-    policy = policy_of(TokenConfig(handover=Handover.OVERLAP), a=(500, 1000), b=(500, 1000))
-    policy.want("a", 0)
-    policy.want("b", 0)
-    policy.tick(0)
+    policy = two_halves(TokenConfig(handover=Handover.OVERLAP))
     actions = policy.tick(100 * MS)
     policy.drained("a", "g0", 140 * MS)
 

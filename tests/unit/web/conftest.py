@@ -1,10 +1,9 @@
 """A made-up cluster behind the whole application, asked in this process."""
 
 import pytest
+from kit.browsing import browser
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
-
-from aliquot.web.app import dashboard, everyone
 
 
 @pytest.fixture
@@ -18,4 +17,4 @@ def facts() -> MadeUpFacts:
 @pytest.fixture
 def visitor(facts: MadeUpFacts) -> TestClient:
     """Asks for pages as a browser on this machine would."""
-    return TestClient(dashboard(everyone(facts)), base_url="http://localhost:8765")
+    return browser(facts)

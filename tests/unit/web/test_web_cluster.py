@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from asking import asking
-from starlette.testclient import TestClient
+from kit.browsing import browser
 from work import counted
 
 from aliquot.model.ids import GpuUuid
@@ -26,7 +26,6 @@ from aliquot.status.history import RANGES
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 from aliquot.status.tenants import PromiseStatus, TenantStatus
 from aliquot.topology import Topology
-from aliquot.web.app import dashboard, everyone
 from aliquot.web.history.keeping import LongHistory
 
 NOON = 1_800_000_000 // 900 * 900
@@ -141,17 +140,6 @@ def recorded() -> Recorded:
     return Recorded()
 
 
-def test_gpus_are_those_of_the_ledger(scene: Scene):
-    """Every device stands there with its residents and with what the ledger says is free."""
-    gpus = scene.facts.gpus()
-
-    assert 12 == len(gpus)
-    for gpu in gpus:
-        cell = scene.cluster.uuids[GpuUuid(gpu.uuid)]
-        assert scene.cluster.free_milli.item(*cell) == gpu.free_milli
-        assert [r.tenant for r in scene.cluster.residents(*cell)] == [share.tenant for share in gpu.shares]
-
-
 def test_a_silent_node_has_the_time_of_its_last_answer(scene: Scene):
     """A node says since when it is silent, as long as it is; the time of the whole reading is that of the last one."""
     began_s = time.time()
@@ -264,7 +252,7 @@ def test_a_node_that_leaves_is_gone(scene: Scene):
 
 def test_the_same_pages_serve_a_cluster(scene: Scene):
     """Every page and path answers from a cluster's ledger as from one machine's."""
-    visitor = TestClient(dashboard(everyone(scene.facts)), base_url="http://localhost")
+    visitor = browser(scene.facts)
     for path in (
         "/",
         "/gpus",

@@ -6,13 +6,12 @@ import shlex
 
 import click
 import pytest
+from kit.browsing import browser
 from made_up_facts import MadeUpFacts
-from starlette.testclient import TestClient
 
 from aliquot.cli.main import cli
 from aliquot.model.sharepod import GpuSpec
 from aliquot.status import Workload
-from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages import commands
 
 HOSTILE = "lab/a'; $(reboot) `id` \" \\"
@@ -43,7 +42,7 @@ def test_every_page_names_a_command_that_exists(program: str, path: str):
     group: click.Group = cli
     if program != "aliquot":
         group = pytest.importorskip("aliquot.cli.kubectl", reason="the parts for a cluster are not installed").cli
-    found = named(TestClient(dashboard(everyone(facts)), base_url="http://localhost").get(path).text)
+    found = named(browser(facts).get(path).text)
 
     assert found or (program, path) == ("kubectl aliquot", "/try?request=0.3")
     own = [line for line in found if not line.startswith(("kubectl logs ", "kubectl describe "))]
@@ -56,7 +55,7 @@ def test_a_workload_leads_to_its_timeline_logs_and_processes():
     """The page of a SharePod links to its timeline and names the commands for what it shows nothing of."""
     facts = MadeUpFacts(nodes=1)
     name = next(share.workload for gpu in facts.gpus() for share in gpu.shares)
-    text = TestClient(dashboard(everyone(facts)), base_url="http://localhost").get(f"/workloads/{name}").text
+    text = browser(facts).get(f"/workloads/{name}").text
     namespace, _, own = name.partition("/")
 
     assert f'href="/timeline?tenant={name}"' in text
@@ -77,7 +76,7 @@ def test_the_first_command_of_a_workload_tells_most_of_its_state(program: str, s
     facts = MadeUpFacts(nodes=1)
     facts.program = program
     facts.add(Workload("lab/it", "SharePod", state, 500, 500, [], 9.0))
-    page = TestClient(dashboard(everyone(facts)), base_url="http://localhost").get("/workloads/lab/it").text
+    page = browser(facts).get("/workloads/lab/it").text
 
     assert command == named(page)[0]
 

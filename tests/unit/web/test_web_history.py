@@ -31,25 +31,6 @@ def test_points_come_back_in_order():
     assert [100.0, 105.0, 110.0] == ring.read("GPU-0", 3600).at_s
 
 
-def test_an_absent_tenant_has_gaps():
-    """Where a tenant was not there its series has nothing, and all series are as long as the time axis."""
-    ring = HistoryRing()
-    for point in (gpu(a=1), gpu(), gpu(a=3, b=4)):
-        ring.add(0.0, [point])
-
-    assert {"a": [1, None, 3], "b": [None, None, 4]} == usage(ring)
-
-
-def test_one_hour_and_no_more():
-    """What is older than the span is forgotten, and so is a tenant that has been away for all of it."""
-    ring = HistoryRing(step_s=5.0, span_s=20.0)
-    ring.add(0.0, [gpu(gone=7)])
-    for n in range(60):
-        ring.add(5.0 * n, [gpu(a=n)])
-
-    assert {"a": [56, 57, 58, 59]} == usage(ring)
-
-
 def test_less_than_all_may_be_asked():
     """A reader gets the newest points that make up the time it asks for."""
     ring = HistoryRing(step_s=5.0)

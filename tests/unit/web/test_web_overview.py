@@ -6,21 +6,16 @@ import time
 
 import msgspec
 import pytest
+from kit.browsing import browser
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.status import NamespacedView, Share, Workload
 from aliquot.status.source import totals
-from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages.overview import MAX_CELLS
 from aliquot.web.render import gpus, size
 
 UNHEALTHY = "GPU-00000001-0002"
-
-
-def visitor_of(facts: object) -> TestClient:
-    """A browser in front of these facts."""
-    return TestClient(dashboard(everyone(facts)), base_url="http://localhost")  # type: ignore[arg-type]
 
 
 def cells(text: str) -> list[tuple[str, str, str]]:
@@ -85,7 +80,7 @@ def test_where_all_is_well_nothing_is_an_alert():
     """Without anything wrong there is no list of alerts."""
     facts = MadeUpFacts(nodes=1, gpus=0)
 
-    assert 'class="alerts"' not in visitor_of(facts).get("/").text
+    assert 'class="alerts"' not in browser(facts).get("/").text
 
 
 def test_many_of_a_kind_are_counted():
@@ -93,7 +88,7 @@ def test_many_of_a_kind_are_counted():
     facts = MadeUpFacts(nodes=30, gpus=1)
     for number in range(30):
         facts.silence(f"node-{number:03d}", "away")
-    text = visitor_of(facts).get("/").text
+    text = browser(facts).get("/").text
 
     assert 3 == text.count("no news so far")
     assert re.search(r'href="/gpus\?state=unmeasured">27</a> more nodes do not answer', text)
@@ -114,7 +109,7 @@ def test_a_clusters_commands_are_kubectls():
     facts = MadeUpFacts(nodes=2)
     facts.program = "kubectl aliquot"
 
-    assert "<code>kubectl aliquot explain pod wait-0 -n batch</code>" in visitor_of(facts).get("/").text
+    assert "<code>kubectl aliquot explain pod wait-0 -n batch</code>" in browser(facts).get("/").text
 
 
 @pytest.mark.parametrize(
@@ -133,7 +128,7 @@ def test_what_waits_has_its_schedulers_reason(message: str, said: str):
     """A waiting workload comes with what its scheduler says, but for what kube-scheduler says of evictions."""
     facts = MadeUpFacts(nodes=1)
     facts.add(msgspec.structs.replace(pending(500, message), age_s=1e6))
-    text = html.unescape(visitor_of(facts).get("/").text)
+    text = html.unescape(browser(facts).get("/").text)
 
     assert f'lab/w</a><span class="why">{said}</span>' in text
 
@@ -153,7 +148,7 @@ def test_sums_are_in_units_that_are_read():
     assert ("17.8", "512.0", "1,953.1") == (size(18_680_627), size(524_288), size(2_048_000_000))
     assert ("0.30", "812.5", "1,234") == (gpus(300), gpus(812_450), gpus(1_234_499))
     facts = MadeUpFacts(nodes=125, gpus=8)
-    text = visitor_of(facts).get("/").text
+    text = browser(facts).get("/").text
 
     assert "<dt>GPUs</dt><dd><b>1,000</b>" in text and "TiB used" in text
 
@@ -164,7 +159,7 @@ def test_the_first_page_stays_small(nodes: int, max_bytes: int, unit: str):
     facts = MadeUpFacts(nodes=nodes, gpus=8)
     for number in range(0, nodes, 10):
         facts.silence(f"node-{number:03d}", "it cannot be reached")
-    answer = visitor_of(facts).get("/", headers={"accept-encoding": "identity"})
+    answer = browser(facts).get("/", headers={"accept-encoding": "identity"})
 
     assert len(answer.content) < max_bytes
     assert f"a cell is a {unit}" in answer.text
@@ -174,7 +169,7 @@ def test_the_first_page_stays_small(nodes: int, max_bytes: int, unit: str):
 def test_a_cell_of_many_nodes_opens_to_these():
     """Where a cell is a run of nodes it leads to a map of these nodes alone, and the cells have all nodes."""
     facts = MadeUpFacts(nodes=2 * MAX_CELLS + 1, gpus=1)
-    visitor = visitor_of(facts)
+    visitor = browser(facts)
     found = cells(visitor.get("/?show=promised").text)
     opened = visitor.get(html.unescape(found[0][1])).text
 
@@ -190,8 +185,8 @@ def test_a_viewer_of_a_namespace_learns_nothing_of_others(facts: MadeUpFacts):
     facts.put(facts.gpus()[0].uuid, low)
     running = Workload("secret/low", "Pod", "Running", 100, 100, [], 1.0, kept_percent=10.0, windows=300)
     facts.add(running)
-    everything = visitor_of(facts).get("/").text
-    text = visitor_of(NamespacedView(facts, frozenset({"web"}))).get("/").text
+    everything = browser(facts).get("/").text
+    text = browser(NamespacedView(facts, frozenset({"web"}))).get("/").text
     own = sum(share.tenant.startswith("web/") for gpu in facts.gpus() for share in gpu.shares)
 
     assert "secret/waits" in everything and "secret/low" in everything
@@ -204,6 +199,6 @@ def test_a_viewer_of_a_namespace_learns_nothing_of_others(facts: MadeUpFacts):
 
 def test_a_machine_has_its_bars_on_the_first_page():
     """With 16 GPUs or fewer the page has the map and each GPU's bar."""
-    text = visitor_of(MadeUpFacts(nodes=1, gpus=8)).get("/").text
+    text = browser(MadeUpFacts(nodes=1, gpus=8)).get("/").text
 
     assert 8 == len(cells(text)) == text.count('<li class="gpu ')

@@ -6,6 +6,7 @@ import time
 from urllib.parse import quote
 
 import pytest
+from kit.browsing import browser
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
@@ -13,7 +14,6 @@ from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest
 from aliquot.status import NamespacedView, Pool, QuotaLine, Share, Workload
 from aliquot.status.sensors import Sensors
-from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages import STALE_S, stale_since
 from aliquot.web.pages.gpus import PER_PAGE, ordered
 from aliquot.web.pages.trying import gpu_spec, request_of
@@ -286,7 +286,7 @@ def test_hostile_names_are_text(facts: MadeUpFacts, visitor: TestClient):
 def test_many_gpus_are_shown_a_page_at_a_time():
     """With 300 nodes of 8 GPUs the list is cheap, small and bounded, and the last page is reachable."""
     facts = MadeUpFacts(nodes=300, gpus=8)
-    client = TestClient(dashboard(everyone(facts)), base_url="http://localhost")
+    client = browser(facts)
     client.get("/gpus")
     first = client.get("/gpus", headers={"accept-encoding": "identity"})
     last = client.get("/gpus?page=50").text
@@ -298,7 +298,7 @@ def test_many_gpus_are_shown_a_page_at_a_time():
 
 def test_what_is_in_the_query_stays_in_the_pager():
     """The next page keeps filters and order."""
-    client = TestClient(dashboard(everyone(MadeUpFacts(nodes=30, gpus=8))), base_url="http://localhost")
+    client = browser(MadeUpFacts(nodes=30, gpus=8))
 
     assert 'href="/gpus?sort=busy&amp;page=2" rel="next"' in client.get("/gpus?sort=busy").text
 
@@ -396,7 +396,7 @@ def test_an_hour_that_is_not_known_is_not_empty(facts: MadeUpFacts, visitor: Tes
 )
 def test_where_there_is_nothing_the_page_says_what_to_do(path: str, advice: str):
     """A cluster that has just begun is shown with the next step, not as a filter that nothing fits."""
-    visitor = TestClient(dashboard(everyone(MadeUpFacts(nodes=0))), base_url="http://localhost")
+    visitor = browser(MadeUpFacts(nodes=0))
 
     assert advice in visitor.get(path).text
 

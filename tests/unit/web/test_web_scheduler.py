@@ -15,18 +15,17 @@ import pytest
 
 pytest.importorskip("lightkube", reason="the parts for a cluster are not installed: no scheduler to look at")
 
+from kit.objects import node
+
 from aliquot.cli.scheduler_dashboard import dashboard_beside
 from aliquot.http.listening import PortTaken
 from aliquot.kube.claims import DRIVER, ResourceClaim
 from aliquot.kube.custom import VGPU, GPUQuota
 from aliquot.kube.dialects import foreign, read
-from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPUS
-from aliquot.kube.objects import Meta, Node, OwnerReference, Pod
+from aliquot.kube.objects import Meta, OwnerReference, Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
-from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device, GpuRequest
+from aliquot.model.requests import GpuRequest
 from aliquot.placement.cluster import Placement
 from aliquot.placement.policy import policy
 from aliquot.scheduler import cluster_source
@@ -73,12 +72,9 @@ class Cache(list[Pod]):
 def program(**settings: Any) -> Any:
     """As much of a scheduler program as pages look at: two nodes with two GPUs, somebody on one, two that wait."""
     ledger = Ledger(policy("binpack"))
-    nodes = []
-    for name in ("node-a", "node-b"):
-        devices = tuple(Device(g, GpuUuid(f"GPU-{name}-{g}"), "Tesla V100-SXM2-16GB", 16384) for g in range(2))
-        node = {"metadata": {"name": name, "annotations": {GPUS: write_inventory(Inventory(devices))}}}
-        nodes.append(msgspec.convert(node, Node))
-        ledger.node_changed(Change("added", nodes[-1]))
+    nodes = [node(name) for name in ("node-a", "node-b")]
+    for each in nodes:
+        ledger.node_changed(Change("added", each))
     dialects = foreign()
     quota = {"metadata": {"name": "q", "namespace": "web"}, "spec": {"limits": [{"model": "V100", "gpus": "2.5"}]}}
     attached = {"tenant": "web/on/main", "request": "0.5"}
