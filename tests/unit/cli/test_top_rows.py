@@ -17,16 +17,13 @@ def test_a_bar_is_always_as_wide(milli: int, cells: int, limit: int):
 
 
 @pytest.mark.parametrize(
-    ("milli", "drawn"), [(0, "░░░░"), (500, "██░░"), (1000, "████"), (540, "██▏░"), (9999, "████")]
-)
-def test_a_bar_is_as_full_as_its_share(milli: int, drawn: str):
-    """Full cells for whole parts, an eighth for each eighth of a cell."""
-    assert drawn == bar(milli, 4)
-
-
-def test_a_limit_is_a_stroke():
-    """A limit below the whole stands where it is."""
-    assert "█░│░" == bar(250, 4, 500)
+    ("milli", "limit", "drawn"),
+    [(0, 1000, "░░░░"), (500, 1000, "██░░"), (1000, 1000, "████"), (540, 1000, "██▏░"), (9999, 1000, "████"),
+     (250, 500, "█░│░")],
+)  # fmt: skip
+def test_a_bar_is_as_full_as_its_share(milli: int, limit: int, drawn: str):
+    """Full cells for whole parts, an eighth for each eighth of a cell, and a stroke at a limit below the whole."""
+    assert drawn == bar(milli, 4, limit)
 
 
 @given(st.lists(st.floats(0, 5000), max_size=50), st.integers(1, 40))

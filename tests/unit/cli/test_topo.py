@@ -136,14 +136,6 @@ def test_a_mistake_is_one_sentence_and_status_2(topo, words, sentence):
     assert err.startswith("aliquot: ") and sentence in err
 
 
-def test_asymmetry_is_told_by_the_cells(topo):
-    """A matrix that differs from its mirror image is refused with both cells."""
-    code, _, err = topo("-", stdin=text_of("host_2xrtx5090_phb").replace("GPU1\tPHB", "GPU1\tPIX"))
-
-    assert 2 == code
-    assert "row GPU0, column GPU1 is PHB but row GPU1, column GPU0 is PIX" in err
-
-
 def test_amounts_are_milli_or_fractions():
     """A bare index is a whole GPU; an amount is milli-GPU, a decimal fraction, or carries an m."""
     assert {0: 1000, 1: 250, 2: 500, 3: 300} == read_used("0, 1=250, 2=0.5, 3=300m", 4)

@@ -23,44 +23,63 @@ def pod(status: dict, *, asks: bool = True, controlled: bool = False, **metadata
     return msgspec.json.decode(msgspec.json.encode(body), type=NodePod)
 
 
-def test_a_container_that_runs_and_is_in_no_record_misses_its_share():
-    """One record of it is enough, ours or either of kubelet's."""
-    runs = pod(RUNS)
-
-    assert [(runs.key, "main")] == list(missing([runs], [], [], []))
-    assert [] == list(missing([runs], [ContainerDevices("ns", "a", "main", IDS)], [], []))
-    assert [] == list(missing([runs], [], [PodDevicesEntry("uid-1", "main", IDS)], []))
-    assert [] == list(missing([runs], [], [], [("uid-1", "main")]))
+ENTRY, OURS = PodDevicesEntry("uid-1", "main", IDS), ("uid-1", "main")
 
 
-def test_a_container_that_kubelet_has_no_devices_for_misses_its_share():
-    """It was admitted before kubelet knew the devices and waits for ever; one that waits for its image does not."""
-
-    def waiting(reason: str) -> NodePod:
-        container = {"name": "main", "state": {"waiting": {"reason": reason}}}
-        return pod({"phase": "Pending", "containerStatuses": [container]})
-
-    assert [(waiting("").key, "main")] == list(missing([waiting("CreateContainerConfigError")], [], [], []))
-    assert [] == list(missing([waiting("ImagePullBackOff"), waiting("ContainerCreating")], [], [], []))
+def waiting(reason: str, phase: str = "Pending") -> NodePod:
+    """A pod whose container waits for that reason, after it ended where the pod's phase is Running."""
+    return pod({"phase": phase, "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": reason}}}]})
 
 
-@pytest.mark.parametrize("reason", ["CreateContainerConfigError", "CrashLoopBackOff"])
-def test_a_container_that_ended_and_whose_devices_kubelet_lost_misses_its_share(reason: str):
-    """Kubelet cannot start it again, which our record of it does not change; a record of kubelet's would."""
-    ended = pod({"phase": "Running", "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": reason}}}]})
-    ours = [("uid-1", "main")]
+@pytest.mark.parametrize(
+    ("lacks", "made", "held", "noted", "ours"),
+    [
+        pytest.param(True, pod(RUNS), [], [], [], id="it runs and is in no record"),
+        pytest.param(False, pod(RUNS), [ContainerDevices("ns", "a", "main", IDS)], [], [], id="PodResources has it"),
+        pytest.param(False, pod(RUNS), [], [ENTRY], [], id="kubelet's file has it"),
+        pytest.param(False, pod(RUNS), [], [], [OURS], id="our record has it"),
+        pytest.param(True, waiting("CreateContainerConfigError"), [], [], [], id="kubelet has no devices for it"),
+        pytest.param(False, waiting("ImagePullBackOff"), [], [], [], id="it waits for its image"),
+        pytest.param(False, waiting("ContainerCreating"), [], [], [], id="it is being made"),
+        *(
+            pytest.param(lacks, waiting(reason, "Running"), [], noted, [OURS], id=f"{reason}: {name}")
+            for reason in ("CreateContainerConfigError", "CrashLoopBackOff")
+            for lacks, noted, name in ((True, [], "kubelet lost its devices"), (False, [ENTRY], "kubelet has them"))
+        ),
+        pytest.param(False, pod(RUNS, asks=False), [], [], [], id="it asks for no share"),
+        pytest.param(False, pod({"phase": "Pending"}), [], [], [], id="nothing runs"),
+        pytest.param(False, pod(RUNS, deletionTimestamp="2026-01-01T00:00:00Z"), [], [], [], id="it is on its way out"),
+    ],
+)
+def test_a_container_misses_its_share(lacks: bool, made: NodePod, held, noted, ours):
+    """One that runs without any record of it, or that kubelet has no devices for, whatever our record says."""
+    assert [(made.key, "main")] * lacks == list(missing([made], held, noted, ours))
+    assert [] == findings([made], {})
 
-    assert [(ended.key, "main")] == list(missing([ended], [], [], ours))
-    assert [] == list(missing([ended], [], [PodDevicesEntry("uid-1", "main", IDS)], ours))
+
+NOT_ADMITTED = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices"}
 
 
-def test_pods_that_ask_for_no_share_or_do_not_run_are_in_order():
-    """Nothing is found where nothing was asked, nothing runs, or the pod is on its way out."""
-    leaving = pod(RUNS, deletionTimestamp="2026-01-01T00:00:00Z")
-    pods = [pod(RUNS, asks=False), pod({"phase": "Pending"}), leaving]
+@pytest.mark.parametrize(
+    ("kind", "why", "status", "since_s"),
+    [
+        pytest.param("failed", "no healthy devices", NOT_ADMITTED, None, id="kubelet did not admit it"),
+        pytest.param("", "", {"phase": "Failed", "reason": "Evicted"}, None, id="it failed for another reason"),
+        pytest.param("refused", "no such GPU", {"phase": "Pending"}, 0.0, id="its plan can never be honoured"),
+        pytest.param("waits", "does not fit any more", {"phase": "Pending"}, 10.0, id="it waits for long"),
+        pytest.param("", "does not fit any more", {"phase": "Pending"}, 11.0, id="it waits for a while"),
+        pytest.param("", "does not fit any more", RUNS, 10.0, id="its other containers run"),
+    ],
+)
+def test_what_cannot_start_is_replaced_where_a_controller_does_that(kind: str, why: str, status: dict, since_s):
+    """A pod that kubelet never runs again, or whose share cannot be had, is worth another try elsewhere."""
+    lacks = {"uid-1": Unserved(kind or "waits", why, since_s)} if since_s is not None else {}
 
-    assert [] == list(missing(pods, [], [], []))
-    assert [] == findings(pods, {})
+    found = findings([pod(status, controlled=True)], lacks, now_s=10 + WAITS_S)
+    bare = findings([pod(status)], lacks, now_s=10 + WAITS_S)
+
+    assert [(kind, why, True)] * bool(kind) == [(each.kind, each.why, each.replace) for each in found]
+    assert not any(each.replace for each in bare)
 
 
 def test_a_pod_that_runs_without_its_share_for_long_is_replaced_where_a_controller_does_that():
@@ -72,35 +91,3 @@ def test_a_pod_that_runs_without_its_share_for_long_is_replaced_where_a_controll
     assert ("missing", "kubelet gave it no device", False) == (bare.kind, bare.why, bare.replace)
     assert owned.replace
     assert [] == findings([pod(RUNS, controlled=True)], lacks, now_s=9 + WAITS_S)
-
-
-def test_what_kubelet_did_not_admit_is_replaced_where_a_controller_does_that():
-    """A pod that failed at admission for its devices is never run by kubelet again."""
-    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices"}
-
-    (bare,), (owned,) = findings([pod(status)], {}), findings([pod(status, controlled=True)], {})
-
-    assert ("failed", "no healthy devices", False) == (bare.kind, bare.why, bare.replace)
-    assert owned.replace
-    assert [] == findings([pod({"phase": "Failed", "reason": "Evicted"}, controlled=True)], {})
-
-
-def test_a_refused_pod_is_replaced_where_a_controller_does_that():
-    """A plan that can never be honoured is worth another try elsewhere."""
-    (found,) = findings(
-        [pod({"phase": "Pending"}, controlled=True)], {"uid-1": Unserved("refused", "no such GPU", 0.0)}
-    )
-
-    assert ("refused", "no such GPU", True) == (found.kind, found.why, found.replace)
-
-
-def test_a_pod_that_waits_for_long_and_runs_nothing_is_replaced_where_a_controller_does_that():
-    """As where the share of its init container was given to another while its other containers ran."""
-    lacks = {"uid-1": Unserved("waits", "does not fit any more", 10.0)}
-    waiting = pod({"phase": "Pending"}, controlled=True)
-
-    (found,) = findings([waiting], lacks, now_s=10 + WAITS_S)
-
-    assert ("waits", "does not fit any more", True) == (found.kind, found.why, found.replace)
-    assert [] == findings([waiting], lacks, now_s=9 + WAITS_S)
-    assert [] == findings([pod(RUNS, controlled=True)], lacks, now_s=10 + WAITS_S)

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from aliquot.driver.cdi import DeviceNode, Edits, Mount, remove_spec, write_spec, written_names
 from aliquot.driver.gpu import Gpu
-from aliquot.kube.inventory import read_inventory
-from aliquot.kube.names import GPUS as GPUS_ANNOTATION
 from aliquot.node.allocation.kubelet import CHECKPOINT, PodDevicesEntry, read_device_checkpoint
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.machine import Machine
@@ -93,14 +91,6 @@ def test_further_devices_are_given_to_every_container(tmp_path: Path):
     machine = Machine(GPUS, Path("a"), Path("b"), devices=None, extra=("/dev/nul[l]", "/dev/none", "/dev/shm"))
 
     assert ["/dev/null"] == [str(node.inside) for node in machine.edits([GPUS[0]]).device_nodes]
-
-
-def test_the_scheduler_hears_of_an_unhealthy_gpu():
-    """A GPU that is unhealthy on the node is unhealthy in the inventory that the scheduler reads."""
-    told = read_inventory({GPUS_ANNOTATION: described(MACHINE, {"GPU-3": "is lost"})})
-
-    assert {"GPU-3": "is lost"} == told.unhealthy
-    assert 4 == len(told.devices) == told.topology.count
 
 
 def test_a_cdi_file_is_written_whole_and_taken_away(tmp_path: Path):

@@ -31,28 +31,59 @@ def pod(key: PodKey = POD, plan: str = "plan", *, phase: str = "", running: tupl
 PODS = {"uid-1": pod()}
 
 
-def test_when_all_agree_nothing_is_told():
-    """Three accounts of the same leave the ledger as it was."""
-    found = recover([HELD], [NOTED], [KEPT], PODS)
-
-    assert ((KEPT,), ()) == (found.allotments, found.differences)
+OTHER_HOLDS = ContainerDevices("ns", "b", "main", frozenset(IDS))
+MORE_IDS = (*IDS, "g0-002")
+WITH_B = PODS | {"uid-2": pod(PodKey("uid-2", "ns", "b"), "other")}
 
 
-def test_a_lost_checkpoint_is_rebuilt_from_kubelet_and_annotations():
-    """Name, ids and owner come from kubelet, the plan from the pod; that it was needed is told."""
-    found = recover([HELD], [NOTED], [], PODS)
+@pytest.mark.parametrize(
+    ("held", "noted", "kept", "pods", "stands", "told"),
+    [
+        pytest.param([HELD], [NOTED], [KEPT], PODS, (KEPT,), (), id="all agree"),
+        pytest.param(
+            [HELD], [NOTED], [], PODS, (KEPT,), ("first of container main, pod uid uid-1, was not in our checkpoint",),
+            id="our checkpoint is lost",
+        ),
+        *(
+            pytest.param(
+                [], [], [KEPT], pods, (KEPT,), ("first of ns/a is not with kubelet any more; it stays with it",),
+                id=f"kubelet lost it, {name}",
+            )
+            for name, pods in (("its pod lives", PODS), ("the API server is away", None))
+        ),
+        pytest.param([], [NOTED], [KEPT], PODS, (KEPT,), (), id="an empty PodResources is no proof"),
+        pytest.param([], None, [KEPT], PODS, (KEPT,), (), id="nor is one beside an unreadable file"),
+        pytest.param(
+            [], [PodDevicesEntry("uid-2", "main", frozenset(IDS), ("first",))], [KEPT], WITH_B,
+            (replace(KEPT, uid="uid-2", pod="b", plan="other"),),
+            ("first is main's of pod uid uid-2 with kubelet, ns/a's with us",), id="kubelet names another owner",
+        ),
+        pytest.param(
+            [], [PodDevicesEntry("uid-1", "main", frozenset(MORE_IDS), ("first",))], [KEPT], PODS,
+            (replace(KEPT, ids=MORE_IDS),), None, id="kubelet has more ids",
+        ),
+        pytest.param(
+            [OTHER_HOLDS], None, [KEPT], PODS, (Allotment("first", IDS),),
+            ("first is ns/a's with us, ns/b holds its ids",), id="another pod holds its ids: who it is is asked again",
+        ),
+        pytest.param(
+            [HELD], [NOTED], [KEPT], {"uid-1": pod(plan="edited")}, (KEPT,),
+            ("the plan of ns/a was changed after its container main got its share by it",), id="its plan was edited",
+        ),
+        pytest.param([], None, [KEPT], {}, (), None, id="its pod is gone"),
+        pytest.param([], [NOTED], [KEPT], {"uid-1": pod(phase="Succeeded")}, (), None, id="its pod is over"),
+        pytest.param([HELD], [NOTED], [KEPT], None, (KEPT,), None, id="all but the API server agree"),
+        pytest.param(
+            [HELD], [], [], PODS, (), ("ns/a container main holds 2 ids that we never named",), id="ids without a name"
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_records_say_together_stands(held, noted, kept, pods, stands, told):
+    """An allotment lives as long as its pod, by kubelet's file, then ours, and every difference is told."""
+    found = recover(held, noted, kept, pods)
 
-    assert (KEPT,) == found.allotments
-    assert "was not in our checkpoint" in found.differences[0]
-
-
-@pytest.mark.parametrize("pods", [PODS, None])
-def test_what_kubelet_lost_stays_with_its_pod(pods: dict[str, NodePod] | None):
-    """A kubelet that lost its checkpoint goes on running its containers; only the pod's end ends their shares."""
-    found = recover([], [], [KEPT], pods)
-
-    assert (KEPT,) == found.allotments
-    assert ("first of ns/a is not with kubelet any more; it stays with it",) == found.differences
+    assert stands == found.allotments
+    assert told in (None, found.differences)
 
 
 def test_a_pod_deleted_by_force_keeps_its_share_while_its_processes_run():
@@ -90,54 +121,3 @@ def test_a_share_that_no_record_has_is_found_by_its_folder():
     assert (POD, "main", plan) == (found.owner, found.container, found.plan)
     assert [] == unrecorded([found], pods, lambda owner, container: True)
     assert [] == unrecorded([], pods, lambda owner, container: False)
-
-
-def test_an_empty_podresources_is_no_proof():
-    """A kubelet that was just started knows none of its pods; what its file and ours have stands."""
-    assert (KEPT,) == recover([], [NOTED], [KEPT], PODS).allotments
-    assert (KEPT,) == recover([], None, [KEPT], PODS).allotments
-
-
-def test_kubelet_counts_before_our_checkpoint():
-    """Another owner or other ids with kubelet are taken over from kubelet."""
-    pods = PODS | {"uid-2": pod(PodKey("uid-2", "ns", "b"), "other")}
-    moved = recover([], [PodDevicesEntry("uid-2", "main", frozenset(IDS), ("first",))], [KEPT], pods)
-    grown = recover([], [PodDevicesEntry("uid-1", "main", frozenset({*IDS, "g0-002"}), ("first",))], [KEPT], PODS)
-
-    assert (replace(KEPT, uid="uid-2", pod="b", plan="other"),) == moved.allotments
-    assert "first is main's of pod uid uid-2 with kubelet, ns/a's with us" in moved.differences
-    assert (replace(KEPT, ids=(*IDS, "g0-002")),) == grown.allotments
-
-
-def test_podresources_can_take_an_owner_away():
-    """When another pod holds the ids, ours is not believed; who it is will be asked again before it starts."""
-    found = recover([ContainerDevices("ns", "b", "main", frozenset(IDS))], None, [KEPT], PODS)
-
-    assert (Allotment("first", IDS),) == found.allotments
-    assert ("first is ns/a's with us, ns/b holds its ids",) == found.differences
-
-
-def test_a_plan_that_was_edited_later_does_not_count():
-    """The plan by which a container got its share stands, whatever its annotation says now; the edit is told."""
-    found = recover([HELD], [NOTED], [KEPT], {"uid-1": pod(plan="edited")})
-
-    assert (KEPT,) == found.allotments
-    assert ("the plan of ns/a was changed after its container main got its share by it",) == found.differences
-
-
-def test_pods_that_are_gone_or_over_leave_the_ledger():
-    """An allotment lives as long as its pod."""
-    assert () == recover([], None, [KEPT], {}).allotments
-    assert () == recover([], [NOTED], [KEPT], {"uid-1": pod(phase="Succeeded")}).allotments
-
-
-def test_without_the_api_server_the_checkpoint_is_gone_on_with():
-    """What only the API server could tell is left as it was."""
-    assert (KEPT,) == recover([HELD], [NOTED], [KEPT], None).allotments
-
-
-def test_ids_that_nobody_named_are_told():
-    """A container that holds ids which no allotment has is not passed over in silence."""
-    found = recover([HELD], [], [], PODS)
-
-    assert ("ns/a container main holds 2 ids that we never named",) == found.differences

@@ -56,16 +56,24 @@ def test_on_a_gpu_that_is_not_enforced_only_strangers_are_told(expected: list[in
     assert [[], expected] == told(one, (0, owned), (GRACE_S, owned))
 
 
-def test_one_that_registers_in_time_is_never_told():
-    """Starting up takes a moment in which NVML sees a program already."""
-    assert [[], [], []] == told(audit(), (0, seen(7)), (5, seen()), (30, seen(7)))
-
-
-def test_each_arbiter_gives_a_new_time_of_grace():
-    """After a restart every program attaches anew; one that did not yet is not accused."""
-    looks = (0, seen(7)), (9, seen(7, boot_id=2)), (12, seen(7, boot_id=2)), (19, seen(7, boot_id=2))
-
-    assert [[], [], [], [7]] == told(audit(), *looks)
+@pytest.mark.parametrize(
+    ("expected", "changes", "looks"),
+    [
+        ([[], [], []], {}, [(0, seen(7)), (5, seen()), (30, seen(7))]),
+        ([[], [], [], [7]], {}, [(0, seen(7)), *((at_s, seen(7, boot_id=2)) for at_s in (9, 12, 19))]),
+        ([[], []], {"drives": False}, [(0, seen(7)), (60, seen(7))]),
+        ([[], [7]], {"drives": None}, [(0, seen(7)), (60, seen(7))]),
+        ([[], []], {"stopped": True}, [(0, seen(7)), (60, seen(7))]),
+    ],
+    ids=[
+        "it registers in time", "an arbiter that starts again gives a new time of grace",
+        "it has no driver open: another program is meant", "whether it has one open cannot be seen",
+        "it is stopped: it can neither register nor load the GPU",
+    ],
+)  # fmt: skip
+def test_one_that_may_still_register_is_not_told(expected: list, changes: dict[str, object], looks: list):
+    """A program is accused once it has run for the whole time of grace beside one arbiter, with the driver open."""
+    assert expected == told(audit(**changes), *looks)
 
 
 def test_without_a_comparison_nobody_is_accused_and_the_grace_starts_again():
@@ -76,19 +84,6 @@ def test_without_a_comparison_nobody_is_accused_and_the_grace_starts_again():
     assert [[], [], []] == told(one, (0, seen(7)), (9, away), (11, seen(7, compared=False)))
     assert not one.totals.works
     assert [[], [7]] == told(one, (12, seen(7)), (22, seen(7)))
-
-
-@pytest.mark.parametrize(("drives", "expected"), [(True, [7]), (None, [7]), (False, [])])
-def test_a_program_that_has_no_driver_open_is_not_the_one_that_was_meant(drives: bool | None, expected: list[int]):
-    """Where that cannot be seen, the number alone has to do."""
-    assert [[], expected] == told(audit(drives=drives), (0, seen(7)), (60, seen(7)))
-
-
-def test_a_stopped_program_has_its_grace_when_it_goes_on():
-    """It can neither register nor load the GPU."""
-    one = audit(stopped=True)
-
-    assert [[], []] == told(one, (0, seen(7)), (60, seen(7)))
 
 
 def test_stopping_for_a_moment_makes_no_new_grace():

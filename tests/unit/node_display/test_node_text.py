@@ -4,7 +4,6 @@ import asyncio
 import socket
 from dataclasses import replace
 
-import httpx
 import msgspec
 import pytest
 from node_scenes import UUIDS, facts, machine, sources
@@ -109,16 +108,6 @@ def test_each_page_is_served(client: TestClient, path: str, part: str):
 def test_nothing_can_be_written(client: TestClient):
     """Other methods are refused."""
     assert 405 == client.post("/usage").status_code
-
-
-async def _fetch() -> str:
-    async with serving(application(sources()), 0) as port, httpx.AsyncClient() as http:
-        return (await http.get(f"http://127.0.0.1:{port}/version")).text
-
-
-def test_it_serves_in_a_loop_and_ends_with_it():
-    """Over a real socket."""
-    assert asyncio.run(_fetch()).startswith("aliquot ")
 
 
 def test_a_port_that_is_taken_is_named():

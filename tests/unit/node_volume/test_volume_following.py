@@ -144,14 +144,6 @@ def test_what_a_container_has_is_never_pruned(node: Node):
     assert NEW == node.driver.shown(had, again=True).version
 
 
-def test_what_was_opened_by_the_link_is_the_new_driver_after_an_upgrade(node: Node):
-    """Programs that outlive a generation, such as the one that watches GPUs, open it by a link that follows."""
-    install(node.root, NEW)
-    node.look()
-
-    assert b"575.57.08" == (node.driver.volume.link / "origin/lib64/libcuda.so.1").read_bytes()[-9:]
-
-
 def test_a_full_disk_is_told_and_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch):
     """The current driver stays until there is room."""
 

@@ -160,26 +160,6 @@ def test_a_machine_without_a_driver_says_what_is_missing(tmp_path: Path):
         from_root(tmp_path)
 
 
-def test_an_upgrade_makes_a_new_generation_and_leaves_the_old(volume: DriverVolume, root: Path):
-    """Containers keep the driver they started with for as long as they run."""
-    before = volume.refresh(from_root(root))
-    install(root, "575.57.08")
-    after = volume.refresh(from_root(root))
-
-    assert [] == volume.prune({before.name})
-    assert (b"570.124.06", b".575.57.08"[1:]) == (before.libcuda.read_bytes()[-10:], after.libcuda.read_bytes()[-9:])
-
-
-def test_a_generation_that_nobody_uses_goes(volume: DriverVolume, root: Path):
-    """The current one stays in any case."""
-    before = volume.refresh(from_root(root))
-    install(root, "575.57.08")
-    after = volume.refresh(from_root(root))
-
-    assert [before.name] == volume.prune(())
-    assert [after] == volume.generations()
-
-
 def test_the_same_driver_is_mirrored_once(volume: DriverVolume, root: Path, tmp_path: Path, hook: Path):
     """Another look, and another agent, find the generation that is there."""
     first = volume.refresh(from_root(root))
@@ -221,17 +201,6 @@ def test_what_a_crash_left_makes_room_before_the_next_is_made(
     monkeypatch.setattr("aliquot.driver.volume.volume.os.link", on_a_full_disk)
 
     assert "570.124.06" == volume.refresh(from_root(root)).version
-
-
-def test_what_a_crash_left_is_swept(volume: DriverVolume, root: Path):
-    """A tree that was never finished is no generation and goes at the next pruning."""
-    now = volume.refresh(from_root(root))
-    (now.folder.parent / ".making-575").mkdir()
-    (now.folder.parent / ".making-current").symlink_to(now.name)
-
-    assert [now] == volume.generations()
-    assert [".making-575", ".making-current"] == volume.prune(())
-    assert [now] == volume.generations()
 
 
 def targets(generation: Generation, ours: Path) -> dict[str, Path]:

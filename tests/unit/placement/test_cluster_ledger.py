@@ -9,7 +9,6 @@ from scene import Scene, ask, node
 
 from aliquot.model.requests import Slice
 from aliquot.placement.cluster import Cluster, LedgerError, NodeSpec, Placement
-from aliquot.placement.reasons import Infeasible
 from aliquot.placement.saved import BadLedger, dump, load
 from aliquot.topology import Topology
 
@@ -21,6 +20,16 @@ def test_a_tenant_is_in_the_ledger_once():
 
     with pytest.raises(LedgerError, match='a tenant "t" is running already; choose another name'):
         scene.place(300, "t")
+
+
+def test_the_ledger_refuses_what_labels_forbid():
+    """A placement made before a label came cannot be written into the ledger after."""
+    scene, late = Scene(node("a", 2), node("b", 2, rank=1)), ask(300)
+    found = scene.decider.decide(late)
+    scene.place(300, exclusion="x")
+
+    with pytest.raises(LedgerError, match='labels on the devices of node "a" keep "late" out'):
+        scene.decider.commit("late", found, late)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +53,6 @@ def test_a_placement_that_does_not_fit_changes_nothing(slices, milli, says):
     assert before == dump(scene.cluster)
 
 
-def test_cpu_and_memory_of_the_node_are_counted():
-    """A pod without GPU takes CPU and memory, and what is gone is refused."""
-    scene = Scene(node("a", 1, cpu=4000, memory=8192))
-    scene.place(0, cpu_milli=3000, memory_mib=8000)
-
-    assert isinstance(scene.decide(100, cpu_milli=2000), Infeasible)
-    assert isinstance(scene.decide(100, memory_mib=500), Infeasible)
-    assert ["a/0"] == scene.where(100, cpu_milli=1000, memory_mib=192)
-
-
 def test_a_node_that_fails_takes_its_tenants_along():
     """Removing a node tells who was on it, frees their names and labels, and nothing is placed there."""
     scene = Scene(node("a"), node("b", rank=1))
@@ -62,26 +61,6 @@ def test_a_node_that_fails_takes_its_tenants_along():
     assert ("t",) == scene.cluster.remove_node("a")
     assert ["b/0"] == scene.place(300, "t", affinity="team")
     assert {"b": 1} == scene.cluster.index
-
-
-def test_a_node_may_come_back_larger():
-    """A node can be added at any time, with more devices than any before."""
-    scene = Scene(node("a", 1))
-    scene.place(1000)
-    scene.cluster.add_node(node("b", 8))
-
-    assert 8 == len(scene.place(8000))
-
-
-def test_a_cordoned_node_takes_nobody_more():
-    """A cordoned node keeps its tenants and is passed over until it is reopened."""
-    scene = Scene(node("a"), node("b", rank=1))
-    scene.place(300)
-    scene.cluster.set_cordoned("a")
-    closed = scene.where(300)
-    scene.cluster.set_cordoned("a", False)
-
-    assert (["b/0"], ["a/0"]) == (closed, scene.where(300))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ from ledger import check
 
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import BadRequest, Device, GpuRequest, Labels
-from aliquot.placement.cluster import LedgerError
 from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
-from aliquot.placement.read_model import ledger_gpus
 
 
 class Machine:
@@ -29,27 +27,37 @@ class Machine:
         return list(plan.uuids)
 
 
-def free_milli(ledger: MachineLedger) -> list[int]:
-    """What is left of each device."""
-    return [gpu.free_milli for gpu in ledger_gpus(ledger.cluster, ledger.node)]
+GIB4 = {"memory_mib": 4096}
 
 
-def test_the_fullest_gpu_with_room_is_taken():
-    """GPU 0 is filled before GPU 1 is begun, and gaps are filled first."""
-    machine = Machine(gpus=2)
+@pytest.mark.parametrize(
+    ("gpus", "held", "milli", "fields", "says"),
+    [
+        pytest.param(
+            1, [(600, {})], 500, {}, r"GPU 0 has 0\.40 free, 0\.50 were asked.*aliquot get tenants", id="compute",
+        ),
+        pytest.param(
+            2, [(100, {"gpu": "0", "memory_mib": 14336}), (100, {"gpu": "1", "memory_mib": 14336})], 500, GIB4,
+            r"needs 0\.50 of a GPU with 4\.0 GiB, at most .* GiB is free on those with", id="memory, not compute",
+        ),
+        pytest.param(
+            2, [(1000, {"gpu": "0"}), (100, {"gpu": "1", "memory_mib": 16384})], 500, GIB4,
+            r"with 4\.0 GiB, 1 without any free; no memory is free on those with enough of it\.", id="no memory at all",
+        ),
+        pytest.param(
+            1, [], 100, {"memory_mib": 17 * 1024}, r"17\.0 GiB of GPU memory were asked, GPU 0 has 16\.0 GiB in all",
+            id="more than any device has",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_said_with_its_place(gpus: int, held: list, milli: int, fields: dict, says: str):
+    """A request beyond what is free finds no room, and one beyond the device never fits."""
+    machine = Machine(gpus=gpus)
+    for number, (taken, how) in enumerate(held):
+        machine.place(f"t{number}", taken, **how)
 
-    got = [machine.place("a", 600), machine.place("b", 600), machine.place("c", 400)]
-
-    assert got == [["GPU-0"], ["GPU-1"], ["GPU-0"]]
-
-
-def test_requests_on_a_gpu_never_exceed_one():
-    """A request beyond what is free finds no room, and the message says what is missing where."""
-    machine = Machine(gpus=1)
-    machine.place("a", 600)
-
-    with pytest.raises(NoRoom, match=r"GPU 0 has 0\.40 free, 0\.50 were asked.*aliquot get tenants"):
-        machine.place("b", 500)
+    with pytest.raises(NoRoom if held else NeverFits, match=says):
+        machine.place("b", milli, **fields)
 
 
 @pytest.mark.parametrize(
@@ -74,28 +82,6 @@ def test_what_waits_has_one_headline(gpus: int, held: list[int], asked: int, say
     assert f"It {says}." in machine.ledger.explain(GpuRequest(asked)).headline("big")
 
 
-def test_memory_that_is_not_there_is_in_the_headline():
-    """Where compute is free and memory is not, the headline says how much of it is."""
-    machine = Machine(gpus=2)
-    for number in range(2):
-        machine.place(f"t{number}", 100, gpu=str(number), memory_mib=14336)
-
-    with pytest.raises(NoRoom, match=r"needs 0\.50 of a GPU with 4\.0 GiB, at most .* GiB is free on those with"):
-        machine.place("big", 500, memory_mib=4096)
-
-
-def test_where_no_memory_is_free_the_headline_says_so():
-    """Nothing is called at most 0: GPUs without compute are counted, and those with it have no memory."""
-    machine = Machine(gpus=2)
-    machine.place("full", 1000, gpu="0")
-    machine.place("large", 100, gpu="1", memory_mib=16384)
-
-    with pytest.raises(
-        NoRoom, match=r"with 4\.0 GiB, 1 without any free; no memory is free on those with enough of it\."
-    ):
-        machine.place("big", 500, memory_mib=4096)
-
-
 def test_a_wake_where_turns_do_not_keep_it_names_those_that_do():
     """A wake on an engine that takes turns otherwise never fits, and the message says how to start another."""
     machine = Machine(gpus=1)
@@ -103,30 +89,6 @@ def test_a_wake_where_turns_do_not_keep_it_names_those_that_do():
 
     with pytest.raises(NeverFits, match=r"wake is kept by fluid alone\. .*: aliquot up --turns fluid$"):
         machine.place("a", 300, wake_us=5000)
-
-
-def test_memory_on_a_gpu_is_never_promised_twice():
-    """Memory is reserved like compute."""
-    machine = Machine(gpus=1)
-    machine.place("a", 100, memory_mib=15000)
-
-    with pytest.raises(NoRoom, match=r"1\.4 GiB free, 2\.0 GiB were asked"):
-        machine.place("b", 100, memory_mib=2048)
-
-
-def test_more_memory_than_any_device_has_never_fits():
-    """Memory beyond the device is the asker's mistake, not a matter of waiting."""
-    with pytest.raises(NeverFits, match=r"17\.0 GiB of GPU memory were asked, GPU 0 has 16\.0 GiB in all"):
-        Machine(gpus=1).place("a", 100, memory_mib=17 * 1024)
-
-
-def test_more_than_one_gpu_is_whole_ones_and_a_rest():
-    """2.5 GPUs are two whole ones and half of a third, which may be a busy one."""
-    machine = Machine(gpus=4)
-    machine.place("small", 100)
-
-    assert ["GPU-1", "GPU-2", "GPU-0"] == machine.place("big", 2500)
-    assert [400, 0, 0, 1000] == free_milli(machine.ledger)
 
 
 @pytest.mark.parametrize(("milli", "hint"), [(30_000, "for 30 % of one GPU write 0.3 or 30%"), (4_000, "")])
@@ -163,15 +125,6 @@ def test_a_label_of_one_device_is_not_for_several():
         Machine(gpus=2).place("a", 1500, affinity="x")
     with pytest.raises(BadRequest, match='vGPU "v" means one device'):
         Machine(gpus=2).place("a", 2000, gpu_id="v")
-
-
-def test_a_name_is_given_once():
-    """A second tenant by a taken name is refused."""
-    machine = Machine(gpus=1)
-    machine.place("a", 300)
-
-    with pytest.raises(LedgerError, match="choose another name"):
-        machine.place("a", 300)
 
 
 @settings(deadline=None, max_examples=40)

@@ -61,14 +61,6 @@ def test_the_commit_keeps_the_quota(scene):
     assert {V100: (800, 13107)} == dict(scene.cluster.usage("team"))
 
 
-def test_what_ended_no_longer_counts(scene):
-    """A tenant that left gives its part of the quota back."""
-    scene.place(1500, "team/a", models=("V100",))
-    scene.decider.release("team/a")
-
-    assert isinstance(decide(scene, 1500, models=("V100",)), Placement)
-
-
 def test_a_gpu_that_is_closed_to_others_counts_whole(scene):
     """A small share with an exclusion label takes a GPU of the quota, and a second one beside it takes no more."""
     scene.place(10, "team/a", models=("V100",), exclusion="mine")

@@ -8,7 +8,7 @@ import pytest
 from asking import asking
 from conftest import Feed, cluster_of
 
-from aliquot.model.requests import Device, Labels
+from aliquot.model.requests import Device
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
@@ -75,17 +75,6 @@ class Watched(Aliquot):
     def _learn(self) -> None:
         self.inline += 1
         super()._learn()
-
-
-def test_what_fits_is_placed(fast: Kernels):
-    """No pod is refused while a node can hold it."""
-    cluster = mixed()
-    decider = Decider(cluster, Aliquot())
-    feed = Feed(decider)
-    for ask in pods(200, 2):
-        fits = decider.feasible(ask).any()
-
-        assert fits == (feed(ask) is not None)
 
 
 def test_one_history_has_one_answer(fast: Kernels):
@@ -175,19 +164,6 @@ def test_scarce_models_are_kept_for_those_who_need_them(fast: Kernels):
         feed(asking(whole=1, cpu_milli=4000))
 
     assert feed(asking(whole=1, cpu_milli=4000, models=("T4",))) is not None
-
-
-def test_labels_decide_before_the_policy(fast: Kernels):
-    """The policy never puts two pods of one anti-affinity label on a device, nor leaves an affinity label's device."""
-    cluster = mixed()
-    feed = Feed(Decider(cluster, Aliquot()))
-    for ask in pods(60, 6):
-        feed(ask)
-    apart = [feed(asking(rest_milli=50, labels=Labels(anti_affinity="noisy"))) for _ in range(4)]
-    together = [feed(asking(rest_milli=50, labels=Labels(affinity="near"))) for _ in range(4)]
-
-    assert 4 == len({found.slices[0].gpu for found in apart if found})
-    assert 1 == len({found.slices[0].gpu for found in together if found})
 
 
 def test_pods_of_several_gpus_get_linked_ones(fast: Kernels):

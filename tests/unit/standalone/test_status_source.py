@@ -57,13 +57,6 @@ def test_whole_shared_and_idle_are_told_apart():
     assert ["whole", "shared", "idle"] == [gpu.state for gpu in gpus]
 
 
-def test_what_is_free_is_what_nobody_was_promised():
-    """Free compute and memory of a GPU are what its slices leave."""
-    gpu = gathered(Tenant("a", (piece(0, 300, 4096),)), Tenant("b", (piece(0, 200, 1000),)))[0]
-
-    assert (500, 16384 - 5096) == (gpu.free_milli, gpu.free_mib)
-
-
 def test_usage_comes_from_the_arbiter_and_promises_from_the_ledger():
     """A share has its request and memory from the plan, usage and waits from the arbiter."""
     now = status(GpuStatus("GPU-0", "a", 0.41, [tenant("a", 0.4)]))

@@ -32,49 +32,14 @@ def test_table_1_one_gpu_is_either_of_the_nearest_pair():
     assert 200 <= drawn[2] <= 300
 
 
-def test_table_1_without_a_draw_the_lowest_id_is_taken():
-    """One state has one answer unless a draw is asked for."""
-    assert 2 == singular(PAPER, range(4), [])
-
-
-def test_table_1_two_gpus_are_the_nearest_pair():
-    """On the empty tree two GPUs are 2 and 3."""
-    assert (2, 3) == best_set(PAPER, range(4), 2)
-
-
-def test_table_3_one_gpu_goes_beside_the_one_that_is_taken():
-    """With GPU 2 taken the next single GPU is 3: the intact pair stays."""
-    assert 3 == singular(PAPER, [0, 1, 3], [2])
-
-
-def test_table_4_two_gpus_are_the_intact_pair():
-    """With GPU 2 taken two GPUs are 0 and 1."""
-    assert (0, 1) == best_set(PAPER, [0, 1, 3], 2)
-
-
 @pytest.mark.parametrize(
-    ("free", "n", "expected"),
-    [
-        ([0, 1, 2, 3, 4, 5], 3, (0, 1, 2)),
-        ([0, 1, 3, 4, 5], 2, (0, 1)),
-        ([0, 1, 2, 3, 4, 5], 2, (4, 5)),
-        ([0, 1, 2, 3, 5], 2, (0, 1)),
-    ],
-    ids=["link 3", "link 2 with 2 taken", "fragment 2", "figure 4"],
+    ("gpu", "topology", "taken"),
+    [(2, PAPER, []), (3, PAPER, [2]), (5, TENCENT, [4]), (4, TENCENT, [])],
+    ids=["the lowest of equals", "table 3", "figure 5", "of the smallest group where none is broken"],
 )
-def test_gpu_managers_six_gpus(free, n, expected):
-    """The sets that gpu-manager's tests and the paper's Fig. 4 expect on the tree of six."""
-    assert expected == best_set(TENCENT, free, n)
-
-
-def test_figure_5_a_single_gpu_completes_the_broken_pair():
-    """With GPU 4 taken, also in part, a single GPU is 5 and not the cheaper 0 or 1."""
-    assert 5 == singular(TENCENT, [0, 1, 2, 3, 5], [4])
-
-
-def test_a_single_gpu_comes_from_the_smallest_group_when_none_is_broken():
-    """On the empty tree of six the pair that stands alone is broken, not the group of four."""
-    assert 4 == singular(TENCENT, range(6), [])
+def test_a_single_gpu_breaks_the_least(gpu: int, topology: Topology, taken: list[int]):
+    """One GPU comes from a pair that is broken already, else from the smallest group, without a draw the lowest id."""
+    assert gpu == singular(topology, [g for g in range(topology.count) if g not in taken], taken)
 
 
 def test_a_single_gpu_leaves_a_mesh_its_pairs():
@@ -119,13 +84,6 @@ def test_jobs_of_one_size_divide_a_machine_well(name, n, sets):
         free -= set(taken[-1])
 
     assert sets == taken
-
-
-def test_links_across_sockets_are_found():
-    """Four RTX 8000 with bridges 0-3 and 1-2 are taken by bridge, not by socket."""
-    cards = linked(4, "SYS", p01="NODE", p23="NODE", p03="NV2", p12="NV2")
-
-    assert (0, 3) == best_set(cards, range(4), 2)
 
 
 def test_the_rest_of_a_request_goes_nearest_to_its_whole_gpus():

@@ -118,11 +118,6 @@ def test_a_view_without_nvlink_is_read():
     assert "PXB" == topology.links[0][1]
 
 
-def test_soc_of_old_drivers_is_sys():
-    """Old drivers print SOC for what is SYS today."""
-    assert "SYS" == machine("host_4gpu_2socket_soc").links[0][2]
-
-
 @pytest.mark.parametrize(("cell", "node"), [("0", 0), ("3", 3), ("N/A", None), ("0-1", None), ("", None)], ids=str)
 def test_a_node_that_is_not_one_node_is_unknown(cell, node):
     """N/A, several nodes and an empty column all mean that the node is not known."""
