@@ -22,7 +22,6 @@ from aliquot.model.errors import AliquotError
 from aliquot.standalone.client import EngineConnection
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import Call, GpusCall, InfoCall, PodsCall, TenantsCall
-from aliquot_lab.bench.scene import SPIN_PTX
 
 from .stage import FULL, Aliquot, Disk, alive, all_processes, children, environment, read, sharepod
 
@@ -85,7 +84,7 @@ class Machine:
 
     def worker(self, name: str, mib: int) -> str:
         """The command of a program that computes."""
-        return f"{sys.executable} {PROGRAMS / 'worker.py'} {SPIN_PTX} {self.folder / name}.beats {mib}"
+        return f"{sys.executable} {PROGRAMS / 'worker.py'} {self.folder / name}.beats {mib}"
 
     # -- what a supervisor does --------------------------------------------------------------------------------------
 

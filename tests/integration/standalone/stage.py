@@ -3,12 +3,16 @@
 import contextlib
 import json
 import os
+import re
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from waiting import eventually
 
@@ -42,6 +46,10 @@ class Aliquot:
             raise
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
+    def facts(self, *words: str, **options) -> Any:
+        """What it says as JSON."""
+        return json.loads(self(*words, "-o", "json", **options).stdout)
+
     def run(self, *words: str, **options) -> subprocess.CompletedProcess[str]:
         """`aliquot run` on an emulated V100."""
         return self("run", "--emulate", "v100", *words, **options)
@@ -69,6 +77,18 @@ def sharepod(name: str, script: str, *, policy: str = "Never", **gpu: object) ->
     )
 
 
+def first_line(process: subprocess.Popen[str]) -> str:
+    """The next line that a program prints."""
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[str, str]:
+    """Send a signal and wait for the end; what the program had still to say."""
+    process.send_signal(number)
+    return process.communicate(timeout=60)
+
+
 class Cluster:
     """Short ways to use an engine."""
 
@@ -82,7 +102,7 @@ class Cluster:
 
     def pod(self, name: str) -> dict:
         """What `describe` says."""
-        return json.loads(self.command("describe", name, "-o", "json").stdout)
+        return self.command.facts("describe", name)
 
     def wait_phase(self, name: str, phase: str) -> dict:
         """Wait until a SharePod is in a phase."""
@@ -90,21 +110,41 @@ class Cluster:
         return self.pod(name)
 
 
+class Served:
+    """An engine that is ready: what it `said` until then, and its dashboard's address where it has one."""
+
+    def __init__(self, command: Aliquot, process: subprocess.Popen[str]) -> None:
+        self.command = command
+        self.process = process
+        self.said: list[str] = []
+        while not self.said or not self.said[-1].startswith("ready"):
+            self.said.append(first_line(process))
+            assert self.said[-1], (self.said, process.stderr.read() if process.stderr else "")
+        found = re.search(r"^dashboard at (\S+)$", "".join(self.said), re.M)
+        self.url = found[1] if found else ""
+
+    def get(self, path: str) -> dict:
+        """An answer of the API."""
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return json.load(answer)
+
+
 @contextlib.contextmanager
-def engine_of(command: Aliquot, spec: str, *words: str) -> Iterator[Aliquot]:
-    """`aliquot up` on an emulated machine in the background, until the end of the block."""
+def serving(command: Aliquot, spec: str, *words: str) -> Iterator[Served]:
+    """`aliquot up` on an emulated machine in the background, ready, until the end of the block."""
     process = command.start("up", "--emulate", spec, "--window", "2", *words)
     try:
-        assert process.stdout is not None
-        lines = []
-        while not lines or not lines[-1].startswith("ready"):
-            lines.append(process.stdout.readline())
-            assert lines[-1], (process.stderr.read() if process.stderr else "", lines)
-        yield command
+        yield Served(command, process)
     finally:
-        process.terminate()
-        process.communicate(timeout=30)
+        end(process)
     assert process.returncode == 0
+
+
+@contextlib.contextmanager
+def engine_of(command: Aliquot, spec: str, *words: str) -> Iterator[Aliquot]:
+    """The command with such an engine."""
+    with serving(command, spec, *words):
+        yield command
 
 
 def engine_pid(command: Aliquot) -> int:

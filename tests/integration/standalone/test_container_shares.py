@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import engine_lives, eventually
 
-from .stage import Aliquot, engine_of, engine_pid
+from .stage import Aliquot, end, engine_of, engine_pid, first_line
 
 MADE = ("share", "create", "train", "--gpu-request=.3", "--gpu-limit=.6", "--gpu-mem=4Gi")
 
@@ -54,7 +54,7 @@ def test_a_share_has_its_part_until_it_is_deleted(engine: Aliquot):
     """It is a tenant like any other, in all lists; what it holds is free for others once it is deleted."""
     engine("share", "create", "all", "--gpu-request=1", "--gpu=0", "--enforce=all")
     refused = engine(*MADE, "--gpu=0")
-    listed = json.loads(engine("share", "list", "-o", "json").stdout)
+    listed = engine.facts("share", "list")
     table = engine("get", "tenants").stdout
     deleted = engine("share", "delete", "all")
     made = engine(*MADE, "--gpu=0")
@@ -63,7 +63,7 @@ def test_a_share_has_its_part_until_it_is_deleted(engine: Aliquot):
     assert [("all", [0], [])] == [(s["tenant"]["name"], s["tenant"]["gpus"], s["tenant"]["containers"]) for s in listed]
     assert re.search(r"^all +0 +1\.00 .* container$", table, re.MULTILINE)
     assert not spec_of(engine, "all").exists()
-    assert ["train"] == [s["tenant"]["name"] for s in json.loads(engine("share", "list", "-o", "json").stdout)]
+    assert ["train"] == [s["tenant"]["name"] for s in engine.facts("share", "list")]
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,8 @@ def test_signals_reach_the_tool_of_a_run(lasting: Aliquot, tmp_path: Path, monke
     play_podman(lasting, tmp_path, 'trap "exit 5" TERM; echo on; while :; do sleep .05; done')
 
     process = lasting.start("run", "--gpu-request=.3", "--container=podman", "--", "IMAGE")
-    assert process.stdout is not None
-    assert "on\n" == process.stdout.readline()
-    process.terminate()
-    process.communicate()
+    assert "on\n" == first_line(process)
+    end(process)
 
     assert 5 == process.returncode
 

@@ -1,14 +1,12 @@
 """`aliquot doctor` beside a running engine: who uses a shared GPU without a share is named."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
-from urllib.request import urlopen
 
 from waiting import eventually
 
-from .stage import Aliquot
+from .stage import Aliquot, first_line, serving
 
 CONTEXT = """
 import ctypes, sys
@@ -23,7 +21,7 @@ sys.stdin.readline()
 
 def doctor(command: Aliquot) -> dict[str, str]:
     """What -> what was found."""
-    told = json.loads(command("doctor", "-o", "json").stdout)
+    told = command.facts("doctor")
     return {finding["what"]: finding["found"] for finding in told["findings"]}
 
 
@@ -39,9 +37,7 @@ def test_a_program_without_a_share_is_named_and_one_with_is_not(engine: Aliquot,
             [sys.executable, program, driver], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as strays,
     ):
-        assert shares.stdout is not None
-        assert strays.stdout is not None
-        assert ["computes\n", "computes\n"] == [one.stdout.readline() for one in (shares, strays)]
+        assert ["computes\n", "computes\n"] == [first_line(one) for one in (shares, strays)]
         eventually(lambda: "unregistered" in doctor(engine), "the stray is named")
         found = doctor(engine)["unregistered"]
         shares.communicate("\n")
@@ -56,17 +52,9 @@ def test_a_history_that_was_put_aside_is_named(aliquot_cli: Aliquot):
     state.mkdir(parents=True)
     (state / "history-emulated.db").write_bytes(b"no database at all" * 1000)
     before = doctor(aliquot_cli)
-    engine = aliquot_cli.start("up", "--emulate", "v100", "--port", "0")
-    try:
-        assert engine.stdout is not None
-        said = next(line for line in engine.stdout if "dashboard at " in line)
-        address = said.split("dashboard at ")[1].strip().rstrip("/")
-        with urlopen(f"{address}/api/v1/hours") as answer:
-            page = json.load(answer)["note"]
+    with serving(aliquot_cli, "v100", "--port", "0") as engine:
+        page = engine.get("api/v1/hours")["note"]
         beside = doctor(aliquot_cli)["history"]
-    finally:
-        engine.terminate()
-        engine.communicate(timeout=60)
 
     assert "history" not in before
     assert beside == page

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from kit.compiling import compile_c
 from waiting import eventually
 
 from aliquot.standalone.engine import Engine
@@ -20,9 +19,9 @@ MEMORY_MIB = 13 * 1024
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def llama(built: Callable[..., Path]) -> Path:
     """The client in C."""
-    return compile_c(tmp_path_factory.mktemp("llama") / "engine", PROGRAMS / "engine.c")
+    return built("standalone/programs/engine.c")
 
 
 @contextlib.contextmanager

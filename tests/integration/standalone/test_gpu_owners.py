@@ -30,7 +30,7 @@ from aliquot.driver.gpu_lock import check_free
 from aliquot.driver.mounts import linker_cache
 from aliquot.driver.native import HOOK, native_part
 
-from .stage import Aliquot
+from .stage import Aliquot, first_line
 from .test_machine_engine import ANN, BOB, PATHS, PYTHON, accounts_cannot_start, become
 
 pytestmark = [
@@ -77,7 +77,7 @@ class Owners:
             [sys.executable, PROGRAM, self.libnvml, self._slots, *driver.uuids], text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
-        assert self._forks.stdout is not None and self._forks.stdout.readline() == "0 ready\n"
+        assert "0 ready\n" == first_line(self._forks)
 
     def close(self) -> None:
         """End what is left."""
@@ -192,8 +192,7 @@ class Owners:
 
     def _read(self, until) -> None:
         while not until():
-            assert self._forks.stdout is not None
-            number, _, words = self._forks.stdout.readline().partition(" ")
+            number, _, words = first_line(self._forks).partition(" ")
             assert words, "the forking process has ended"
             owner, (what, *rest) = self.living[int(number)], words.split()
             assert what != "two", f"{owner.words}: {words}"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +18,7 @@ from aliquot.web.history.file import HistoryFile, hours_of
 from aliquot.web.history.keeping import WAITING, LongHistory
 from aliquot.web.history.points import FIELDS, GpuMinute, Minute
 
-from .stage import Aliquot, mounted
-from .test_up_web import Served
+from .stage import Aliquot, engine_of, first_line, mounted, serving
 
 NOON = 1_800_000_000 // 900 * 900
 WRITES = """
@@ -68,8 +65,7 @@ def test_a_killed_writer_leaves_every_minute_that_it_had_written(tmp_path: Path,
     (tmp_path / "tests_history.py").write_text(MINUTE)
     path = tmp_path / "state" / "history.db"
     writer = subprocess.Popen([sys.executable, "-c", WRITES, path], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-    assert writer.stdout is not None
-    assert "0\n" == writer.stdout.readline()
+    assert "0\n" == first_line(writer)
     time.sleep(lasting_s)
     writer.kill()
     written = 1 + len(writer.stdout.read().split())
@@ -122,11 +118,11 @@ def test_a_full_disk_makes_a_gap_that_is_said(tmp_path: Path):
 def test_an_engine_goes_on_with_its_history(aliquot_cli: Aliquot, tmp_path: Path):
     """What one engine recorded is on the pages of the next one that is given the same file."""
     path = tmp_path / "kept.db"
-    with _engine(aliquot_cli, path) as first:
+    with serving(aliquot_cli, "v100", "--port", "0", "--history", str(path)) as first:
         uuid = first.get("api/v1/gpus")["items"][0]["uuid"]
         points = lambda: len(first.get(f"api/v1/gpus/{uuid}/history")["at_s"])  # noqa: E731
         eventually(lambda: points() > 1, "it was read twice", 30)
-    with _engine(aliquot_cli, path) as second:
+    with serving(aliquot_cli, "v100", "--port", "0", "--history", str(path)) as second:
         assert 0 < second.get("api/v1/hours?range=24h")["recorded"]
         assert 0 < sum(second.get(f"api/v1/gpus/{uuid}/timeline?range=24h")["recorded"])
     assert 0o600 == path.stat().st_mode & 0o777
@@ -146,34 +142,25 @@ def test_a_history_that_cannot_be_written_is_refused(aliquot_cli: Aliquot, tmp_p
     assert "--history" in done.stderr
 
 
-@contextlib.contextmanager
-def _engine(command: Aliquot, path: Path) -> Iterator[Served]:
-    process = command.start("up", "--emulate", "v100", "--port", "0", "--history", str(path))
-    try:
-        yield Served(command, process)
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
+def record(path: Path, minutes: int, key: tuple[str, str], row: list[int], *, held_mib: int | None = None) -> None:
+    """So many minutes of one tenant of a GPU until now, all alike."""
+    file, end_s = HistoryFile(path), int(time.time() // 60 * 60)
+    gpu = Gpu("GPU-0", 0, "here", "V100", 16384, "idle", 1000, 16384, 0, 0, [])
+    rows = {key: [*row, *[0] * (len(FIELDS) - len(row))]}
+    memory = () if held_mib is None else ({key: held_mib},)
+    for n in range(-minutes, 0):
+        file.add(Minute(end_s + 60 * n, [GpuMinute(gpu, 60_000, rows, *memory)]))
+    file.close()
 
 
 def test_hours_on_a_terminal_are_those_of_the_page(aliquot_cli: Aliquot, tmp_path: Path):
     """`aliquot get hours` sums what the engine has recorded as its page does."""
     path = tmp_path / "history.db"
-    file = HistoryFile(path)
-    end_s = time.time() // 60 * 60
-    row = [60_000, 18_000, 6000, *[0] * (len(FIELDS) - 3)]
-    for n in range(-60, 0):
-        gpu = Gpu("GPU-0", 0, "here", "V100", 16384, "idle", 1000, 16384, 0, 0, [])
-        file.add(Minute(int(end_s) + 60 * n, [GpuMinute(gpu, 60_000, {("lab/t", "Job/t"): row})]))
-    file.close()
-    process = aliquot_cli.start("up", "--emulate", "v100", "--port", "0", "--history", str(path))
-    try:
-        page = Served(aliquot_cli, process).get("api/v1/hours?range=24h")
-        told = json.loads(aliquot_cli("get", "hours", "--since", "24h", "-o", "json").stdout)
+    record(path, 60, ("lab/t", "Job/t"), [60_000, 18_000, 6000])
+    with serving(aliquot_cli, "v100", "--port", "0", "--history", str(path)) as engine:
+        page = engine.get("api/v1/hours?range=24h")
+        told = aliquot_cli.facts("get", "hours", "--since", "24h")
         table = aliquot_cli("get", "hours", "--since", "24h").stdout.splitlines()
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
 
     assert 0.3 == pytest.approx(told["total"]["promised"])
     assert page["lines"] == told["lines"]
@@ -182,29 +169,18 @@ def test_hours_on_a_terminal_are_those_of_the_page(aliquot_cli: Aliquot, tmp_pat
 
 def test_a_recommendation_comes_with_the_command_that_follows_it(aliquot_cli: Aliquot, tmp_path: Path):
     """Two hours of history tell a SharePod what would do; after the command for it there is nothing left to do."""
-    path, key = tmp_path / "history.db", ("default/notebook", "SharePod/notebook")
-    file = HistoryFile(path)
-    end_s = int(time.time() // 60 * 60)
-    gpu = Gpu("GPU-0", 0, "here", "V100", 16384, "idle", 1000, 16384, 0, 0, [])
-    for n in range(-120, 0):
-        row = [60_000, 30_000, 6000, *[0] * (len(FIELDS) - 3)]
-        file.add(Minute(end_s + 60 * n, [GpuMinute(gpu, 60_000, {key: row}, {key: 2000})]))
-    file.close()
-    (tmp_path / "pod.yaml").write_text(NOTEBOOK)
-    process = aliquot_cli.start("up", "--emulate", "v100", "--port", "0", "--history", str(path))
-    try:
-        page = Served(aliquot_cli, process).get
-        aliquot_cli("apply", "-f", str(tmp_path / "pod.yaml"))
+    path, manifest = tmp_path / "history.db", tmp_path / "pod.yaml"
+    record(path, 120, ("default/notebook", "SharePod/notebook"), [60_000, 30_000, 6000], held_mib=2000)
+    manifest.write_text(NOTEBOOK)
+    with serving(aliquot_cli, "v100", "--port", "0", "--history", str(path)) as engine:
+        aliquot_cli("apply", "-f", str(manifest))
         read = lambda: json.loads(aliquot_cli("recommend", "notebook", "-o", "json").stdout or "{}")  # noqa: E731
         eventually(lambda: read().get("recommendations"), "the engine has read its share", 30)
         (found,) = read()["recommendations"]
         table = aliquot_cli("recommend").stdout
-        shown = page("api/v1/recommendations?range=7d")["recommendations"][0]["command"]
+        shown = engine.get("api/v1/recommendations?range=7d")["recommendations"][0]["command"]
         done = aliquot_cli(*found["command"].split()[1:])
         eventually(lambda: not read()["recommendations"][0]["command"], "it is followed", 30)
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
 
     assert {"request_milli": 120, "limit_milli": 600, "memory_mib": 2304} == found["recommended"]
     assert "0.50 -> 0.12" in table and found["command"] in table and found["command"] == shown
@@ -213,13 +189,8 @@ def test_a_recommendation_comes_with_the_command_that_follows_it(aliquot_cli: Al
 
 def test_an_engine_without_a_dashboard_has_no_hours(aliquot_cli: Aliquot):
     """The message says how to start one that records."""
-    process = aliquot_cli.start("up", "--emulate", "v100", "--no-web")
-    try:
-        eventually(lambda: aliquot_cli.engine_is_up, "the engine is up")
+    with engine_of(aliquot_cli, "v100", "--no-web"):
         refused = aliquot_cli("get", "hours")
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
 
     assert (1, "") == (refused.returncode, refused.stdout)
     assert "aliquot: this engine records no GPU-hours, as it serves no dashboard" in refused.stderr

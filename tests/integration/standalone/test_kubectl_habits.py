@@ -3,14 +3,13 @@
 import json
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
 import yaml
 from waiting import eventually
 
-from .stage import Aliquot, Cluster, sharepod
+from .stage import Aliquot, Cluster, end, engine_of, first_line, sharepod
 
 VIEW = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).total >> 20)"
 
@@ -66,7 +65,7 @@ def test_every_kind_at_once_and_yaml(three: Cluster):
     facts = yaml.safe_load(three.command("get", "gpus", "-o", "yaml").stdout)
 
     assert all(head in shown for head in ("NAME", "TENANT", "MODEL"))
-    assert json.loads(three.command("get", "gpus", "-o", "json").stdout) == facts
+    assert three.command.facts("get", "gpus") == facts
 
 
 def test_sharepods_in_yaml_can_be_applied_again(three: Cluster):
@@ -100,12 +99,10 @@ def test_a_watch_shows_changes_and_ends_with_ctrl_c(up: Cluster):
     up.apply(sharepod("a", "sleep 300"))
     up.wait_phase("a", "Running")
     watch = up.command.start("get", "pods", "-w")
-    assert watch.stdout is not None
-    lines = [watch.stdout.readline() for _ in range(2)]
+    lines = [first_line(watch) for _ in range(2)]
     up.command("delete", "a")
     lines.append(watch.stdout.readline())
-    watch.send_signal(signal.SIGINT)
-    _, err = watch.communicate(timeout=20)
+    _, err = end(watch, signal.SIGINT)
 
     assert [["NAME", "STATUS"], ["a", "Running"], ["a", "Deleted"]] == [line.split()[:2] for line in lines]
     assert (130, "") == (watch.returncode, err.strip())
@@ -114,11 +111,9 @@ def test_a_watch_shows_changes_and_ends_with_ctrl_c(up: Cluster):
 def test_a_watch_in_json_is_an_object_a_line(up: Cluster):
     """Each change is one JSON object on a line of its own."""
     watch = up.command.start("get", "-w", "-o", "json")
-    assert watch.stdout is not None
     up.apply(sharepod("a", "sleep 300"))
-    first = json.loads(watch.stdout.readline())
-    watch.send_signal(signal.SIGINT)
-    watch.communicate(timeout=20)
+    first = json.loads(first_line(watch))
+    end(watch, signal.SIGINT)
 
     assert "default/a" == first["name"]
 
@@ -149,7 +144,7 @@ def test_interrupted_logs_end_as_other_commands_do(up: Cluster):
     """Ctrl-C ends `logs -f` with 130 and no words."""
     up.apply(sharepod("a", "echo one; sleep 60"))
     following = up.command.start("logs", "-f", "a")
-    assert following.stdout is not None and "one\n" == following.stdout.readline()
+    assert "one\n" == first_line(following)
     following.send_signal(signal.SIGINT)
 
     out, err = following.communicate(timeout=60)
@@ -203,7 +198,7 @@ def test_exec_ends_with_its_container(up: Cluster):
     up.apply(sharepod("a", "sleep 300"))
     up.wait_phase("a", "Running")
     other = up.command.start("exec", "a", "--", "sh", "-c", "echo ready; exec sleep 300")
-    assert other.stdout is not None and "ready\n" == other.stdout.readline()
+    assert "ready\n" == first_line(other)
     up.command("delete", "a")
     other.communicate(timeout=30)
 
@@ -222,10 +217,9 @@ def test_exec_needs_a_program_that_runs(up: Cluster):
 def test_exec_in_a_run_by_its_name(up: Cluster):
     """A single run is entered by the tenant's name."""
     run = up.command.start("run", "--name", "train", "--gpu-request", ".5", "--", "sh", "-c", "echo up; exec sleep 300")
-    assert run.stdout is not None and "up\n" == run.stdout.readline()
+    assert "up\n" == first_line(run)
     memory = up.command("exec", "train", "--", sys.executable, "-c", VIEW)
-    run.terminate()
-    run.communicate(timeout=20)
+    end(run)
 
     assert "8192\n" == memory.stdout, memory.stderr
 
@@ -248,7 +242,7 @@ def test_nvidia_smi_lists_the_tenants_gpus_alone(up: Cluster):
     mine = f"{query} -i $CUDA_VISIBLE_DEVICES; nvidia-smi -L"
     shown = up.command("run", "--gpu", "1", "--gpu-request", ".25", "--", "sh", "-c", mine)
     every = up.command("run", "--gpus", "2", "--", "sh", "-c", query)
-    uuids = [gpu["uuid"] for gpu in json.loads(up.command("get", "gpus", "-o", "json").stdout)]
+    uuids = [gpu["uuid"] for gpu in up.command.facts("get", "gpus")]
 
     values, *listed = shown.stdout.splitlines()
     assert f"1, 1, {uuids[1]}" == values, shown.stderr
@@ -276,14 +270,9 @@ def test_nvidia_smi_refuses_what_it_does_not_know(up: Cluster):
 
 def test_a_watch_ends_with_the_engine(aliquot_cli: Aliquot):
     """When the engine stops, a watch says so and ends."""
-    engine = aliquot_cli.start("up", "--emulate", "v100", "--no-web")
-    assert engine.stdout is not None
-    while not engine.stdout.readline().startswith("ready"):
-        pass
-    watch = aliquot_cli.start("get", "gpus", "-w", stderr=subprocess.PIPE)
-    assert watch.stdout is not None and watch.stdout.readline().startswith("GPU")
-    engine.terminate()
-    engine.communicate(timeout=30)
+    with engine_of(aliquot_cli, "v100", "--no-web"):
+        watch = aliquot_cli.start("get", "gpus", "-w")
+        assert first_line(watch).startswith("GPU")
     _, err = watch.communicate(timeout=20)
 
     assert (0, "aliquot: the engine has ended\n") == (watch.returncode, err)
@@ -295,7 +284,7 @@ def test_top_begins_with_what_waits(up: Cluster):
     pod = up.wait_phase("big", "Running")
     up.apply(sharepod("later", "sleep 300", request=1))
     shown = up.command("top", "--once").stdout.splitlines()
-    facts = json.loads(up.command("top", "-o", "json").stdout)
+    facts = up.command.facts("top")
 
     assert "1 waiting" == shown[0] and shown[1].startswith("  default/later  ")
     assert ["default/later"] == [each["name"] for each in facts["waiting"]]

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from .stage import Aliquot
+from .stage import Aliquot, end, first_line
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SLURM = EXAMPLES / "slurm"
@@ -48,7 +48,7 @@ class Machine:
 
     def tenants(self) -> list[tuple[str, int]]:
         """Names and requests, in thousandths, of the tenants that are there now."""
-        gpus = json.loads(self.engine("get", "gpus", "-o", "json").stdout)
+        gpus = self.engine.facts("get", "gpus")
         return [(one["name"], one["request_milli"]) for gpu in gpus for one in gpu["tenants"]]
 
 
@@ -66,8 +66,7 @@ def job(machine: Machine) -> Iterator[subprocess.Popen[str]]:
         env=machine.environment | step, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     yield process
-    process.terminate()
-    process.communicate(timeout=30)
+    end(process)
 
 
 def test_a_worker_of_ray_has_the_share_of_its_actor(machine: Machine):
@@ -88,8 +87,7 @@ def test_a_worker_of_ray_has_the_share_of_its_actor(machine: Machine):
 
 def test_a_task_of_slurm_has_the_share_of_its_shards(machine: Machine, job: subprocess.Popen[str]):
     """Each of two tasks gets half of the step's 60 shards on the GPU that Slurm chose, under the job's name."""
-    assert job.stdout is not None
-    assert "1 2048\n" == job.stdout.readline()
+    assert "1 2048\n" == first_line(job)
     assert [("slurm-7-0-0", 300)] == machine.tenants()
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from .stage import Aliquot, engine_of
+from .stage import Aliquot, end, engine_of, serving
 
 
 def arrivals(file: Path) -> int:
@@ -31,18 +31,11 @@ def test_a_spoilt_file_does_not_stop_the_engine(aliquot_cli: Aliquot, tmp_path: 
     """`aliquot up` says in one line that it cannot use what it finds, serves, and mends it at its end."""
     file = tmp_path / "learned-aliquot-emulated.json"
     file.write_text('{"version": 1, "policy": "aliquot", "sha256": ""}\n{}\n')
-    process = aliquot_cli.start("up", "--emulate", "v100", "--no-web", "--state-dir", str(tmp_path))
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("ready"):
-                break
+    with serving(aliquot_cli, "v100", "--no-web", "--state-dir", str(tmp_path)) as engine:
         ran = aliquot_cli("run", "--gpu-request", "0.5", "--", "true")
-    finally:
-        process.terminate()
-        _, told = process.communicate(timeout=30)
+        _, told = end(engine.process)
 
-    assert (0, 0) == (ran.returncode, process.returncode)
+    assert (0, 0) == (ran.returncode, engine.process.returncode)
     assert f"{file} cannot be used: it does not have the checksum" in told
     assert 1 == len(told.splitlines())
     assert 1 == arrivals(file)

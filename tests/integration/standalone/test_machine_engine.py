@@ -17,9 +17,8 @@ from waiting import engine_lives, eventually
 
 from aliquot.arbiter.client import ArbiterClient
 from aliquot.driver.native import HOOK, native_part
-from aliquot_lab.bench.scene import SPIN_PTX as PTX
 
-from .stage import SOURCES, Aliquot, sharepod
+from .stage import SOURCES, Aliquot, end, first_line, sharepod
 
 WINDOW_S = 5.0
 ANN, BOB = 61001, 61002
@@ -101,8 +100,7 @@ class Machine:
     def end(self, number: int) -> None:
         """End the engine itself by a signal."""
         assert self.process is not None
-        self.process.send_signal(number)
-        self.process.communicate(timeout=60)
+        end(self.process, number)
 
 
 @pytest.fixture
@@ -131,8 +129,7 @@ def test_accounts_run_programs_without_a_flag(machine: Machine):
     run = machine.ann.start("run", "--gpu-request", ".3", "--name", "train", "--", "sleep", "300")
     eventually(lambda: tenants(machine.bob) == {f"tenant/{ANN}/train"}, "bob sees the run of ann")
     own = machine.bob("top", "--once")
-    run.send_signal(signal.SIGINT)
-    run.communicate(timeout=60)
+    end(run, signal.SIGINT)
 
     assert f"{ANN}/train" in own.stdout
     eventually(lambda: tenants(machine.bob) == set(), "the share is free")
@@ -151,8 +148,7 @@ def test_runs_go_on_under_the_next_engine(machine: Machine):
     seen = (machine.ann.home / "count").read_text()
     eventually(lambda: (machine.ann.home / "count").read_text() not in ("", seen), "it goes on")
     still = run.poll()
-    run.send_signal(signal.SIGTERM)
-    _, said = run.communicate(timeout=60)
+    _, said = end(run)
 
     assert (before, None, "") == (after, still, said)
     assert (1, True) == (private.returncode, "start it again: aliquot up --system" in private.stderr)
@@ -170,22 +166,20 @@ def test_shares_and_runs_in_containers_go_on_under_the_next_engine(machine: Mach
     other = machine.bob("share", "create", "gone", "--gpu-request", ".1")
     machine.bob("share", "delete", "gone")
     run = machine.ann.start("run", "--gpu-request", ".3", "--name", "r", "--container", "podman", "--", "IMAGE")
-    assert run.stdout is not None
-    assert "runs\n" == run.stdout.readline(), run.communicate(timeout=60)
+    assert "runs\n" == first_line(run), run.communicate(timeout=60)
     device = machine.runtime / "cdi" / f"aliquot.dev-share_nb.{ANN}.json"
-    before = shares(json.loads(machine.root("get", "tenants", "-o", "json").stdout)), device.read_text()
+    before = shares(machine.root.facts("get", "tenants")), device.read_text()
     options = machine.ann("share", "options", "nb").stdout
     machine.end(number)
     between = device.exists()
     machine.up()
-    after = shares(json.loads(machine.root("get", "tenants", "-o", "json").stdout)), device.read_text()
-    listed = [share["tenant"]["name"] for share in json.loads(machine.ann("share", "list", "-o", "json").stdout)]
+    after = shares(machine.root.facts("get", "tenants")), device.read_text()
+    listed = [share["tenant"]["name"] for share in machine.ann.facts("share", "list")]
     refused = machine.bob("share", "delete", f"{ANN}/nb")
     again = machine.ann("share", "options", "nb").stdout
     still = run.poll()
     deleted = machine.ann("share", "delete", "nb")
-    run.send_signal(signal.SIGTERM)
-    run.communicate(timeout=60)
+    end(run)
 
     assert (0, 0, {f"{ANN}/nb", f"{ANN}/r"}) == (made.returncode, other.returncode, before[0].keys()), made.stderr
     assert (before, options, True, None) == (after, again, between, still)
@@ -201,11 +195,10 @@ def test_a_resized_run_has_its_share_under_the_next_engine(machine: Machine):
     done = machine.ann("resize", "train", "--gpu-request", ".5", "--gpu-limit", ".8", "--gpu-mem", "2Gi")
     machine.end(signal.SIGKILL)
     machine.up()
-    (after,) = json.loads(machine.root("get", "tenants", "-o", "json").stdout)
+    (after,) = machine.root.facts("get", "tenants")
     again = machine.ann("resize", "train", "--gpu-request", ".4")
     still = run.poll()
-    run.send_signal(signal.SIGTERM)
-    run.communicate(timeout=60)
+    end(run)
 
     assert done.stdout.startswith(f"run/{ANN}/train resized: request 0.30 -> 0.50, limit 1.00 -> 0.80"), done.stderr
     assert (500, 800, 2048) == tuple(after["slices"][0][key] for key in ("request_milli", "limit_milli", "memory_mib"))
@@ -289,8 +282,7 @@ def test_what_one_account_does_to_the_programs_of_another_has_no_effect(machine:
     outcomes = json.loads(said or "{}")
     after = tenants(machine.ann)
     deleted = machine.ann("delete", "nb")
-    run.send_signal(signal.SIGTERM)
-    run.communicate(timeout=60)
+    end(run)
 
     assert (0, "") == (trying.returncode, errors)
     assert [None, [], []] == outcomes.pop("what it sees of the SharePod")
@@ -310,7 +302,7 @@ def test_the_sharepod_of_an_account_runs_as_that_account(machine: Machine):
     machine.ann("apply", "who.yaml")
     eventually(lambda: "HOME" in machine.ann("logs", "who").stdout, "it has said who it is")
     uid, gid, groups, privileges, variables = machine.ann("logs", "who").stdout.splitlines()[:5]
-    described = json.loads(machine.ann("describe", "who", "-o", "json").stdout)
+    described = machine.ann.facts("describe", "who")
     inside = machine.ann("exec", "who", "--", "id", "-u")
     elsewhere = sharepod("x", "true").replace('"name": "x"', '"name": "x", "namespace": "team"')
     (machine.ann.home / "x.yaml").write_text(elsewhere)
@@ -333,13 +325,13 @@ def test_sixteen_runs_have_their_shares_one_window_after_a_restart(machine: Mach
     programs = [
         person.start(
             "run", "--gpu-request", ".1", "--gpu-mem", "800Mi", "--name", f"r{number}", "--",
-            PYTHON, str(WORKER), str(PTX), f"beats{number}", "16",
+            PYTHON, str(WORKER), f"beats{number}", "16",
         )
         for person in (machine.ann, machine.bob) for number in range(8)
     ]  # fmt: skip
     files = [person.home / f"beats{number}" for person in (machine.ann, machine.bob) for number in range(8)]
     eventually(lambda: all(beats(file) for file in files), "all compute", timeout_s=90)
-    before = json.loads(machine.root("get", "tenants", "-o", "json").stdout)
+    before = machine.root.facts("get", "tenants")
     errors = []
     for number in (signal.SIGKILL, signal.SIGTERM):
         machine.end(number)
@@ -348,7 +340,7 @@ def test_sixteen_runs_have_their_shares_one_window_after_a_restart(machine: Mach
         eventually(lambda seen=seen: all(beats(f) > n for f, n in zip(files, seen, strict=True)), "all go on", 90)
         time.sleep(WINDOW_S)
         errors.append(max_share_error(machine.runtime))
-        after = json.loads(machine.root("get", "tenants", "-o", "json").stdout)
+        after = machine.root.facts("get", "tenants")
         assert shares(before) == shares(after)
     still = [program.poll() for program in programs]
     ended = machine.root("down")
@@ -373,8 +365,7 @@ def test_a_quota_is_told_to_who_meets_it(machine: Machine):
     more = machine.ann("run", "--gpu-request", ".3", "--", "true")
     grown = machine.ann("resize", "r", "--gpu-request", ".6")
     other = machine.bob("run", "--gpu-request", ".6", "--", "true")
-    holding.send_signal(signal.SIGTERM)
-    holding.communicate(timeout=60)
+    end(holding)
 
     held = f'account "{ANN}" holds 0.30 GPUs of 0.50 it may have, 0.30 more were asked; 0.20 more would fit'
     assert (1, f"aliquot: {held}. See who holds it: aliquot get tenants\n") == (more.returncode, more.stderr)
@@ -454,15 +445,14 @@ def test_an_engine_in_the_place_of_ones_own_is_not_used_if_it_is_anothers(machin
     shutil.rmtree(place, ignore_errors=True)
     fake = machine.bob.program(PYTHON, "-c", FAKE, str(place))
     try:
-        assert fake.stdout is not None and "listens\n" == fake.stdout.readline()
+        assert "listens\n" == first_line(fake)
         gpus = machine.ann("get", "gpus", "-o", "name")
         machine.end(signal.SIGINT)
         alone = machine.ann("get", "gpus")
         machine.ann.env["ALIQUOT_RUNTIME_DIR"] = str(place)
         named = machine.ann("run", "--gpu-request", ".1", "--", "true")
     finally:
-        fake.kill()
-        fake.communicate()
+        end(fake, signal.SIGKILL)
         shutil.rmtree(place, ignore_errors=True)
 
     assert (0, 2) == (gpus.returncode, len(gpus.stdout.split())), gpus.stderr

@@ -1,11 +1,11 @@
 """What the driver counts for a tenant, contexts and all, against what it was given."""
 
-import ctypes
 import json
 import sys
 from pathlib import Path
 
 import pytest
+from kit.hooked_tenant import device_bytes
 from waiting import eventually
 
 from aliquot.standalone.engine import Engine
@@ -15,15 +15,6 @@ FULL = Path(__file__).resolve().parents[2] / "gpu" / "programs" / "full.py"
 LIMIT_MIB = 2048
 
 
-def used_mib(libnvml: Path) -> int:
-    """MiB in use of the first GPU by anybody."""
-    nvml, device = ctypes.CDLL(str(libnvml)), ctypes.c_void_p()
-    total_free_used = (ctypes.c_uint64 * 3)()
-    assert nvml.nvmlInit_v2() == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
-    assert nvml.nvmlDeviceGetMemoryInfo(device, total_free_used) == 0
-    return total_free_used[2] >> 20
-
-
 def test_a_tenant_that_takes_all_it_can_at_once_stays_within_its_limit(tmp_path):
     """Context, heap, pooled, physical and linear memory together are never a byte over, from the first moment on."""
     out = tmp_path / "out.json"
@@ -31,7 +22,7 @@ def test_a_tenant_that_takes_all_it_can_at_once_stays_within_its_limit(tmp_path)
         argv = [sys.executable, str(FULL), str(out)]
         tenant = engine.spawn("t", argv, request_milli=500, memory_mib=LIMIT_MIB)
         eventually(lambda: out.exists() and out.read_text() != "", "the program is full", 60)
-        held_mib = used_mib(engine.machine.libnvml)
+        held_mib = device_bytes(engine.machine.libnvml) >> 20
         facts = json.loads(out.read_text())
         tenant.kill()
         tenant.wait()
@@ -72,7 +63,7 @@ def test_contexts_that_are_made_at_the_same_time_stay_within_the_limit(tmp_path,
         argv = [sys.executable, "-c", RIVALS, str(out)]
         tenant = engine.spawn("t", argv, request_milli=500, memory_mib=limit_mib)
         eventually(lambda: out.exists() and out.read_text() != "", "both have been answered", 60)
-        held_mib, answers = used_mib(engine.machine.libnvml), json.loads(out.read_text())
+        held_mib, answers = device_bytes(engine.machine.libnvml) >> 20, json.loads(out.read_text())
         tenant.kill()
         tenant.wait()
 

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from aliquot_lab.bench.scene import SPIN_PTX
-
-from .stage import Aliquot, Cluster, alive, engine_of, sharepod
+from .stage import Aliquot, Cluster, alive, end, engine_of, sharepod
 
 STAYS = "trap '' TERM HUP; echo $$ >> {note}; while true; do sleep 1; done"
 """Writes down its pid and ignores every signal that it can."""
@@ -78,8 +76,7 @@ def test_a_run_that_is_killed_leaves_no_process(up: Cluster, note: Path, mode: s
     script = leaver(note) + STAYS.format(note=note)
     run = up.command.start("run", "--gpu-request", "0.8", "--inject", mode, "--", "sh", "-c", script)
     found = left(note, 2)
-    run.kill()
-    run.communicate()
+    end(run, signal.SIGKILL)
     eventually(lambda: not any(map(alive, found)), "the command has ended")
     eventually(lambda: up.command("run", "--gpu-request", "0.8", "--", "true").returncode == 0, "its share is free")
 
@@ -98,7 +95,7 @@ def test_what_a_run_leaves_on_its_gpu_ends_and_is_counted(up: Cluster, note: Pat
     A whole GPU is no exception, though its programs have the driver itself.
     """
     beats = [tmp_path / "first", tmp_path / "second"]
-    works = [f"setsid {sys.executable} {WORKER} {SPIN_PTX} {each} 100 > /dev/null 2>&1 & " for each in beats]
+    works = [f"setsid {sys.executable} {WORKER} {each} 100 > /dev/null 2>&1 & " for each in beats]
     waits = " || ".join(f"! test -s {file}" for file in [note, *beats])
     script = leaver(note) + "".join(works) + f"while {waits}; do sleep 0.05; done"
     done = up.command("run", "--gpu-request", part, "--", "sh", "-c", script)
@@ -116,8 +113,7 @@ def test_an_engine_ends_what_the_one_before_it_left(aliquot_cli: Aliquot, tmp_pa
     command = ("run", "--gpu-request", "0.5", "--", "sh", "-c", STAYS.format(note=note))
     run = aliquot_cli.start(*command)
     found = left(note, 2)
-    engine.kill()
-    engine.communicate()
+    end(engine, signal.SIGKILL)
 
     with engine_of(aliquot_cli, "v100", "--no-web"):
         assert [False, False] == [alive(pid) for pid in found]
@@ -135,8 +131,7 @@ def test_a_run_whose_engine_is_gone_is_told_to_end(aliquot_cli: Aliquot, note: P
     eventually(lambda: aliquot_cli.engine_is_up, "the engine is up")
     run = aliquot_cli.start("run", "--gpu-request", "0.5", "--", "sh", "-c", script)
     left(note)
-    engine.kill()
-    engine.communicate()
+    end(engine, signal.SIGKILL)
     said = run.communicate(timeout=10)[1]
 
     assert (status, 1) == (run.returncode, said.count("\n"))

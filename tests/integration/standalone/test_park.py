@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from .stage import Aliquot, Cluster, engine_of, sharepod
+from .stage import Aliquot, Cluster, engine_of, first_line, sharepod
 
 BARE = """
 import sys
@@ -146,7 +146,7 @@ def bare_program(up: Cluster, gib: int) -> Iterator[None]:
     with subprocess.Popen(
         [sys.executable, "-c", BARE, str(gib)], env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as program:
-        assert program.stdout is not None and "held\n" == program.stdout.readline()
+        assert "held\n" == first_line(program)
         yield
         program.communicate()
 
@@ -188,7 +188,7 @@ def test_eight_notebooks_of_12_gib_take_turns_on_40_gib(aliquot_cli: Aliquot, tm
         cells = [notebook(up, tmp_path, f"n{i}", "12Gi", "11", after="1h") for i in range(8)]
         for each in [*cells, *reversed(cells)]:
             compute(each)
-        awake = [pod for pod in json.loads(up.command("get", "pods", "-o", "json").stdout) if not pod.get("parked")]
+        awake = [pod for pod in up.command.facts("get", "pods") if not pod.get("parked")]
         refused = up.apply(sharepod("greedy", "sleep 60", memory="30Gi"))
 
     assert len(awake) <= 3
@@ -214,7 +214,7 @@ def test_two_that_do_not_fit_together_take_turns_by_phase(up: Cluster, tmp_path:
     for _ in range(2):
         for each in cells:
             compute(each)
-    awake = [pod["name"] for pod in json.loads(up.command("get", "pods", "-o", "json").stdout) if not pod.get("parked")]
+    awake = [pod["name"] for pod in up.command.facts("get", "pods") if not pod.get("parked")]
 
     assert awake == ["default/client"]
 

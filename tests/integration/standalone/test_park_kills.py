@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from waiting import engine_lives, eventually
 
-from .stage import alive, children_of
+from .stage import alive, children_of, end
 from .test_machine_engine import PYTHON, Machine, accounts_cannot_start
 from .test_park import NOTEBOOK, compute, said
 
@@ -111,8 +111,8 @@ class Steps(Machine):
 
     def agrees(self) -> bool:
         """Whether ledger and device have the same: the notebook's memory is on the GPU, or all of that is free."""
-        listed = json.loads(self.root("get", "tenants", "-o", "json").stdout)
-        (gpu,) = json.loads(self.root("get", "gpus", "-o", "json").stdout)
+        listed = self.root.facts("get", "tenants")
+        (gpu,) = self.root.facts("get", "gpus")
         held_mib = sum(HELD_MIB for tenant in listed if not tenant.get("parked"))
         used_mib = self.used_mib()
         return gpu["free_mib"] == GPU_MIB - held_mib and (8192 < used_mib <= HELD_MIB if held_mib else used_mib == 0)
@@ -140,8 +140,7 @@ def steps() -> Iterator[Steps]:
     finally:
         machine.stop_at("")
         for process in filter(None, (machine.run, machine.process)):
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            end(process, signal.SIGINT)
         eventually(lambda: not engine_lives(machine.runtime), "the engine has written its last")
         shutil.rmtree(folder)
 

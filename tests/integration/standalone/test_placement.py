@@ -1,6 +1,5 @@
 """Placement on one machine, as people meet it: labels, links, who holds what, and why something waits."""
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +16,7 @@ def quad(aliquot_cli: Aliquot, tmp_path) -> Iterator[Cluster]:
 
 def facts(up: Cluster, *words: str) -> list[dict]:
     """What a command says as JSON."""
-    return json.loads(up.command(*words, "-o", "json").stdout)
+    return up.command.facts(*words)
 
 
 def held(up: Cluster) -> dict[str, list[int]]:

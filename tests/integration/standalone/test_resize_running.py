@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from .stage import Cluster, sharepod
+from .stage import Cluster, end, sharepod
 
 HOLDER = """
 import ctypes, pathlib, signal, sys, time
@@ -96,13 +96,12 @@ def test_a_run_is_resized_by_its_name_and_gives_all_back(up: Cluster):
     run = up.command.start("run", "--name", "r", "--gpu-request", ".2", "--gpu-mem", "2Gi", "--", "sleep", "600")
     eventually(lambda: '"r"' in up.command("get", "tenants", "-o", "json").stdout, "the run has its place")
     done = up.command("resize", "r", "--gpu-request", ".7", "--gpu-limit", ".8")
-    (tenant,) = json.loads(up.command("get", "tenants", "-o", "json").stdout)
+    (tenant,) = up.command.facts("get", "tenants")
 
     assert "run/r resized: request 0.20 -> 0.70, limit 1.00 -> 0.80, memory 2.0 GiB -> 2.0 GiB\n" == done.stdout
     assert (700, 800) == (tenant["slices"][0]["request_milli"], tenant["slices"][0]["limit_milli"])
-    run.terminate()
-    run.communicate(timeout=30)
-    eventually(lambda: json.loads(up.command("get", "tenants", "-o", "json").stdout) == [], "its place is free")
+    end(run)
+    eventually(lambda: up.command.facts("get", "tenants") == [], "its place is free")
 
 
 @pytest.mark.parametrize(

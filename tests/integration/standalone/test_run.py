@@ -14,7 +14,7 @@ from waiting import eventually
 from aliquot.driver import emulation
 from aliquot.driver.native import HOOK, native_part
 
-from .stage import Aliquot
+from .stage import Aliquot, end, first_line
 
 MODES = ("substitute", "library-path", "preload")
 CLIENT = """
@@ -53,9 +53,8 @@ def test_signals_reach_the_command(aliquot_cli: Aliquot, number):
     """A signal sent to the run is the command's to handle, and its status is the run's."""
     script = f"trap 'exit 33' {number - 0}; echo ready; while :; do sleep 0.05; done"
     process = aliquot_cli.start("run", "--emulate", "v100", "--", "sh", "-c", script)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    process.communicate(timeout=20)
+    assert "ready\n" == first_line(process)
+    end(process, number)
 
     assert process.returncode == 33
 
@@ -158,11 +157,10 @@ def test_the_engine_ends_with_its_last_run(aliquot_cli: Aliquot):
 def test_runs_share_one_engine(aliquot_cli: Aliquot):
     """Runs that overlap are tenants of one engine, and the sum of their requests is at most one GPU."""
     first = aliquot_cli.start("run", "--emulate", "v100", "--gpu-request", ".7", "--", "sh", "-c", "echo up; sleep 20")
-    assert first.stdout is not None and first.stdout.readline() == "up\n"
+    assert "up\n" == first_line(first)
     second = aliquot_cli.run("--gpu-request", ".3", "--", "true")
     third = aliquot_cli.run("--gpu-request", ".4", "--", "true")
-    first.terminate()
-    first.communicate(timeout=20)
+    end(first)
 
     assert (0, 1) == (second.returncode, third.returncode)
     assert "GPU 0 has 0.30 free, 0.40 were asked" in third.stderr
@@ -173,8 +171,7 @@ def test_a_runner_that_is_killed_leaves_nothing(aliquot_cli: Aliquot, tmp_path):
     note = tmp_path / "pid"
     process = aliquot_cli.start("run", "--emulate", "v100", "--", "sh", "-c", f"echo $$ > {note}; exec sleep 60")
     eventually(lambda: note.exists() and note.read_text().strip() != "", "the command has started")
-    process.kill()
-    process.communicate(timeout=20)
+    end(process, signal.SIGKILL)
 
     eventually(lambda: not Path(f"/proc/{note.read_text().strip()}").exists(), "the command has ended")
     aliquot_cli.wait_gone()

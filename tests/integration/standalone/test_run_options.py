@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from .stage import Aliquot, Cluster, sharepod
+from .stage import Aliquot, Cluster, end, first_line, sharepod
 
 
 def tenants(command: Aliquot) -> list[str]:
     """The names of those that have a place."""
-    return [tenant["name"] for tenant in json.loads(command("get", "tenants", "-o", "json").stdout)]
+    return [tenant["name"] for tenant in command.facts("get", "tenants")]
 
 
 def test_a_run_waits_in_order_and_starts_when_there_is_room(up: Cluster):
@@ -28,8 +28,7 @@ def test_a_run_waits_in_order_and_starts_when_there_is_room(up: Cluster):
     second = up.command.start(*wait, "second", "--", "echo", "ran")
     assert second.stderr is not None
     said = second.stderr.readline()
-    first.terminate()
-    first.communicate(timeout=20)
+    end(first)
     out, _ = second.communicate(timeout=30)
 
     assert said.startswith("aliquot: waits: GPU 0") and said.endswith("Ctrl-C leaves the queue\n")
@@ -42,10 +41,8 @@ def test_ctrl_c_leaves_the_queue(up: Cluster):
     eventually(lambda: "first" in tenants(up.command), "the first run has its place")
     second = up.command.start("run", "--wait", "--gpu", "0", "--name", "second", "--", "sleep", "300")
     assert second.stderr is not None and second.stderr.readline().startswith("aliquot: waits")
-    second.send_signal(signal.SIGINT)
-    _, err = second.communicate(timeout=20)
-    first.terminate()
-    first.communicate(timeout=20)
+    _, err = end(second, signal.SIGINT)
+    end(first)
     third = up.command("run", "--gpu", "0", "--", "true")
 
     assert (130, "", 0) == (second.returncode, err.strip(), third.returncode)
@@ -180,8 +177,7 @@ def test_down_gives_up_after_its_time(up: Cluster):
 def test_more_signals_do_not_change_how_an_engine_ends(aliquot_cli: Aliquot):
     """One that SIGTERM has told to end, ends with status 0, however often it is told."""
     process = aliquot_cli.start("up", "--emulate", "v100", "--no-web")
-    assert process.stdout is not None
-    while "ready" not in process.stdout.readline():
+    while "ready" not in first_line(process):
         pass
     while process.poll() is None:
         process.terminate()

@@ -16,7 +16,7 @@ from aliquot.driver.emulation import prepare
 from aliquot.driver.injection import probe_substitution
 from aliquot.driver.mounts import linker_cache
 
-from .stage import Aliquot, alive
+from .stage import Aliquot, alive, end, first_line
 
 pytestmark = pytest.mark.skipif(bool(probe_substitution()), reason="the kernel refuses mount namespaces")
 SHOWN = "mount --bind {cache} /etc/ld.so.cache && exec {aliquot}"
@@ -42,8 +42,7 @@ class Login(Aliquot):
     def up(self, *words: str) -> subprocess.Popen[str]:
         """`aliquot up` that has said that it is ready, or has ended."""
         process = self.start_here("up", "--no-web", *words)
-        assert process.stdout is not None
-        while (said := process.stdout.readline()) and not said.startswith("ready"):
+        while (said := first_line(process)) and not said.startswith("ready"):
             pass
         return process
 
@@ -71,11 +70,9 @@ def test_a_second_engine_does_not_give_out_the_same_gpus(logins: tuple[Login, Lo
     first = one.up()
     refused = other.up()
     _, said = refused.communicate()
-    first.terminate()
-    first.communicate()
+    end(first)
     second = other.up()
-    second.terminate()
-    second.communicate()
+    end(second)
 
     assert (1, 0, 0) == (refused.returncode, first.returncode, second.returncode)
     assert 1 == said.count("\n")
@@ -89,8 +86,7 @@ def test_the_doctor_names_the_engine_that_would_refuse_a_run(logins: tuple[Login
     one, other = logins
     engine = one.up()
     during, _ = other.start_here("doctor").communicate()
-    engine.terminate()
-    engine.communicate()
+    end(engine)
     after, _ = other.start_here("doctor").communicate()
 
     none = f"none is up at {other.runtime}"
@@ -105,8 +101,7 @@ def test_two_engines_divide_the_gpus_of_a_machine(logins: tuple[Login, Login]):
     one, other = logins
     first, second = one.up("--only-gpus", "0"), other.up("--only-gpus", "1")
     for process in (first, second):
-        process.send_signal(signal.SIGTERM)
-        process.communicate()
+        end(process)
     assert (0, 0) == (first.returncode, second.returncode)
 
 
@@ -117,22 +112,18 @@ def test_gpus_stay_with_the_runs_that_go_on_without_the_engine_of_the_machine(lo
     one.env["ALIQUOT_MACHINE_DIR"] = str(one.runtime)
     engine = one.up("--system")
     run = one.start_here("run", "--gpu-request", ".3", "--name", "train", "--", "sh", "-c", "'echo on; exec sleep 300'")
-    assert run.stdout is not None and "on\n" == run.stdout.readline()
-    engine.kill()
-    engine.communicate()
+    assert "on\n" == first_line(run)
+    end(engine, signal.SIGKILL)
     refused = other.up()
     _, said = refused.communicate()
     again = one.up("--system")
     shares = one("get", "tenants", "-o", "name").stdout
     keeper = int((one.runtime / "keeper").read_text().split()[0])
-    again.kill()
-    again.communicate()
-    run.send_signal(signal.SIGINT)
-    run.communicate()
+    end(again, signal.SIGKILL)
+    end(run, signal.SIGINT)
     eventually(lambda: not alive(keeper), "nothing keeps the GPUs of runs that have ended")
     second = other.up()
-    second.terminate()
-    second.communicate()
+    end(second)
 
     assert (1, 0) == (refused.returncode, second.returncode)
     assert "runs of the machine's engine, which is to be started again" in said and 1 == said.count("\n")

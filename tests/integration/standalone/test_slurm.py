@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 from rights import rooms
 from waiting import eventually
 
-from .stage import Aliquot
+from .stage import Aliquot, end, first_line
 from .test_launchers import EXAMPLES, SLURM, Machine
 
 pytestmark = [
@@ -82,7 +82,7 @@ class Slurm:
         self._room = subprocess.Popen(
             [*words, "bash", "-c", ROOM, str(folder)], env=self.environment, stdout=subprocess.PIPE, text=True
         )
-        assert self._room.stdout is not None and self._room.stdout.readline() == "started\n"
+        assert "started\n" == first_line(self._room)
         (self._first,) = Path(f"/proc/{self._room.pid}/task/{self._room.pid}/children").read_text().split()
 
     def __call__(self, *words: str) -> str:
@@ -103,8 +103,7 @@ class Slurm:
 
     def close(self) -> None:
         """End everything."""
-        self._room.kill()
-        self._room.communicate()
+        end(self._room, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -131,7 +130,7 @@ def test_jobs_of_slurm_share_a_gpu_by_their_shards(machine: Machine, slurm: Slur
     small, large = slurm.submit(30), slurm.submit(70)
     both = [(f"slurm-{small}-0-0", 300), (f"slurm-{large}-0-0", 700)]
     eventually(lambda: sorted(machine.tenants()) == both, "both have their shares", 60)
-    (first, second) = json.loads(machine.engine("get", "gpus", "-o", "json").stdout)
+    (first, second) = machine.engine.facts("get", "gpus")
     third = slurm.submit(60)
     waits = slurm("squeue", "-h", "-j", third, "-o", "%T")
     slurm("scancel", large)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from .stage import Aliquot
+from .stage import Aliquot, end, first_line
 from .terminal import COLUMNS, Screen, Terminal
 
 
@@ -107,8 +107,7 @@ def test_top_refreshes_in_place_and_ctrl_c_ends_it(engine: Aliquot, terminal):
         top.press(b"\x03")
         status = top.wait(5)
     finally:
-        work.terminate()
-        work.communicate(timeout=20)
+        end(work)
 
     assert (status, restored(top)) == (130, True)
     assert widest <= COLUMNS
@@ -135,8 +134,7 @@ def test_programs_of_an_engine_end_with_a_killed_host(aliquot_cli: Aliquot, inje
     """A host that is killed with -9 takes along the programs its engine started, whichever thread started them."""
     argv = [sys.executable, "-c", HOST, str(aliquot_cli.runtime / "own"), injection]
     host = subprocess.Popen(argv, stdout=subprocess.PIPE, env=aliquot_cli.env, text=True)
-    assert host.stdout is not None
-    poll = host.stdout.readline()
+    poll = first_line(host)
     programs = descendants(host.pid)
     host.kill()
     host.wait()

@@ -8,7 +8,7 @@ import pytest
 from tmux import Tmux
 from waiting import eventually
 
-from .stage import Aliquot
+from .stage import Aliquot, end
 
 pytest.importorskip("textual", reason="textual is not installed: no application to drive")
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to resize")
@@ -24,8 +24,7 @@ def tmux(engine: Aliquot) -> Iterator[Tmux]:
         yield terminal
     finally:
         terminal.close()
-        work.terminate()
-        work.communicate(timeout=20)
+        end(work)
 
 
 TOP = (sys.executable, "-m", "aliquot.cli", "top", "--interval", "0.3")

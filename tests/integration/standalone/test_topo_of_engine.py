@@ -1,11 +1,10 @@
 """`aliquot topo` beside an engine that is up."""
 
 import json
-import signal
 
 from waiting import eventually
 
-from .stage import Aliquot
+from .stage import Aliquot, end
 
 
 def test_what_tenants_hold_is_not_free(aliquot_cli: Aliquot):
@@ -22,8 +21,7 @@ def test_what_tenants_hold_is_not_free(aliquot_cli: Aliquot):
         eventually(lambda: told().get("fragments") == [0], "GPU 0 is taken in part")
         facts = told()
     finally:
-        tenant.send_signal(signal.SIGTERM)
-        tenant.communicate(timeout=20)
+        end(tenant)
 
     assert [600, 1000, 1000, 1000] == [gpu["free_milli"] for gpu in facts["gpus"]]
     assert ("NV2", "v100x4 (emulated, engine up)") == (facts["gpus"][0]["links"][3], facts["source"])

@@ -33,12 +33,12 @@ def test_a_pod_runs_to_its_end_and_gives_its_gpu_back(up: Cluster):
     up.wait_phase("a", "Succeeded")
 
     assert up.command("logs", "a").stdout == "said 0\n"
-    assert json.loads(up.command("get", "tenants", "-o", "json").stdout) == []
+    assert up.command.facts("get", "tenants") == []
 
 
 def json_uuid(up: Cluster, index: int) -> str:
     """The UUID of a GPU."""
-    return json.loads(up.command("get", "gpus", "-o", "json").stdout)[index]["uuid"]
+    return up.command.facts("get", "gpus")[index]["uuid"]
 
 
 def test_first_fit_fills_one_gpu_before_the_next(up: Cluster):
@@ -90,7 +90,7 @@ def test_an_impossible_sharepod_is_refused_with_status_2(up: Cluster):
     assert (2, 2) == (memory.returncode, unknown.returncode)
     assert "GPU 0 has 16.0 GiB in all" in memory.stderr
     assert 'spec.gpu has no field "limt"' in unknown.stderr
-    assert json.loads(up.command("get", "-o", "json").stdout) == []
+    assert up.command.facts("get") == []
 
 
 def test_runs_join_the_engine_that_is_up(up: Cluster):
@@ -106,7 +106,7 @@ def test_top_shows_gpus_first_and_tenants_under_them(up: Cluster):
     """`top` without a terminal prints one table: each GPU, and under it who is on it."""
     up.apply(sharepod("a", "sleep 60", request=0.3, limit=0.6))
     lines = up.command("top").stdout.splitlines()
-    facts = json.loads(up.command("top", "-o", "json").stdout)
+    facts = up.command.facts("top")
 
     assert lines[0].startswith("GPU 0  Tesla V100-SXM2-16GB (emulated)   busy 0 %   memory")
     assert lines[2].split()[:3] == ["default/a", "0.30", "0.60"]
@@ -162,7 +162,7 @@ def test_a_change_that_would_end_a_running_program_is_refused(up: Cluster):
     for words in ('sharepod "a"', "request 0.2 -> 0.25", f"pid {before}", "aliquot apply --restart"):
         assert words in done.stderr
     assert (before, 200) == (after["containers"][0]["pid"], after["request_milli"])
-    assert ["default/a"] == [pod["name"] for pod in json.loads(up.command("get", "-o", "json").stdout)]
+    assert ["default/a"] == [pod["name"] for pod in up.command.facts("get")]
 
 
 def test_logs_and_events_outlive_a_restart(up: Cluster):

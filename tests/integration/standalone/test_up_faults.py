@@ -1,6 +1,5 @@
 """An engine whose arbiter dies or hangs, that is killed, or that has something in its way."""
 
-import itertools
 import os
 import resource
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually, stop
 
-from .stage import Aliquot, Cluster, children_of, engine_pid, sharepod
+from .stage import Aliquot, Cluster, children_of, end, engine_pid, serving, sharepod
 
 
 def test_an_arbiter_that_dies_comes_back_with_its_tenants(up: Cluster):
@@ -61,8 +60,7 @@ def test_an_engine_that_is_killed_takes_everything_along(aliquot_cli: Aliquot, t
     Cluster(aliquot_cli, tmp_path).apply(sharepod("a", "exec sleep 300"))
     eventually(lambda: len(children_of(engine.pid, "sleep")) == 1, "the container runs")
     left = [*children_of(engine.pid, "aliquot.arbiter"), *children_of(engine.pid, "sleep")]
-    engine.kill()
-    engine.communicate()
+    end(engine, signal.SIGKILL)
 
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), "nothing of the engine is left")
     assert aliquot_cli.run("--", "true").returncode == 0
@@ -76,27 +74,18 @@ def test_what_a_killed_engine_had_is_named_by_the_next(aliquot_cli: Aliquot, tmp
     for name in ("web", "db"):
         first.apply(sharepod(name, "exec sleep 300"))
         first.wait_phase(name, "Running")
-    engine.kill()
-    engine.communicate()
+    end(engine, signal.SIGKILL)
     lost = "2 SharePods ended when an engine was killed: default/web (Running, killed before 20"
 
-    again = aliquot_cli.start("up", "--emulate", "v100", "--no-web")
-    try:
-        assert again.stdout is not None
-        said = list(itertools.takewhile(lambda line: not line.startswith("ready at "), again.stdout))
-        assert said[-1].startswith(lost)
+    with serving(aliquot_cli, "v100", "--no-web") as again:
+        assert again.said[-2].startswith(lost)
         assert aliquot_cli("get").stderr.startswith(f"aliquot: {lost}")
-        assert (
-            'sharepod "default/web" ended with its engine (Running, killed before 20'
-            in aliquot_cli("logs", "web").stderr
-        )
+        gone = 'sharepod "default/web" ended with its engine (Running, killed before 20'
+        assert gone in aliquot_cli("logs", "web").stderr
         first.apply(sharepod("web", "exec sleep 300"))
         assert "1 SharePod ended" in aliquot_cli("get").stderr
         assert "sharepod/db deleted\n" == aliquot_cli("delete", "db").stdout
         assert "" == aliquot_cli("get").stderr
-    finally:
-        again.terminate()
-        again.communicate(timeout=30)
 
 
 def test_a_second_engine_is_refused(up: Cluster):

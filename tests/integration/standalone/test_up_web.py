@@ -1,11 +1,8 @@
 """`aliquot up` and its dashboard: where it is, who may ask, what it tells of a real engine."""
 
-import json
 import os
-import re
 import signal
 import socket
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,38 +11,14 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from .stage import Aliquot, children_of
-
-
-class Served:
-    """An engine with its dashboard's address."""
-
-    def __init__(self, command: Aliquot, process: subprocess.Popen[str]) -> None:
-        self.command = command
-        self.process = process
-        self.said: list[str] = []
-        assert process.stdout is not None
-        while not self.said or not self.said[-1].startswith("ready"):
-            self.said.append(process.stdout.readline())
-            assert self.said[-1], (self.said, process.stderr.read() if process.stderr else "")
-        found = re.search(r"^dashboard at (\S+)$", "".join(self.said), re.M)
-        self.url = found[1] if found else ""
-
-    def get(self, path: str) -> dict:
-        """An answer of the API."""
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
-            return json.load(answer)
+from .stage import Aliquot, Served, children_of, end, serving
 
 
 @pytest.fixture
 def served(aliquot_cli: Aliquot) -> Iterator[Served]:
     """`aliquot up` on two emulated GPUs with a dashboard on any free port."""
-    process = aliquot_cli.start("up", "--emulate", "v100x2", "--window", "1", "--port", "0")
-    try:
-        yield Served(aliquot_cli, process)
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
+    with serving(aliquot_cli, "v100x2", "--port", "0") as engine:
+        yield engine
 
 
 def test_the_dashboard_listens_to_this_machine_only(served: Served):
@@ -68,8 +41,7 @@ def test_temperature_power_and_clocks_are_those_of_nvml(served: Served):
     wanted = {"celsius": 41, "watts": 60.0, "limit_watts": 300.0, "sm_mhz": 1530, "memory_mhz": 877}
     assert [wanted, wanted] == sensors()
     (reader,) = children_of(served.process.pid, "aliquot.driver.sensors")
-    served.process.terminate()
-    served.process.communicate(timeout=30)
+    end(served.process)
     assert not Path(f"/proc/{reader}").exists()
 
 
@@ -93,12 +65,11 @@ def test_the_ledger_and_the_dashboard_agree(served: Served):
     work = served.command.start("run", "--name", "team/c", "--gpu-request", "1.5", "--", "sleep", "60")
     try:
         eventually(lambda: any(g["shares"] for g in served.get("api/v1/gpus")["items"]), "the run is seen")
-        tenants = json.loads(served.command("get", "tenants", "-o", "json").stdout)
+        tenants = served.command.facts("get", "tenants")
         gpus = served.get("api/v1/gpus")["items"]
         told = {(gpu["uuid"], share["request_milli"]) for gpu in gpus for share in gpu["shares"]}
     finally:
-        work.terminate()
-        work.communicate(timeout=20)
+        end(work)
 
     assert {(piece["gpu"], piece["request_milli"]) for tenant in tenants for piece in tenant["slices"]} == told
     assert ["shared", "whole"] == sorted(gpu["state"] for gpu in gpus)
@@ -106,13 +77,8 @@ def test_the_ledger_and_the_dashboard_agree(served: Served):
 
 def test_without_the_dashboard_nothing_listens(aliquot_cli: Aliquot):
     """--no-web serves SharePods alone."""
-    process = aliquot_cli.start("up", "--emulate", "v100", "--no-web")
-    try:
-        engine = Served(aliquot_cli, process)
+    with serving(aliquot_cli, "v100", "--no-web") as engine:
         assert "" == engine.url
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
 
 
 def test_open_pages_do_not_keep_an_engine_up(served: Served):

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kit.compiling import compile_c
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_MIB = "4096"
@@ -40,12 +39,12 @@ EXPECTED = documented()
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory) -> dict[str, list[str]]:
+def programs(built, tmp_path_factory) -> dict[str, list[str]]:
     """The command of each way; ways that this machine cannot build are left out."""
     folder = tmp_path_factory.mktemp("ways")
-    compile_c(folder / "ways", PROGRAMS / "ways.c")
-    commands = {way: [str(folder / "ways"), way] for way in WAYS if not way.startswith(("go", "env"))}
-    commands["env -i"] = ["env", "-i", str(folder / "ways"), "plain"]
+    ways = str(built("standalone/programs/ways.c"))
+    commands = {way: [ways, way] for way in WAYS if not way.startswith(("go", "env"))}
+    commands["env -i"] = ["env", "-i", ways, "plain"]
     if shutil.which("go"):
         shutil.copy(PROGRAMS / "ways.go", folder / "main.go")
         build = ["go", "build", "-o", str(folder / "ways-go"), "main.go"]

@@ -15,41 +15,31 @@ from aliquot.standalone.engine import Engine
 from aliquot.standalone.program import start_program
 from aliquot.status.tenants import TenantStatus
 from aliquot_lab.bench.progress import read_totals
-from aliquot_lab.bench.scene import SPIN_PTX, native_client
+from aliquot_lab.bench.scene import native_client
 
 from .stage import Aliquot
 
 # What a program finds: whether the library answers for the driver and how often it counted, and what may be allocated.
-PROGRAM = """
-import ctypes, json, sys, time
-from pathlib import Path
-cuda, context, module, kernel, pointer = ctypes.CDLL("libcuda.so.1"), *(ctypes.c_void_p() for _ in range(4))
-total, free = ctypes.c_size_t(), ctypes.c_size_t()
-def ok(code): assert code == 0, code
-ok(cuda.cuInit(0)); ok(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)); ok(cuda.cuCtxSetCurrent(context))
-ok(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
-ok(cuda.cuModuleLoadData(ctypes.byref(module), Path(sys.argv[1]).read_bytes() + bytes(1)))
-ok(cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"spin_ns"))
-duration = ctypes.c_uint64(1_000_000)
-parameters = (ctypes.c_void_p * 1)(ctypes.addressof(duration))
+PROGRAM = f"""
+import json, sys, time
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from kit.driver_calls import OwnDriver
+gpu, counted = OwnDriver(), None
+assert gpu.open() == 0
+kernel, total = gpu.function(), gpu.memory_info()[1]
 for _ in range(20):
-    ok(cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)); ok(cuda.cuCtxSynchronize())
+    assert gpu.launch(kernel, 1_000_000) == gpu.code("cuCtxSynchronize") == 0
     time.sleep(0.01)
-much = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(6 << 30))
-names = "size mode launches waits passes unknown_names mapped_symbols names wants returns drains".split()
-stats = (ctypes.c_uint64 * 64)(64 * 8)
-counted = None
-if hasattr(cuda, "aliquot_stats"):
-    cuda.aliquot_stats(stats)
-    counted = dict(zip(names, stats))
-print(json.dumps({"total_mib": total.value >> 20, "alloc": much, "counted": counted}))
+much = gpu.allocate("linear", 6 << 30).code
+if gpu.has("aliquot_stats"):
+    counted = gpu.counters()
+print(json.dumps({{"total_mib": total >> 20, "alloc": much, "counted": counted}}))
 """
-SPIN = str(SPIN_PTX)
 
 
 def found(aliquot_cli: Aliquot, *words: str, around: tuple[str, ...] = ()) -> dict:
     """What the program finds under `aliquot run` with these options."""
-    done = aliquot_cli("run", "--emulate", "h100", *words, "--", *around, sys.executable, "-c", PROGRAM, SPIN)
+    done = aliquot_cli("run", "--emulate", "h100", *words, "--", *around, sys.executable, "-c", PROGRAM)
     assert 0 == done.returncode, done.stderr
     return json.loads(done.stdout)
 

@@ -1,26 +1,11 @@
 /* Opens libcuda.so.1 in the way named by the first argument and prints the device's memory in MiB as CUDA tells it. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-static void *library;
+#include "driver.h"
 
 static void *call_cuda(void *unused)
 {
-    int (*init)(unsigned) = (int (*)(unsigned))dlsym(library, "cuInit");
-    int (*get)(int *, int) = (int (*)(int *, int))dlsym(library, "cuDeviceGet");
-    int (*retain)(void **, int) = (int (*)(void **, int))dlsym(library, "cuDevicePrimaryCtxRetain");
-    int (*set)(void *) = (int (*)(void *))dlsym(library, "cuCtxSetCurrent");
-    int (*memory)(size_t *, size_t *) = (int (*)(size_t *, size_t *))dlsym(library, "cuMemGetInfo_v2");
-    int device = 0;
-    void *context = NULL;
     size_t left = 0, total = 0;
-    if (init(0) || get(&device, 0) || retain(&context, device) || set(context) || memory(&left, &total))
+    if (F(cuInit)(0) || F(cuDevicePrimaryCtxRetain)(&context, 0) || F(cuCtxSetCurrent)(context) ||
+        F(cuMemGetInfo_v2)(&left, &total))
         puts("refused");
     else
         printf("%zu\n", total >> 20);
@@ -37,12 +22,12 @@ int main(int argc, char **argv)
         return wait(NULL) < 0;
     }
     if (strcmp(way, "deepbind") == 0)
-        library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_DEEPBIND);
+        lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_DEEPBIND);
     else if (strcmp(way, "namespace") == 0)
-        library = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
+        lib = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
     else
-        library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!library) {
+        lib = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!lib) {
         puts("no-driver");
         return 0;
     }
