@@ -14,6 +14,7 @@ from cluster.cache import Unavailable
 from cluster.control_plane import ControlPlane
 from cluster.kubelet_node import KubeletNode
 from cluster.prepare import EXTRAS, Parts, prepare, why_not
+from scheduling import Pods
 
 HERE = Path(__file__).resolve().parent
 PARTS = pytest.StashKey[Parts]()
@@ -110,3 +111,9 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     control_plane.make_namespace(name)
     yield name
     control_plane.remove_namespace(name)
+
+
+@pytest.fixture
+def pods(control_plane: ControlPlane, namespace: str) -> Pods:
+    """The pods of that namespace."""
+    return Pods(control_plane, namespace)

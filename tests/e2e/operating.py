@@ -1,30 +1,15 @@
 """SharePods, vGPUs and quotas on the test cluster: making them and waiting for what becomes of them."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from cluster.api import ApiError
 from cluster.control_plane import ControlPlane
-from cluster.ours import OurScheduler
 from cluster.ours import install_crds as install_crds
-from scheduling import pods_of
+from scheduling import Pods
 
 ALIQUOT = "/apis/aliquot.dev/v1alpha1"
-
-
-@contextmanager
-def operating(plane: ControlPlane, port: int, *flags: str) -> Iterator[OurScheduler]:
-    """Our scheduler with its operator, and the stock one told to ask it."""
-    ours = OurScheduler(plane, port, "--holder-image", "busybox", *flags)
-    ours.part.start()
-    ours.configure()
-    try:
-        yield ours
-    finally:
-        ours.part.stop()
-        plane.schedule_with({})
 
 
 def sharepod(name: str, request: str | float = "0.3", **gpu: Any) -> dict[str, Any]:
@@ -33,17 +18,6 @@ def sharepod(name: str, request: str | float = "0.3", **gpu: Any) -> dict[str, A
     inner = {"containers": [{"name": "main", "image": "busybox"}], "terminationGracePeriodSeconds": 0, **template}
     spec = {"gpu": {"request": request, **gpu}, "template": {"spec": inner}, **({"nodeName": node} if node else {})}
     return {"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": {"name": name}, "spec": spec}
-
-
-def create(plane: ControlPlane, namespace: str, *sharepods: dict[str, Any]) -> None:
-    """Create SharePods."""
-    plane.api.create(f"{ALIQUOT}/namespaces/{namespace}/sharepods", *sharepods)
-
-
-def look(plane: ControlPlane, namespace: str, name: str) -> dict[str, Any]:
-    """A SharePod as it is now."""
-    found: dict[str, Any] = plane.api.get(f"{ALIQUOT}/namespaces/{namespace}/sharepods/{name}")
-    return found
 
 
 def vgpus(plane: ControlPlane) -> dict[str, dict[str, Any]]:
@@ -73,19 +47,42 @@ def wait_for(get: Callable[[], Any], want: Callable[[Any], bool], what: str, tim
         time.sleep(0.05)
 
 
-def wait_phase(plane: ControlPlane, namespace: str, name: str, phase: str) -> dict[str, Any]:
-    """A SharePod once it is in a phase."""
-    get = lambda: look(plane, namespace, name)  # noqa: E731
-    found: dict[str, Any] = wait_for(get, lambda s: s.get("status", {}).get("phase") == phase, f"{name} not {phase}")
-    return found
+class SharePods:
+    """The SharePods of a namespace, and the pods that are made of them."""
 
+    def __init__(self, pods: Pods) -> None:
+        self.pods, self.plane, self.namespace = pods, pods.plane, pods.namespace
+        self.path = f"{ALIQUOT}/namespaces/{pods.namespace}/sharepods"
 
-def remove(plane: ControlPlane, namespace: str, *names: str) -> None:
-    """Delete SharePods, and see their pods gone."""
-    for name in names:
-        plane.api.delete(f"{ALIQUOT}/namespaces/{namespace}/sharepods/{name}")
+    def create(self, *sharepods: dict[str, Any]) -> None:
+        """Make SharePods."""
+        self.plane.api.create(self.path, *sharepods)
 
-    def left() -> set[str]:
-        return {pod["metadata"]["name"] for pod in pods_of(plane, namespace)} & set(names)
+    def all(self) -> list[dict[str, Any]]:
+        """Every SharePod that is there."""
+        found: list[dict[str, Any]] = self.plane.api.get(self.path)["items"]
+        return found
 
-    wait_for(left, lambda pods: not pods, "pods stay")
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.plane.api.get(f"{self.path}/{name}")
+        return found
+
+    def wait_phase(self, name: str, phase: str) -> dict[str, Any]:
+        """A SharePod once it is in a phase."""
+        reached = lambda s: s.get("status", {}).get("phase") == phase  # noqa: E731
+        found: dict[str, Any] = wait_for(lambda: self[name], reached, f"{name} not {phase}")
+        return found
+
+    def wait_reason(self, name: str, want: str = "") -> tuple[str, str]:
+        """Why a SharePod is as it is, once that is said, and in these words."""
+        found: tuple[str, str] = wait_for(
+            lambda: reason(self[name]), lambda r: r[0] and want in " ".join(r), f"{name} is not told why"
+        )
+        return found
+
+    def remove(self, *names: str) -> None:
+        """Delete SharePods, and see their pods gone."""
+        for name in names:
+            self.plane.api.delete(f"{self.path}/{name}")
+        left = lambda: {pod["metadata"]["name"] for pod in self.pods.all()} & set(names)  # noqa: E731
+        wait_for(left, lambda pods: not pods, "pods stay")

@@ -6,7 +6,8 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from cluster.control_plane import ControlPlane
@@ -41,23 +42,77 @@ def percent(number: int, memory: str = "") -> dict[str, Any]:
     return {"aliquot.dev/gpu-percent": number} | ({"aliquot.dev/gpu-memory": memory} if memory else {})
 
 
-def pods_of(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = plane.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
-    return found
+class Pods:
+    """The pods of a namespace."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self.plane, self.namespace = plane, namespace
+        self.path = f"/api/v1/namespaces/{namespace}/pods"
+
+    def create(self, *pods: dict[str, Any]) -> None:
+        """Make pods, one after another as fast as it goes."""
+        self.plane.api.create(self.path, *pods)
+
+    def delete(self, name: str) -> None:
+        """Let a pod go."""
+        self.plane.api.delete(f"{self.path}/{name}")
+
+    def all(self) -> list[dict[str, Any]]:
+        """Every pod that is there."""
+        found: list[dict[str, Any]] = self.plane.api.get(self.path)["items"]
+        return found
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        return self.plane.pod(self.namespace, name)
+
+    def staying(self) -> list[dict[str, Any]]:
+        """The pods that nobody asked to go."""
+        return [pod for pod in self.all() if not pod["metadata"].get("deletionTimestamp")]
+
+    def bound(self) -> list[dict[str, Any]]:
+        """The pods that have a node."""
+        return [pod for pod in self.all() if pod["spec"].get("nodeName")]
+
+    def waiting(self) -> list[dict[str, Any]]:
+        """The pods that have none."""
+        return [pod for pod in self.all() if not pod["spec"].get("nodeName")]
+
+    def is_bound(self, name: str) -> bool:
+        """Whether a pod has a node."""
+        return bool(self[name]["spec"].get("nodeName"))
+
+    def told(self, name: str) -> str:
+        """What a pod's conditions say."""
+        return " ".join(c.get("message", "") for c in self[name]["status"].get("conditions", []))
+
+    def wait_bound(self, count: int, timeout_s: float = 60.0) -> list[dict[str, Any]]:
+        """The bound pods, once they are so many."""
+        deadline = time.monotonic() + timeout_s
+        while len(bound := self.bound()) < count:
+            if time.monotonic() > deadline:
+                reasons = {self.told(pod["metadata"]["name"]) for pod in self.waiting()}
+                raise TimeoutError(f"{len(bound)} of {count} pods are bound; the others: {reasons}")
+            time.sleep(0.05)
+        return bound
+
+    def agree(self, scheduler: OurScheduler, timeout_s: float = 30.0) -> None:
+        """Annotations and ledger say the same, soon after the last change."""
+        eventually(
+            lambda: check_promises(self.plane, self.all()) == ledger_of(scheduler),
+            "the ledger and the annotations differ",
+            timeout_s,
+        )
 
 
-def wait_bound(plane: ControlPlane, namespace: str, count: int, timeout_s: float = 60.0) -> list[dict[str, Any]]:
-    """Wait until so many pods of the namespace are bound."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        bound = [pod for pod in pods_of(plane, namespace) if pod["spec"].get("nodeName")]
-        if len(bound) >= count:
-            return bound
-        if time.monotonic() > deadline:
-            waiting = [pod for pod in pods_of(plane, namespace) if not pod["spec"].get("nodeName")]
-            reasons = {c.get("message", "") for pod in waiting for c in pod["status"].get("conditions", [])}
-            raise TimeoutError(f"{len(bound)} of {count} pods are bound; the others: {reasons}")
-        time.sleep(0.05)
+@contextmanager
+def asking(ours: OurScheduler, *more: str, flags: Sequence[str] = ()) -> Iterator[OurScheduler]:
+    """Our scheduler, started, and kube-scheduler told to ask it."""
+    ours.part.start()
+    ours.configure("", *more, flags=flags)
+    try:
+        yield ours
+    finally:
+        ours.part.stop()
 
 
 def slices_of(pod: dict[str, Any]) -> list[tuple[str, int, int]]:
@@ -107,13 +162,13 @@ def ledger_of(scheduler: OurScheduler) -> dict[str, tuple[int, int]]:
 class Witness:
     """Follows every pod of a namespace from the watch and sees whether a GPU was ever over its capacity."""
 
-    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+    def __init__(self, pods: Pods) -> None:
         self.faults: list[str] = []
         self.changes = 0
-        self._devices = devices_of(plane)
+        self._devices = devices_of(pods.plane)
         self._holds: dict[str, list[tuple[str, int, int]]] = {}
         self._used: dict[str, tuple[int, int]] = {}
-        self._kubeconfig, self._namespace = str(plane.kubeconfig), namespace
+        self._kubeconfig, self._namespace = str(pods.plane.kubeconfig), pods.namespace
         self._stop = threading.Event()
         self._synced = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._follow()), daemon=True)

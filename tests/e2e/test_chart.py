@@ -17,7 +17,7 @@ from charting import CHART, run
 from cluster.control_plane import ControlPlane
 from cluster.ours import configurations
 from cluster.parts import Part
-from scheduling import PLAN, PORT, ROOT, eventually, gpu_pod, percent, pods_of
+from scheduling import PLAN, PORT, ROOT, Pods, eventually, gpu_pod, percent
 
 from aliquot.cli.programs import scheduler
 from aliquot.kube.api import APPLY, MERGE, Api
@@ -205,14 +205,12 @@ def test_values_that_are_written_wrong_are_refused(helm: str, value: str, senten
 
 
 @pytest.fixture(scope="module")
-def nodes(control_plane: ControlPlane) -> Iterator[list[str]]:
+def nodes(control_plane: ControlPlane) -> list[str]:
     """A node with four GPUs, and a namespace to install into."""
     made = control_plane.fake_nodes(1, "v100", gpus=4, prefix="chart")
     control_plane.kubectl("label", "node", *made, "kubernetes.io/os=linux", "nvidia.com/gpu.present=true")
     control_plane.make_namespace(HOME)
-    yield made
-    control_plane.schedule_with({})
-    control_plane.remove_nodes(made)
+    return made
 
 
 def kubeconfig(plane: ControlPlane, token: str) -> Path:
@@ -318,7 +316,7 @@ def check_rights(plane: ControlPlane, namespace: str) -> None:
 
 
 def _names(plane: ControlPlane, namespace: str) -> list[str]:
-    return [pod["metadata"]["name"] for pod in pods_of(plane, namespace)]
+    return [pod["metadata"]["name"] for pod in Pods(plane, namespace).all()]
 
 
 def sharepod(name: str) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from cluster.kubelet_node import KubeletNode
 from cluster.ours import SCHEDULER, surroundings
 from cluster.parts import until
 from cluster.whole import Whole, whole
-from operating import create, look, reason, sharepod
-from scheduling import PROFILE
+from operating import SharePods, reason, sharepod
+from scheduling import PROFILE, Pods
 
 from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, GPU_REQUEST
 
@@ -94,13 +94,13 @@ def restarts(cluster: Whole, namespace: str, name: str) -> int:
 def test_a_running_pod_grows_and_shrinks_without_a_restart(cluster: Whole, namespace: str, kind: str):
     """From 0.3 to 0.6 and back, with agent and scheduler killed on the way: the program goes on, sees its memory, and
     the node's offer makes up for what kube-scheduler counts."""
-    tenant, pods = f"{namespace}/a/main", f"/api/v1/namespaces/{namespace}/pods"
+    tenant, pods = f"{namespace}/a/main", Pods(cluster.plane, namespace)
     if kind == "pod":
-        cluster.plane.api.create(pods, plain_pod("a", 30, "4Gi"))
+        pods.create(plain_pod("a", 30, "4Gi"))
     else:
         made = container()
         template = {"containers": [made["container"]], "volumes": made["volumes"], "terminationGracePeriodSeconds": 1}
-        create(cluster.plane, namespace, sharepod("a", memory="4Gi", template=template))
+        SharePods(pods).create(sharepod("a", memory="4Gi", template=template))
     until(lambda: sees(cluster, namespace, "a") == 4096, "the program", 90)
     whole_ids, whole_mib = until(lambda: offers(cluster)[0] == 100 and offers(cluster), "the whole offer", 60)
     counted_mib = 4096
@@ -141,9 +141,9 @@ def test_a_running_pod_grows_and_shrinks_without_a_restart(cluster: Whole, names
 def test_what_does_not_fit_waits_with_the_smallest_change_that_would_help(cluster: Whole, namespace: str):
     """A pod beside another is told what is missing and keeps its share; when the other shrinks it grows by itself, and
     the room that is left is another pod's."""
-    pods = f"/api/v1/namespaces/{namespace}/pods"
+    pods = Pods(cluster.plane, namespace)
     for name, percent in (("a", 60), ("b", 40)):
-        cluster.plane.api.create(pods, plain_pod(name, percent, "2Gi"))
+        pods.create(plain_pod(name, percent, "2Gi"))
     until(lambda: {sees(cluster, namespace, name) for name in "ab"} == {2048}, "the programs", 90)
 
     code, facts = resize(cluster, namespace, "b", "--gpu-request", ".5")
@@ -154,7 +154,7 @@ def test_what_does_not_fit_waits_with_the_smallest_change_that_would_help(cluste
     assert 0 == resize(cluster, namespace, "a", "--gpu-request", ".2")[0]
     until(lambda: shares(cluster).get(f"{namespace}/b/main", (0,))[0] == 500, "b grows", 30)
     until(lambda: offers(cluster)[0] == 130, "30 ids more than a GPU has", 60)
-    cluster.plane.api.create(pods, plain_pod("c", 30, "2Gi"))
+    pods.create(plain_pod("c", 30, "2Gi"))
     until(lambda: sees(cluster, namespace, "c") == 2048, "the third program", 90)
     assert [200, 500, 300] == [shares(cluster)[f"{namespace}/{name}/main"][0] for name in "abc"]
 
@@ -174,7 +174,7 @@ def note(cluster: Whole, namespace: str, name: str) -> str:
 
 def settled(cluster: Whole, namespace: str) -> dict[str, Any]:
     """The status of SharePod `a`, once it is about its last generation and says nothing of a resize."""
-    now = look(cluster.plane, namespace, "a")
+    now = SharePods(Pods(cluster.plane, namespace))["a"]
     status: dict[str, Any] = now["status"]
     here = status.get("observedGeneration") == now["metadata"]["generation"]
     said = [reason(now, kind)[0] for kind in ("PodResizePending", "PodResizeInProgress")]

@@ -11,7 +11,7 @@ from accounts import allow, token_of
 from agent_pods import agent
 from cluster.control_plane import ControlPlane
 from looking import browser
-from scheduling import ROOT, OurScheduler, devices_of, eventually, gpu_pod, percent, slices_of, wait_bound
+from scheduling import ROOT, OurScheduler, Pods, asking, devices_of, eventually, gpu_pod, percent, slices_of
 
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 from aliquot.status.tenants import TenantStatus
@@ -61,21 +61,15 @@ class Pages:
 @pytest.fixture(scope="module")
 def pages(control_plane: ControlPlane) -> Iterator[Pages]:
     """A scheduler with its dashboard, over two hundred nodes with eight V100 each."""
-    nodes = control_plane.fake_nodes(NODES, "v100", prefix="web")
+    control_plane.fake_nodes(NODES, "v100", prefix="web")
     control_plane.make_namespace(HOME)
     flags = ("--web", f"127.0.0.1:{WEB_PORT}", "--web-host", "gpus.example", "--web-access", "token")
-    ours = OurScheduler(control_plane, 8770, "--namespace", HOME, *flags)
-    ours.part.start()
-    ours.configure()
-    token = token_of(control_plane, HOME, "admin")
-    allow(control_plane, HOME, "admin", "pods")
-    shown = Pages(control_plane, token, ours)
-    eventually(lambda: shown.facts("totals")["gpus"] == 8 * NODES, "the dashboard does not show every GPU")
-    yield shown
-    ours.part.stop()
-    control_plane.remove_namespace(HOME)
-    control_plane.schedule_with({})
-    control_plane.remove_nodes(nodes)
+    with asking(OurScheduler(control_plane, 8770, "--namespace", HOME, *flags)) as ours:
+        token = token_of(control_plane, HOME, "admin")
+        allow(control_plane, HOME, "admin", "pods")
+        shown = Pages(control_plane, token, ours)
+        eventually(lambda: shown.facts("totals")["gpus"] == 8 * NODES, "the dashboard does not show every GPU")
+        yield shown
 
 
 def test_every_gpu_of_the_cluster_is_there(pages: Pages, control_plane: ControlPlane):
@@ -86,28 +80,26 @@ def test_every_gpu_of_the_cluster_is_there(pages: Pages, control_plane: ControlP
     assert 200 == status and len(body) < 150_000
 
 
-def test_a_pod_is_shown_where_it_was_bound(pages: Pages, control_plane: ControlPlane, namespace: str):
+def test_a_pod_is_shown_where_it_was_bound(pages: Pages, pods: Pods):
     """A pod that gets a part of a GPU stands on that GPU with its request, and leaves it again."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    control_plane.api.create(path, gpu_pod("a", percent(30, "4Gi")))
-    (pod,) = wait_bound(control_plane, namespace, 1)
+    pods.create(gpu_pod("a", percent(30, "4Gi")))
+    (pod,) = pods.wait_bound(1)
     ((uuid, milli, mib),) = slices_of(pod)
 
     def shares() -> list[tuple[int, int]]:
         gpu = next(gpu for gpu in pages.facts("gpus")["items"] if gpu["uuid"] == uuid)
-        return [
-            (s["request_milli"], s["memory_mib"]) for s in gpu["shares"] if s["tenant"].startswith(f"{namespace}/a")
-        ]
+        mine = [share for share in gpu["shares"] if share["tenant"].startswith(f"{pods.namespace}/a")]
+        return [(share["request_milli"], share["memory_mib"]) for share in mine]
 
     eventually(lambda: shares() == [(milli, mib)], "the GPU does not show the pod")
-    control_plane.api.delete(f"{path}/a")
+    pods.delete("a")
     eventually(lambda: shares() == [], "the GPU still shows the pod")
 
 
-def test_a_pod_that_waits_says_why(pages: Pages, control_plane: ControlPlane, namespace: str):
+def test_a_pod_that_waits_says_why(pages: Pages, pods: Pods):
     """A pod that asks for more than any node has waits on the page, with its reason by groups of nodes."""
-    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("huge", percent(900)))
-    name = f"{namespace}/huge"
+    pods.create(gpu_pod("huge", percent(900)))
+    name = f"{pods.namespace}/huge"
     eventually(lambda: name in [w["name"] for w in pages.facts("workloads?state=Pending")["items"]], "it is not shown")
     why = pages.facts(f"workloads/{name}/explain")
 
@@ -115,11 +107,11 @@ def test_a_pod_that_waits_says_why(pages: Pages, control_plane: ControlPlane, na
     assert why["reasons"][0]["lasting"]
 
 
-def test_try_it_says_what_would_be_bound(pages: Pages, control_plane: ControlPlane, namespace: str):
+def test_try_it_says_what_would_be_bound(pages: Pages, pods: Pods):
     """A dry run names a GPU that a pod with that request then gets."""
     trial = pages.facts("try?request=0.4&memory=2Gi")
-    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("b", percent(40, "2Gi")))
-    (pod,) = wait_bound(control_plane, namespace, 1)
+    pods.create(gpu_pod("b", percent(40, "2Gi")))
+    (pod,) = pods.wait_bound(1)
 
     assert trial["fits"] and trial["pieces"][0]["node"] == pod["spec"]["nodeName"]
     assert [piece["uuid"] for piece in trial["pieces"]] == [uuid for uuid, _, _ in slices_of(pod)]
@@ -130,8 +122,9 @@ def test_each_account_sees_what_it_may_list(pages: Pages, control_plane: Control
     other = f"{namespace}-b"
     control_plane.make_namespace(other)
     for name in (namespace, other):
-        control_plane.api.create(f"/api/v1/namespaces/{name}/pods", gpu_pod("p", percent(20)))
-        wait_bound(control_plane, name, 1)
+        pods = Pods(control_plane, name)
+        pods.create(gpu_pod("p", percent(20)))
+        pods.wait_bound(1)
     team, nodes, nobody = (token_of(control_plane, namespace, name) for name in ("team", "nodes", "nobody"))
     allow(control_plane, namespace, "team", "pods", within=namespace)
     allow(control_plane, namespace, "nodes", "nodes")
@@ -167,13 +160,13 @@ def test_a_session_holds_at_every_replica(pages: Pages, control_plane: ControlPl
             standby.part.stop()
 
 
-def test_what_an_agent_measures_is_shown(pages: Pages, control_plane: ControlPlane, namespace: str):
+def test_what_an_agent_measures_is_shown(pages: Pages, pods: Pods):
     """The use of a pod comes from its node's agent; of nodes without one nothing is said, and the page says so."""
-    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("m", percent(30, "4Gi")))
-    (pod,) = wait_bound(control_plane, namespace, 1)
+    pods.create(gpu_pod("m", percent(30, "4Gi")))
+    (pod,) = pods.wait_bound(1)
     ((uuid, _, _),), node = slices_of(pod), pod["spec"]["nodeName"]
     status = TenantStatus("m", 300, 1000, 0.25, 0, 2048, 4096, 0, 7.0, 0.0, 100.0, 0, 1, False)
-    use = Use(Owner(namespace, "m", "c0"), status)
+    use = Use(Owner(pods.namespace, "m", "c0"), status)
     gpu = NodeGpu(uuid=uuid, model="V100", memory_mib=16384, busy=0.25, uses=(use,))
     told = NodeReport(node=node, driver="550", gpus=(gpu,), window_ms=10_000, now_ns=1)
 
@@ -182,9 +175,9 @@ def test_what_an_agent_measures_is_shown(pages: Pages, control_plane: ControlPla
         return found
 
     assert not shown()["measured"]
-    with agent(control_plane, HOME, node, told):
+    with agent(pods.plane, HOME, node, told):
         eventually(lambda: bool(shown()["measured"]), "what the agent measures is not shown")
-        share = next(share for share in shown()["shares"] if share["tenant"] == f"{namespace}/m/c0")
+        share = next(share for share in shown()["shares"] if share["tenant"] == f"{pods.namespace}/m/c0")
         silent = {each["name"]: each["silent"] for each in pages.facts("nodes")["items"]}
         page = pages.get(f"/gpus/{uuid}")[1].decode()
 
@@ -194,10 +187,10 @@ def test_what_an_agent_measures_is_shown(pages: Pages, control_plane: ControlPla
     assert b"use not known" in pages.get("/gpus?sort=name")[1]
 
 
-def test_a_browser_signs_in_and_sees_the_cluster_live(pages: Pages, control_plane: ControlPlane, namespace: str):
+def test_a_browser_signs_in_and_sees_the_cluster_live(pages: Pages, pods: Pods):
     """In a real browser: the form, numbers that are the API's, a pod as it comes, no error, no foreign host."""
     faults: list[str] = []
-    with control_plane.exposed(WEB_PORT) as url, browser() as chromium:
+    with pods.plane.exposed(WEB_PORT) as url, browser() as chromium:
         page = chromium.new_context(viewport={"width": 1280, "height": 900}).new_page()
         page.on("console", lambda said: said.type in ("error", "warning") and faults.append(said.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
@@ -210,9 +203,9 @@ def test_a_browser_signs_in_and_sees_the_cluster_live(pages: Pages, control_plan
         tiles = page.locator("#summary").inner_text()
         page.goto(f"{url}/workloads")
         page.locator("#live-state", has_text="live").wait_for(timeout=10_000)
-        control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("seen", percent(10)))
-        wait_bound(control_plane, namespace, 1)
-        page.locator("#blocks", has_text=f"{namespace}/seen").wait_for(timeout=30_000)
+        pods.create(gpu_pod("seen", percent(10)))
+        pods.wait_bound(1)
+        page.locator("#blocks", has_text=f"{pods.namespace}/seen").wait_for(timeout=30_000)
         checks = page.evaluate((ROOT / "tests" / "e2e_web" / "checks.js").read_text())
         page.get_by_role("button", name="Sign out").click()
         page.get_by_label("Token").wait_for()

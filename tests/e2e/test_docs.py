@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cluster.control_plane import ControlPlane
 from cluster.ours import OurScheduler, OurWebhook, install_crds
+from scheduling import asking
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "integration" / "docs"))
@@ -36,18 +37,12 @@ class ClusterRoom(Room):
 def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     """Two nodes of four V100, our kinds of objects, scheduler and webhook."""
     install_crds(control_plane)
-    made = control_plane.fake_nodes(2, "v100", gpus=4, prefix="docs")
+    control_plane.fake_nodes(2, "v100", gpus=4, prefix="docs")
     webhook = OurWebhook(control_plane, WEBHOOK_PORT)
     webhook.register()
-    ours = OurScheduler(control_plane, PORT, *webhook.flags)
-    ours.part.start()
-    ours.configure()
-    webhook.wait_trusted()
-    yield control_plane
-    webhook.remove()
-    ours.part.stop()
-    control_plane.schedule_with({})
-    control_plane.remove_nodes(made)
+    with asking(OurScheduler(control_plane, PORT, *webhook.flags)):
+        webhook.wait_trusted()
+        yield control_plane
 
 
 @pytest.mark.slow

@@ -5,85 +5,63 @@ import json
 import ssl
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from cluster.control_plane import ControlPlane
 from cluster.pki import Pair
-from scheduling import OurScheduler, check_promises, eventually, gpu_pod, ledger_of, percent, pods_of, wait_bound
+from scheduling import OurScheduler, Pods, asking, eventually, gpu_pod, ledger_of, percent
 
 
-@pytest.fixture(scope="module")
-def nodes(control_plane: ControlPlane) -> Iterator[list[str]]:
+@pytest.fixture(scope="module", autouse=True)
+def nodes(control_plane: ControlPlane) -> None:
     """Two boards of GPUs."""
-    names = control_plane.fake_nodes(2, "v100", prefix="faults")
-    yield names
-    control_plane.schedule_with({})
-    control_plane.remove_nodes(names)
+    control_plane.fake_nodes(2, "v100", prefix="faults")
 
 
 @pytest.fixture
-def scheduler(control_plane: ControlPlane, nodes: list[str]) -> Iterator[OurScheduler]:
+def scheduler(control_plane: ControlPlane) -> Iterator[OurScheduler]:
     """Our scheduler, asked by kube-scheduler."""
-    ours = OurScheduler(control_plane)
-    ours.part.start()
-    ours.configure()
-    yield ours
-    ours.part.stop()
+    with asking(OurScheduler(control_plane)) as ours:
+        yield ours
 
 
-def create(plane: ControlPlane, namespace: str, *pods: dict[str, Any]) -> None:
-    plane.api.create(f"/api/v1/namespaces/{namespace}/pods", *pods)
-
-
-def agree(plane: ControlPlane, scheduler: OurScheduler, namespace: str, timeout_s: float = 30.0) -> None:
-    """Annotations and ledger say the same, soon after the last change."""
-    eventually(
-        lambda: check_promises(plane, pods_of(plane, namespace)) == ledger_of(scheduler),
-        "the ledger and the annotations differ",
-        timeout_s,
-    )
-
-
-def test_of_two_schedulers_one_leads_and_the_other_takes_over(
-    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
-):
+def test_of_two_schedulers_one_leads_and_the_other_takes_over(pods: Pods, scheduler: OurScheduler):
     """Both are ready, the Service leads to the leader. One that hangs is replaced after its lease; awake again it binds
     nothing and sends away who asks, and the Service stays with the new one."""
     service = {"metadata": {"name": "lead"}, "spec": {"ports": [{"name": "extender", "port": 8770}]}}
-    control_plane.api.create("/api/v1/namespaces/kube-system/services", service)
+    pods.plane.api.create("/api/v1/namespaces/kube-system/services", service)
     scheduler.part.stop()
     first, second = (
-        OurScheduler(control_plane, port, "--leader-service", "lead", "--leader-address", address)
+        OurScheduler(pods.plane, port, "--leader-service", "lead", "--leader-address", address)
         for port, address in ((8770, "10.124.0.1"), (8771, "10.124.0.2"))
     )
     first.part.start()
     second.part.launch()
     try:
-        create(control_plane, namespace, *(gpu_pod(f"a{i}", percent(30)) for i in range(10)))
-        wait_bound(control_plane, namespace, 10)
-        eventually(lambda: control_plane.answers(8771, "/readyz"), "the standby is not ready")
-        eventually(lambda: [("10.124.0.1", 8770)] == led_to(control_plane), "nobody is led to the leader")
-        assert not control_plane.answers(8771, "/leadz")
+        pods.create(*(gpu_pod(f"a{i}", percent(30)) for i in range(10)))
+        pods.wait_bound(10)
+        eventually(lambda: pods.plane.answers(8771, "/readyz"), "the standby is not ready")
+        eventually(lambda: [("10.124.0.1", 8770)] == led_to(pods.plane), "nobody is led to the leader")
+        assert not pods.plane.answers(8771, "/leadz")
         assert ledger_of(first) == ledger_of(second)
-        assert "does not lead" in refusal(second, a_bind(control_plane, namespace, "by-hand"))
+        assert "does not lead" in refusal(second, a_bind(pods, "by-hand"))
 
         first.part.pause()
-        eventually(lambda: control_plane.answers(8771, "/leadz"), "the second does not take over", 40)
-        eventually(lambda: [("10.124.0.2", 8771)] == led_to(control_plane), "nobody is led to the new leader")
+        eventually(lambda: pods.plane.answers(8771, "/leadz"), "the second does not take over", 40)
+        eventually(lambda: [("10.124.0.2", 8771)] == led_to(pods.plane), "nobody is led to the new leader")
         second.configure()
-        create(control_plane, namespace, *(gpu_pod(f"b{i}", percent(30)) for i in range(10)))
+        pods.create(*(gpu_pod(f"b{i}", percent(30)) for i in range(10)))
         first.part.resume()
-        wait_bound(control_plane, namespace, 20)
-        assert "does not lead" in refusal(first, a_bind(control_plane, namespace, "by-hand-too"))
-        assert control_plane.answers(8770, "/readyz")
-        assert [("10.124.0.2", 8771)] == led_to(control_plane)
-        agree(control_plane, second, namespace)
-        agree(control_plane, first, namespace)
+        pods.wait_bound(20)
+        assert "does not lead" in refusal(first, a_bind(pods, "by-hand-too"))
+        assert pods.plane.answers(8770, "/readyz")
+        assert [("10.124.0.2", 8771)] == led_to(pods.plane)
+        pods.agree(second)
+        pods.agree(first)
     finally:
         second.part.stop()
         first.part.stop()
-        control_plane.api.delete("/api/v1/namespaces/kube-system/services/lead")
+        pods.plane.api.delete("/api/v1/namespaces/kube-system/services/lead")
 
 
 def led_to(plane: ControlPlane) -> list[tuple[str, int]]:
@@ -100,47 +78,43 @@ def refusal(scheduler: OurScheduler, bind: dict[str, str]) -> str:
     return str(answer["Error"])
 
 
-def a_bind(plane: ControlPlane, namespace: str, name: str) -> dict[str, str]:
+def a_bind(pods: Pods, name: str) -> dict[str, str]:
     """What kube-scheduler would ask for a new pod."""
     body = gpu_pod(name, percent(10))
     body["spec"]["schedulerName"] = "nobody"
-    create(plane, namespace, body)
-    uid = plane.pod(namespace, name)["metadata"]["uid"]
-    node = pods_of(plane, namespace)[0]["spec"].get("nodeName") or next(iter(plane.ready_nodes()))
-    return {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node}
+    pods.create(body)
+    uid = pods[name]["metadata"]["uid"]
+    node = pods.all()[0]["spec"].get("nodeName") or next(iter(pods.plane.ready_nodes()))
+    return {"PodName": name, "PodNamespace": pods.namespace, "PodUID": uid, "Node": node}
 
 
-def test_a_lost_api_server_delays_and_loses_nothing(
-    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
-):
+def test_a_lost_api_server_delays_and_loses_nothing(pods: Pods, scheduler: OurScheduler):
     """kill -9 of the API server during churn: what waited goes on when it is back, and every promise holds."""
-    create(control_plane, namespace, *(gpu_pod(f"a{i}", percent(25)) for i in range(20)))
+    pods.create(*(gpu_pod(f"a{i}", percent(25)) for i in range(20)))
     time.sleep(0.3)
-    control_plane["kube-apiserver"].kill()
+    pods.plane["kube-apiserver"].kill()
     time.sleep(1)
-    control_plane["kube-apiserver"].start()
-    create(control_plane, namespace, *(gpu_pod(f"b{i}", percent(25)) for i in range(20)))
-    wait_bound(control_plane, namespace, 40, 90)
+    pods.plane["kube-apiserver"].start()
+    pods.create(*(gpu_pod(f"b{i}", percent(25)) for i in range(20)))
+    pods.wait_bound(40, 90)
 
-    agree(control_plane, scheduler, namespace, 60)
+    pods.agree(scheduler, 60)
 
 
-def test_lost_events_and_forgotten_history_are_caught_up(
-    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
-):
+def test_lost_events_and_forgotten_history_are_caught_up(pods: Pods, scheduler: OurScheduler):
     """With every watch cut while pods go and history compacted, freed shares are free again in the ledger."""
-    create(control_plane, namespace, *(gpu_pod(f"a{i}", percent(50)) for i in range(20)))
-    wait_bound(control_plane, namespace, 20)
-    control_plane["kube-apiserver"].pause()
-    control_plane["kube-apiserver"].resume()
-    control_plane.cut_watches()
+    pods.create(*(gpu_pod(f"a{i}", percent(50)) for i in range(20)))
+    pods.wait_bound(20)
+    pods.plane["kube-apiserver"].pause()
+    pods.plane["kube-apiserver"].resume()
+    pods.plane.cut_watches()
     for i in range(10):
-        control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/a{i}")
-    control_plane.compact()
-    control_plane.cut_watches()
+        pods.delete(f"a{i}")
+    pods.plane.compact()
+    pods.plane.cut_watches()
 
-    agree(control_plane, scheduler, namespace, 60)
-    assert 10 == len(pods_of(control_plane, namespace))
+    pods.agree(scheduler, 60)
+    assert 10 == len(pods.all())
 
 
 def arrivals_kept(plane: ControlPlane) -> int:
@@ -149,43 +123,43 @@ def arrivals_kept(plane: ControlPlane) -> int:
     return len(json.loads(kept.splitlines()[1])["recent"])
 
 
-def test_what_was_learned_outlives_the_scheduler(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
+def test_what_was_learned_outlives_the_scheduler(pods: Pods, scheduler: OurScheduler):
     """At its end a scheduler leaves the arrivals it saw in the API server, and the next one adds its own to them."""
-    create(control_plane, namespace, *(gpu_pod(f"a{i}", percent(20)) for i in range(4)))
-    wait_bound(control_plane, namespace, 4)
+    pods.create(*(gpu_pod(f"a{i}", percent(20)) for i in range(4)))
+    pods.wait_bound(4)
     scheduler.part.stop()
-    kept = arrivals_kept(control_plane)
+    kept = arrivals_kept(pods.plane)
     scheduler.part.start()
-    create(control_plane, namespace, *(gpu_pod(f"b{i}", percent(20)) for i in range(2)))
-    wait_bound(control_plane, namespace, 6)
+    pods.create(*(gpu_pod(f"b{i}", percent(20)) for i in range(2)))
+    pods.wait_bound(6)
     scheduler.part.stop()
 
     assert 4 <= kept
-    assert kept + 2 == arrivals_kept(control_plane)
+    assert kept + 2 == arrivals_kept(pods.plane)
 
 
-def test_it_speaks_https(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+def test_it_speaks_https(pods: Pods):
     """kube-scheduler asks over TLS with the configuration that our own command prints, and pods are bound; a renewed
     certificate is shown without a restart."""
-    pair = control_plane.pki.server("extender", "extender", ["127.0.0.1", "localhost"])
-    ours = OurScheduler(control_plane, 8772, "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
-    ours.part._ready = lambda: control_plane.answers(8772, "/leadz", tls=True)
+    pair = pods.plane.pki.server("extender", "extender", ["127.0.0.1", "localhost"])
+    ours = OurScheduler(pods.plane, 8772, "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
+    ours.part._ready = lambda: pods.plane.answers(8772, "/leadz", tls=True)
     ours.part.start()
     try:
-        ours.configure("https://127.0.0.1:8772", "--ca-file", str(control_plane.authority))
-        create(control_plane, namespace, gpu_pod("a", percent(30)))
-        wait_bound(control_plane, namespace, 1)
-        before = shown(control_plane, 8772)
-        control_plane.pki.server("extender", "extender", ["127.0.0.1", "localhost"])
-        eventually(lambda: shown(control_plane, 8772) != before, "the old certificate is still shown")
-        ours.configure("https://127.0.0.1:8772", "--ca-file", str(control_plane.authority))  # connects anew
-        create(control_plane, namespace, gpu_pod("b", percent(30)))
-        wait_bound(control_plane, namespace, 2)
+        ours.configure("https://127.0.0.1:8772", "--ca-file", str(pods.plane.authority))
+        pods.create(gpu_pod("a", percent(30)))
+        pods.wait_bound(1)
+        before = shown(pods.plane, 8772)
+        pods.plane.pki.server("extender", "extender", ["127.0.0.1", "localhost"])
+        eventually(lambda: shown(pods.plane, 8772) != before, "the old certificate is still shown")
+        ours.configure("https://127.0.0.1:8772", "--ca-file", str(pods.plane.authority))  # connects anew
+        pods.create(gpu_pod("b", percent(30)))
+        pods.wait_bound(2)
     finally:
         ours.part.stop()
 
 
-def test_with_a_client_authority_only_its_own_are_answered(control_plane: ControlPlane, nodes: list[str]):
+def test_with_a_client_authority_only_its_own_are_answered(control_plane: ControlPlane):
     """Who shows no certificate is turned away by the TLS layer, who shows one of that authority is answered."""
     pair = control_plane.pki.server("extender", "extender", ["127.0.0.1"])
     client = control_plane.pki.client("asker", "asker")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cluster.control_plane import ControlPlane
 from cluster.prepare import Parts
-from scheduling import OurScheduler, check_promises, eventually, gpu_pod, ledger_of, percent, pods_of, wait_bound
+from scheduling import OurScheduler, Pods, asking, gpu_pod, percent
 
 pytestmark = pytest.mark.timeout(180)
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
@@ -29,14 +29,11 @@ def plane(cluster_parts: Parts) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def scheduler(plane: ControlPlane) -> Iterator[OurScheduler]:
     """Ours, and the stock one with the gates."""
-    ours = OurScheduler(plane)
-    ours.part.start()
-    ours.configure(flags=(GATES,))
-    yield ours
-    ours.part.stop()
+    with asking(OurScheduler(plane), flags=(GATES,)) as ours:
+        yield ours
 
 
-def make_group(plane: ControlPlane, namespace: str, name: str, count: int, needed: int = 0) -> None:
+def make_group(into: Pods, name: str, count: int, needed: int = 0) -> None:
     """A group of pods of 0.6 of a GPU each, all or so many of which are needed."""
     body: dict[str, Any] = {
         "apiVersion": "scheduling.k8s.io/v1alpha2",
@@ -44,32 +41,33 @@ def make_group(plane: ControlPlane, namespace: str, name: str, count: int, neede
         "metadata": {"name": name},
         "spec": {"schedulingPolicy": {"gang": {"minCount": needed or count}}},
     }
-    plane.api.create(f"{GROUPS}/namespaces/{namespace}/podgroups", body)
+    into.plane.api.create(f"{GROUPS}/namespaces/{into.namespace}/podgroups", body)
     group = {"podGroupName": name}
-    pods = [gpu_pod(f"{name}{i}", percent(60, "1Gi"), schedulingGroup=group) for i in range(count)]
-    plane.api.create(f"/api/v1/namespaces/{namespace}/pods", *pods)
+    into.create(*(gpu_pod(f"{name}{i}", percent(60, "1Gi"), schedulingGroup=group) for i in range(count)))
 
 
 def test_a_group_is_placed_whole_or_not_at_all(plane: ControlPlane, scheduler: OurScheduler):
     """Of three pods for two GPUs none is bound; a group of two is, meanwhile, and holds what its plans say."""
     plane.make_namespace("gang")
-    make_group(plane, "gang", "three", 3)
+    pods = Pods(plane, "gang")
+    make_group(pods, "three", 3)
     time.sleep(4)
-    bound = [pod["metadata"]["name"] for pod in pods_of(plane, "gang") if pod["spec"].get("nodeName")]
-    make_group(plane, "gang", "two", 2)
-    found = wait_bound(plane, "gang", 2)
+    bound = [pod["metadata"]["name"] for pod in pods.bound()]
+    make_group(pods, "two", 2)
+    found = pods.wait_bound(2)
 
     assert [] == bound
     assert {"two0", "two1"} == {pod["metadata"]["name"] for pod in found}
-    eventually(lambda: check_promises(plane, pods_of(plane, "gang")) == ledger_of(scheduler), "the ledgers differ")
+    pods.agree(scheduler)
 
 
 def test_a_group_may_start_with_as_many_pods_as_it_needs(plane: ControlPlane, scheduler: OurScheduler):
     """Of three pods for two GPUs two are bound where two are enough."""
     plane.make_namespace("some")
+    pods = Pods(plane, "some")
     plane.remove_namespace("gang")
-    make_group(plane, "some", "three", 3, 2)
-    found = wait_bound(plane, "some", 2)
+    make_group(pods, "three", 3, 2)
+    found = pods.wait_bound(2)
 
     assert 2 == len(found)
-    eventually(lambda: check_promises(plane, pods_of(plane, "some")) == ledger_of(scheduler), "the ledgers differ")
+    pods.agree(scheduler)

@@ -16,7 +16,7 @@ from cluster.images import PYTHON
 from cluster.kubelet_node import KubeletNode
 from cluster.parts import until
 from cluster.prepare import Parts
-from scheduling import PLAN, PORT, PROFILE, ROOT, percent, pods_of, slices_of
+from scheduling import PLAN, PORT, PROFILE, ROOT, Pods, percent, slices_of
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.kube.names import GPU_PERCENT
@@ -74,9 +74,8 @@ class Installation:
         """The one pod of a component that is not on its way out."""
         (found,) = (
             pod
-            for pod in pods_of(self.plane, HOME)
+            for pod in Pods(self.plane, HOME).staying()
             if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
-            and "deletionTimestamp" not in pod["metadata"]
         )
         return found
 

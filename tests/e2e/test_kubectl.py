@@ -19,7 +19,7 @@ from cluster.fake import gpu_uuid
 from cluster.images import PAUSE
 from cluster.kubelet_node import KubeletNode
 from cluster.ours import serve_pages
-from scheduling import PORT, ROOT, OurScheduler, eventually, gpu_pod, percent, wait_bound
+from scheduling import PORT, ROOT, OurScheduler, Pods, asking, eventually, gpu_pod, percent
 from tmux import Tmux
 
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
@@ -40,15 +40,9 @@ def nodes(control_plane: ControlPlane) -> Iterator[list[str]]:
         *control_plane.fake_nodes(1, "a100", gpus=2, prefix="kc"),
     ]
     pages = ("--web", f"127.0.0.1:{WEB_PORT}", "--web-access", "token")
-    ours = OurScheduler(control_plane, PORT, "--bind", f"0.0.0.0:{PORT}", *pages)
-    ours.part.start()
-    ours.configure()
-    serve_pages(control_plane, made[0], PORT, HOME)
-    yield made
-    ours.part.stop()
-    control_plane.remove_namespace(HOME)
-    control_plane.schedule_with({})
-    control_plane.remove_nodes(made)
+    with asking(OurScheduler(control_plane, PORT, "--bind", f"0.0.0.0:{PORT}", *pages)):
+        serve_pages(control_plane, made[0], PORT, HOME)
+        yield made
 
 
 def environment(plane: ControlPlane) -> dict[str, str]:
@@ -68,40 +62,41 @@ def facts(plane: ControlPlane, *arguments: str) -> Any:
     return json.loads(ask(plane, *arguments, "-o", "json"))
 
 
-def test_gpus_and_top_show_what_pods_hold(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+def test_gpus_and_top_show_what_pods_hold(pods: Pods, nodes: list[str]):
     """A bound pod's share is on its GPU in `get gpus` and `top`, in every form; free GPUs are shown free."""
     body = gpu_pod("a", percent(30, "4Gi"), annotations={"aliquot.dev/gpu-model": "V100"})
-    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
-    wait_bound(control_plane, namespace, 1)
-    gpus = [g for g in facts(control_plane, "get", "gpus") if g["node"] in nodes]
+    pods.create(body)
+    pods.wait_bound(1)
+    gpus = [g for g in facts(pods.plane, "get", "gpus") if g["node"] in nodes]
     (held,) = [g for g in gpus if g["residents"]]
 
     assert 6 == len(gpus)
-    assert (nodes[0], 700, f"{namespace}/a/c0") == (held["node"], held["free_milli"], held["residents"][0]["tenant"])
+    (tenant,) = [resident["tenant"] for resident in held["residents"]]
+    assert (nodes[0], 700, f"{pods.namespace}/a/c0") == (held["node"], held["free_milli"], tenant)
     assert gpu_uuid(nodes[0], held["index"]) == held["uuid"]
-    assert gpus == [g for g in yaml.safe_load(ask(control_plane, "get", "gpus", "-o", "yaml")) if g["node"] in nodes]
-    assert "0.30 of 1.00  4.0 / 16.0 GiB" in ask(control_plane, "get", "gpus", nodes[0])
-    assert held["uuid"] in ask(control_plane, "get", "gpus", "-o", "wide")
-    top = ask(control_plane, "top", "-n", namespace)
-    assert f"  {namespace}/a/c0" in top and "██████░░░░░░░░░░░░░░" in top
+    assert gpus == [g for g in yaml.safe_load(ask(pods.plane, "get", "gpus", "-o", "yaml")) if g["node"] in nodes]
+    assert "0.30 of 1.00  4.0 / 16.0 GiB" in ask(pods.plane, "get", "gpus", nodes[0])
+    assert held["uuid"] in ask(pods.plane, "get", "gpus", "-o", "wide")
+    top = ask(pods.plane, "top", "-n", pods.namespace)
+    assert f"  {pods.namespace}/a/c0" in top and "██████░░░░░░░░░░░░░░" in top
     assert f"{nodes[0]}  {held['model']}\nGPU {held['index']}  0.30 of 1.00" in top
 
 
-def test_top_shows_what_the_agents_tell(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+def test_top_shows_what_the_agents_tell(pods: Pods, nodes: list[str]):
     """The use of a tenant's time and memory comes from its node's agent; without an answer it is left open."""
     body = gpu_pod("u", percent(30, "4Gi"), annotations={"aliquot.dev/gpu-model": "V100"})
-    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
-    wait_bound(control_plane, namespace, 1)
-    (held,) = facts(control_plane, "top", "-n", namespace)
+    pods.create(body)
+    pods.wait_bound(1)
+    (held,) = facts(pods.plane, "top", "-n", pods.namespace)
     assert (None, None) == (held["residents"][0]["usage"], held["residents"][0]["memory_used_mib"])
     status = TenantStatus("u", 300, 1000, 0.25, 0, 2048, 4096, 0, 0.0, 0.0, 0.0, 0, 1, False)
-    use = Use(Owner(namespace, "u", "c0"), status)
+    use = Use(Owner(pods.namespace, "u", "c0"), status)
     gpu = NodeGpu(index=held["index"], uuid=held["uuid"], model=held["model"], memory_mib=16384, busy=0.25, uses=(use,))
     told = NodeReport(node=nodes[0], driver="550", gpus=(gpu,), window_ms=10_000)
 
-    with agent(control_plane, HOME, nodes[0], told):
-        assert "0.25  4.0 GiB  2.0 GiB" in ask(control_plane, "top", "-n", namespace)
-    assert "use is not known on" in ask(control_plane, "top", "-n", namespace)
+    with agent(pods.plane, HOME, nodes[0], told):
+        assert "0.25  4.0 GiB  2.0 GiB" in ask(pods.plane, "top", "-n", pods.namespace)
+    assert "use is not known on" in ask(pods.plane, "top", "-n", pods.namespace)
 
 
 FILTER_OPEN = "▊"
@@ -110,76 +105,68 @@ FILTER_CLOSED = rf"\A(?![\s\S]*{FILTER_OPEN})"
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to look at")
-def test_top_goes_on_in_a_terminal(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+def test_top_goes_on_in_a_terminal(pods: Pods, nodes: list[str]):
     """On a terminal the GPUs stand by node with keys; a pod that comes is seen without asking; Enter shows its use."""
     pytest.importorskip("textual", reason="textual is not installed: no application to look at")
     v100 = {"aliquot.dev/gpu-model": "V100"}
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    control_plane.api.create(path, gpu_pod("t", percent(30, "4Gi"), annotations=v100))
-    wait_bound(control_plane, namespace, 1)
-    (held,) = facts(control_plane, "top", "-n", namespace)
+    pods.create(gpu_pod("t", percent(30, "4Gi"), annotations=v100))
+    pods.wait_bound(1)
+    (held,) = facts(pods.plane, "top", "-n", pods.namespace)
     status = TenantStatus("t", 300, 1000, 0.25, 0, 2048, 4096, 0, 0.0, 0.0, 0.0, 0, 1, False)
-    use = Use(Owner(namespace, "t", "c0"), status)
+    use = Use(Owner(pods.namespace, "t", "c0"), status)
     gpu = NodeGpu(index=held["index"], uuid=held["uuid"], model=held["model"], memory_mib=16384, busy=0.25, uses=(use,))
     told = NodeReport(node=nodes[0], driver="550", gpus=(gpu,), window_ms=10_000)
-    terminal = Tmux(environment(control_plane) | {"TERM": "xterm-256color"})
+    terminal = Tmux(environment(pods.plane) | {"TERM": "xterm-256color"})
     command = (sys.executable, "-m", "aliquot.cli.kubectl", "top", "--interval", "0.3")
     try:
-        with agent(control_plane, HOME, nodes[0], told):
-            terminal.start(*command, "--kubeconfig", str(control_plane.kubeconfig))
+        with agent(pods.plane, HOME, nodes[0], told):
+            terminal.start(*command, "--kubeconfig", str(pods.plane.kubeconfig))
             shown = terminal.wait(rf"{nodes[0]} +GPU {held['index']} +shared .* 0\.25 ")
             assert re.search(rf"{nodes[1]} +GPU 0 +idle +- ", shown), shown
-            control_plane.api.create(
-                path, gpu_pod("later", percent(100), annotations={"aliquot.dev/gpu-model": "A100"})
-            )
+            pods.create(gpu_pod("later", percent(100), annotations={"aliquot.dev/gpu-model": "A100"}))
             terminal.wait(rf"{nodes[1]} +GPU \d +whole")
             terminal.keys("/")
             terminal.wait(FILTER_OPEN)
-            terminal.keys(f"{namespace}/t")
-            terminal.wait(f'only with "{namespace}/t"')
+            terminal.keys(f"{pods.namespace}/t")
+            terminal.wait(f'only with "{pods.namespace}/t"')
             terminal.keys("Enter")
             terminal.wait(FILTER_CLOSED)
             terminal.keys("Enter")
             terminal.wait(rf"GPU {held['index']} of {nodes[0]}")
-            terminal.wait(rf"{namespace}/t/c0 +0\.30 +1\.00 .*0\.25 +2\.0 / 4\.0")
+            terminal.wait(rf"{pods.namespace}/t/c0 +0\.30 +1\.00 .*0\.25 +2\.0 / 4\.0")
             terminal.keys("q")
             assert 0 == terminal.ended()
     finally:
         terminal.close()
 
 
-def test_explain_says_why_a_pod_waits_and_what_would_help(
-    control_plane: ControlPlane, namespace: str, nodes: list[str]
-):
+def test_explain_says_why_a_pod_waits_and_what_would_help(pods: Pods, nodes: list[str]):
     """Both A100 are half taken, so a pod that asks for a whole one waits: each node is accounted for."""
     a100 = {"aliquot.dev/gpu-model": "A100"}
     holders = [gpu_pod(f"h{i}", percent(60), annotations=a100) for i in range(2)]
-    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", *holders)
-    wait_bound(control_plane, namespace, 2)
-    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("wants", percent(100), annotations=a100))
-    eventually(
-        lambda: any(c.get("message") for c in control_plane.pod(namespace, "wants")["status"].get("conditions", [])),
-        "the pod was not looked at",
-    )
-    told = facts(control_plane, "explain", "pod", "wants", "-n", namespace)
-    text = ask(control_plane, "explain", "pod", "wants", "-n", namespace)
+    pods.create(*holders)
+    pods.wait_bound(2)
+    pods.create(gpu_pod("wants", percent(100), annotations=a100))
+    eventually(lambda: pods.told("wants").strip() != "", "the pod was not looked at")
+    told = facts(pods.plane, "explain", "pod", "wants", "-n", pods.namespace)
+    text = ask(pods.plane, "explain", "pod", "wants", "-n", pods.namespace)
 
     assert "waiting" == told["state"]
     (request,) = told["requests"]
     assert not request["fits"] and {nodes[0], nodes[1]} <= {v["node"] for v in request["verdicts"]}
     assert request["changes"]
-    assert text.startswith(f"{namespace}/wants waits: asks 1 GPU of model A100")
+    assert text.startswith(f"{pods.namespace}/wants waits: asks 1 GPU of model A100")
     assert "Nearest: " in text and "kube-scheduler reports: 0/" in text
-    placed = ask(control_plane, "explain", "pod", "h0", "-n", namespace)
-    assert f"{namespace}/h0 is on {nodes[1]}:" in placed and "request 0.60, limit 1.00" in placed
+    placed = ask(pods.plane, "explain", "pod", "h0", "-n", pods.namespace)
+    assert f"{pods.namespace}/h0 is on {nodes[1]}:" in placed and "request 0.60, limit 1.00" in placed
 
 
-def test_sharepods_vgpus_and_quota_are_listed(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+def test_sharepods_vgpus_and_quota_are_listed(pods: Pods, nodes: list[str]):
     """SharePods of one namespace or of all, vGPUs, and each bound of a quota with what is held of it."""
     spec = {"containers": [{"name": "main", "image": "busybox"}]}
     group = "/apis/aliquot.dev/v1alpha1"
-    control_plane.api.create(
-        f"{group}/namespaces/{namespace}/sharepods",
+    pods.plane.api.create(
+        f"{group}/namespaces/{pods.namespace}/sharepods",
         {
             "apiVersion": "aliquot.dev/v1alpha1",
             "kind": "SharePod",
@@ -187,8 +174,8 @@ def test_sharepods_vgpus_and_quota_are_listed(control_plane: ControlPlane, names
             "spec": {"gpu": {"request": "0.3", "model": "H900"}, "template": {"spec": spec}},
         },
     )
-    control_plane.api.create(
-        f"{group}/namespaces/{namespace}/gpuquotas",
+    pods.plane.api.create(
+        f"{group}/namespaces/{pods.namespace}/gpuquotas",
         {
             "apiVersion": "aliquot.dev/v1alpha1",
             "kind": "GPUQuota",
@@ -197,16 +184,16 @@ def test_sharepods_vgpus_and_quota_are_listed(control_plane: ControlPlane, names
         },
     )
     held = gpu_pod("q", percent(50, "2Gi"), annotations={"aliquot.dev/gpu-model": "V100"})
-    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", held)
-    wait_bound(control_plane, namespace, 1)
-    (share,) = facts(control_plane, "get", "sharepods", "-n", namespace)
+    pods.create(held)
+    pods.wait_bound(1)
+    (share,) = facts(pods.plane, "get", "sharepods", "-n", pods.namespace)
 
     assert ("notebook", "0.3", "Pending") == (share["name"], share["request"], share["state"])
-    assert namespace in ask(control_plane, "get", "sharepods", "-A")
-    (quota,) = facts(control_plane, "get", "quota", "-n", namespace)
+    assert pods.namespace in ask(pods.plane, "get", "sharepods", "-A")
+    (quota,) = facts(pods.plane, "get", "quota", "-n", pods.namespace)
     assert (500, 2000, 2048, 20480) == tuple(quota[k] for k in ("held_milli", "max_milli", "held_mib", "max_mib"))
-    assert "0.50 of 2.00  2.0 GiB of 20.0 GiB" in ask(control_plane, "get", "quota", "-n", namespace)
-    assert [] == facts(control_plane, "get", "vgpus") or "NAME" in ask(control_plane, "get", "vgpus")
+    assert "0.50 of 2.00  2.0 GiB of 20.0 GiB" in ask(pods.plane, "get", "quota", "-n", pods.namespace)
+    assert [] == facts(pods.plane, "get", "vgpus") or "NAME" in ask(pods.plane, "get", "vgpus")
 
 
 def test_topo_draws_a_node_and_names_the_best_set(control_plane: ControlPlane, namespace: str, nodes: list[str]):
@@ -217,15 +204,15 @@ def test_topo_draws_a_node_and_names_the_best_set(control_plane: ControlPlane, n
     assert 4 == facts(control_plane, "topo", nodes[0])["count"]
 
 
-def test_inspect_compares_the_ledger_with_the_pods(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+def test_inspect_compares_the_ledger_with_the_pods(pods: Pods, nodes: list[str]):
     """Through the API server's proxy: the running scheduler's ledger and the pods' plans say the same of every GPU."""
-    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("i", percent(25)))
-    wait_bound(control_plane, namespace, 1)
-    eventually(lambda: facts(control_plane, "inspect")["agree"], "the ledger and the pods differ")
-    told = facts(control_plane, "inspect")
+    pods.create(gpu_pod("i", percent(25)))
+    pods.wait_bound(1)
+    eventually(lambda: facts(pods.plane, "inspect")["agree"], "the ledger and the pods differ")
+    told = facts(pods.plane, "inspect")
 
     assert 250 in {row["scheduler"][0] for row in told["devices"] if row["node"] in nodes}
-    assert ask(control_plane, "inspect").startswith("the scheduler and the pods agree about ")
+    assert ask(pods.plane, "inspect").startswith("the scheduler and the pods agree about ")
 
 
 def test_doctor_finds_nothing_wrong_in_a_right_cluster(control_plane: ControlPlane, nodes: list[str]):
@@ -249,14 +236,14 @@ def test_doctor_notes_where_no_agent_answers(control_plane: ControlPlane, nodes:
     assert ["1 report what is used", f"use is not known on {nodes[1]}: no agent is known on the node"] == found
 
 
-def test_doctor_names_a_pod_that_was_bound_past_us(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+def test_doctor_names_a_pod_that_was_bound_past_us(pods: Pods, nodes: list[str]):
     """A pod that asks for a GPU and was put on a node without a plan is a fault; so is a missing scheduler."""
     past = gpu_pod("past", percent(20), nodeName=nodes[0])
-    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", past)
-    told = json.loads(ask(control_plane, "doctor", "--scheduler", "default/none:1", "-o", "json", status=1))
+    pods.create(past)
+    told = json.loads(ask(pods.plane, "doctor", "--scheduler", "default/none:1", "-o", "json", status=1))
     found = {(f["what"], f["state"]): f["found"] for f in told["findings"]}
 
-    assert f"{namespace}/past" in found["pods", "fault"]
+    assert f"{pods.namespace}/past" in found["pods", "fault"]
     assert ("Kubernetes", "ok") in found and ("CRDs", "ok") in found and ("nodes", "ok") in found
     assert ("scheduler", "fault") in found
 

@@ -11,7 +11,7 @@ import yaml
 from cluster.control_plane import ControlPlane
 from cluster.kueue import Kueue
 from cluster.ours import ROOT
-from scheduling import OurScheduler, check_promises, eventually, gpu_pod, ledger_of, percent, pods_of, wait_bound
+from scheduling import OurScheduler, Pods, asking, eventually, gpu_pod, percent
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(240)]
 EXAMPLES = ROOT / "examples" / "kueue"
@@ -23,11 +23,9 @@ def scheduler(control_plane: ControlPlane) -> Iterator[OurScheduler]:
     control_plane.fake_nodes(1, "v100", gpus=2)
     kueue, ours = Kueue(control_plane), OurScheduler(control_plane)
     kueue.start()
-    ours.part.start()
-    ours.configure()
-    control_plane.kubectl("apply", "-f", str(EXAMPLES / "queues.yaml"))
-    yield ours
-    ours.part.stop()
+    with asking(ours):
+        control_plane.kubectl("apply", "-f", str(EXAMPLES / "queues.yaml"))
+        yield ours
     kueue.part.stop()
 
 
@@ -50,20 +48,20 @@ def workload_of(plane: ControlPlane, name: str) -> dict[str, Any]:
     return {}
 
 
-def pods_named(plane: ControlPlane, name: str) -> list[dict[str, Any]]:
+def pods_named(pods: Pods, name: str) -> list[dict[str, Any]]:
     """The pods of a Job."""
-    return [pod for pod in pods_of(plane, "default") if pod["metadata"]["labels"]["job-name"] == name]
+    return [pod for pod in pods.all() if pod["metadata"]["labels"]["job-name"] == name]
 
 
 def test_a_gang_is_admitted_when_it_fits_on_devices(control_plane: ControlPlane, scheduler: OurScheduler):
     """Four pods of 0.3 run on two GPUs; the example's two of 0.4 are within quota (1.2 + 0.8 of 2) and fit only when
     those end: no pod of theirs is made before, and both are placed after."""
-    plane = control_plane
+    plane, pods = control_plane, Pods(control_plane, "default")
     four = [gpu_pod(f"four{number}", percent(30, "3Gi")) for number in range(4)]
     for pod in four:
         pod["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "red", "job-name": "four"}
-    plane.api.create("/api/v1/namespaces/default/pods", *four)
-    wait_bound(plane, "default", 4)
+    pods.create(*four)
+    pods.wait_bound(4)
     plane.kubectl("apply", "-f", str(EXAMPLES / "job.yaml"))
     seen: list[str] = []
 
@@ -73,26 +71,26 @@ def test_a_gang_is_admitted_when_it_fits_on_devices(control_plane: ControlPlane,
         return bool(seen)
 
     eventually(refused, "the gang is not sent away")
-    none = pods_named(plane, "pair")
+    none = pods_named(pods, "pair")
     plane.kubectl("delete", "pod", "-l", "job-name=four")
-    eventually(lambda: len([p for p in pods_named(plane, "pair") if p["spec"].get("nodeName")]) == 2, "not placed", 60)
+    eventually(lambda: len([p for p in pods_named(pods, "pair") if p["spec"].get("nodeName")]) == 2, "not placed", 60)
 
     assert [] == none
     assert "1 of 2 pods of the group have room now; another waits: asks 0.40 GPU, 3.0 GiB" in seen[0]
     assert "Nearest: " in seen[0]
-    assert all(pod["metadata"]["annotations"]["aliquot.dev/workload"] for pod in pods_named(plane, "pair"))
-    eventually(lambda: check_promises(plane, pods_of(plane, "default")) == ledger_of(scheduler), "the ledgers differ")
+    assert all(pod["metadata"]["annotations"]["aliquot.dev/workload"] for pod in pods_named(pods, "pair"))
+    pods.agree(scheduler)
     plane.kubectl("delete", "job", "pair")
 
 
 def test_a_gang_that_never_fits_burns_no_gpu(control_plane: ControlPlane, scheduler: OurScheduler):
     """Three pods of 0.6 for two GPUs: 1.8 of 2 by counts. None is made, and what fits beside them runs."""
-    plane = control_plane
-    eventually(lambda: not pods_of(plane, "default"), "the pods before are there", 60)
+    plane, pods = control_plane, Pods(control_plane, "default")
+    eventually(lambda: not pods.all(), "the pods before are there", 60)
     submit(plane, "three", "red", 3, 60)
     eventually(lambda: any(c["state"] == "Retry" for c in workload_of(plane, "three").get("admissionChecks", [])), "")
     submit(plane, "two", "blue", 2, 60)
-    wait_bound(plane, "default", 2, 60)
+    pods.wait_bound(2, 60)
 
-    assert [] == pods_named(plane, "three")
-    assert 2 == len(pods_named(plane, "two"))
+    assert [] == pods_named(pods, "three")
+    assert 2 == len(pods_named(pods, "two"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cluster.control_plane import ControlPlane
 from cluster.ours import OurScheduler
-from scheduling import Witness, check_promises, eventually, gpu_pod, ledger_of, percent, pods_of, slices_of
+from scheduling import Pods, Witness, asking, eventually, gpu_pod, percent, slices_of
 
 NODES = (("v100", 8), ("a100", 8), ("h100", 8), ("t4", 4), ("h200", 4))
 """Profiles and GPUs of the nodes: 32 GPUs in five models, once for every 200 pods."""
@@ -19,12 +19,8 @@ NODES = (("v100", 8), ("a100", 8), ("h100", 8), ("t4", 4), ("h200", 4))
 @pytest.fixture(scope="module")
 def ours(control_plane: ControlPlane) -> Iterator[OurScheduler]:
     """Our scheduler, asked by kube-scheduler."""
-    made = OurScheduler(control_plane)
-    made.part.start()
-    made.configure()
-    yield made
-    made.part.stop()
-    control_plane.schedule_with({})
+    with asking(OurScheduler(control_plane)) as made:
+        yield made
 
 
 def wish(chance: random.Random, name: str) -> dict[str, Any]:
@@ -58,38 +54,32 @@ def told(pod: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-def test_a_crowd_ends_bound_or_explained(
-    control_plane: ControlPlane, namespace: str, ours: OurScheduler, count: int, record_property: Any
-):
+def test_a_crowd_ends_bound_or_explained(pods: Pods, ours: OurScheduler, count: int, record_property: Any):
     """All at once: each pod is bound with its plan or told why not, no GPU is ever over its capacity, and the ledger,
     the annotations and the API server agree; who waits has no node that could take it."""
     chance = random.Random(count)
     nodes = [
         name
         for profile, gpus in NODES
-        for name in control_plane.fake_nodes(count // 200, profile, gpus=gpus, prefix=f"scale-{profile}")
+        for name in pods.plane.fake_nodes(count // 200, profile, gpus=gpus, prefix=f"scale-{profile}")
     ]
     crowd = [wish(chance, f"p{number}") for number in range(count)]
     eventually(lambda: len(ours.get("/inspect")["nodes"]) == len(nodes), "the scheduler does not know the nodes")
 
     def settled() -> bool:
-        pods = pods_of(control_plane, namespace)
-        return len(pods) == count and all(pod["spec"].get("nodeName") or told(pod) for pod in pods)
+        seen = pods.all()
+        return len(seen) == count and all(pod["spec"].get("nodeName") or told(pod) for pod in seen)
 
     try:
-        with Witness(control_plane, namespace) as witness:
+        with Witness(pods) as witness:
             began = time.monotonic()
-            control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", *crowd)
+            pods.create(*crowd)
             created_s = time.monotonic() - began
             eventually(settled, "some pods were not looked at", 60 + count / 2)
             settled_s = time.monotonic() - began
-            pods = pods_of(control_plane, namespace)
-            eventually(
-                lambda: check_promises(control_plane, pods_of(control_plane, namespace)) == ledger_of(ours),
-                "the ledger and the annotations differ",
-            )
-        bound = [pod for pod in pods if pod["spec"].get("nodeName")]
-        waiting = [pod for pod in pods_of(control_plane, namespace) if not pod["spec"].get("nodeName")]
+            bound = pods.bound()
+            pods.agree(ours)
+        waiting = pods.waiting()
         record_property("figures", {"created_s": created_s, "settled_s": settled_s, "bound": len(bound)})
         print(f"{count} pods: created in {created_s:.1f} s, settled after {settled_s:.1f} s, {len(bound)} bound")
 
@@ -98,16 +88,10 @@ def test_a_crowd_ends_bound_or_explained(
         assert [] == [(pod["metadata"]["name"], told(pod)) for pod in waiting if not is_true(ours, pod, nodes)]
         assert waiting and len(bound) > count / 3
     finally:
-        remove(control_plane, namespace)
-        control_plane.remove_nodes(nodes)
-
-
-def remove(plane: ControlPlane, namespace: str) -> None:
-    """Delete the pods one by one: all in one request may take longer than a request may."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    with ThreadPoolExecutor(8) as pool:
-        names = [pod["metadata"]["name"] for pod in pods_of(plane, namespace)]
-        list(pool.map(lambda name: plane.api.delete(f"{path}/{name}?gracePeriodSeconds=0"), names))
+        # One by one: all in one request may take longer than a request may.
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(pods.delete, [pod["metadata"]["name"] for pod in pods.all()]))
+        pods.plane.remove_nodes(nodes)
 
 
 def is_true(ours: OurScheduler, pod: dict[str, Any], nodes: list[str]) -> bool:

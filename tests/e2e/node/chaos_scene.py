@@ -16,9 +16,9 @@ from cluster.images import PYTHON
 from cluster.parts import Part, until
 from cluster.whole import Whole
 from node_scene import volumes
-from operating import ALIQUOT, sharepod, vgpus
+from operating import SharePods, sharepod, vgpus
 from plugins import POD_RESOURCES, held_devices
-from scheduling import check_promises, ledger_of, pods_of
+from scheduling import Pods, check_promises, ledger_of
 
 from aliquot.arbiter.client import ArbiterError
 from aliquot.kube.names import GPU_PERCENT
@@ -44,6 +44,8 @@ class Chaos:
 
     def __init__(self, cluster: Whole, namespace: str) -> None:
         self.cluster, self.plane, self.gpus, self.namespace = cluster, cluster.plane, cluster.gpus, namespace
+        self.pods = Pods(cluster.plane, namespace)
+        self.shares = SharePods(self.pods)
         self.parts: dict[str, Part] = {
             "agent": cluster.gpus.agent, "scheduler": cluster.scheduler.part, "arbiter": cluster.gpus.arbiter
         }  # fmt: skip
@@ -67,20 +69,16 @@ class Chaos:
         }  # fmt: skip
         template = {"containers": [probe()], "volumes": volumes()}
         made = [sharepod(name, "0.4", memory="2Gi", gpuID="team", template=template) for name in NAMED]
-        self.plane.api.create(f"{ALIQUOT}/namespaces/{self.namespace}/sharepods", *made)
+        self.shares.create(*made)
         # First, for what another pod takes of their vGPU between them would keep one of them waiting.
-        until(lambda: len(self.placed()) == len(NAMED), "the SharePods on their vGPU", 60)
+        until(lambda: len(self.pods.bound()) == len(NAMED), "the SharePods on their vGPU", 60)
         self.plane.api.create(f"/apis/apps/v1/namespaces/{self.namespace}/replicasets", body)
-
-    def placed(self) -> list[Any]:
-        """The pods that have a node."""
-        return [pod for pod in pods_of(self.plane, self.namespace) if pod["spec"].get("nodeName")]
 
     def remove(self) -> None:
         """Nothing is to run any more; returns when no trace of it is left."""
         self.plane.api.call("DELETE", f"/apis/apps/v1/namespaces/{self.namespace}/replicasets")
-        self.plane.api.call("DELETE", f"{ALIQUOT}/namespaces/{self.namespace}/sharepods")
-        until(lambda: not pods_of(self.plane, self.namespace), "the end of the pods", 60)
+        self.plane.api.call("DELETE", self.shares.path)
+        until(lambda: not self.pods.all(), "the end of the pods", 60)
         until(self.nothing_left, "no trace of the pods", 60)
 
     # -- faults ------------------------------------------------------------------------------------------------------
@@ -124,12 +122,12 @@ class Chaos:
 
     def churn(self, chance: random.Random, likely: float) -> str:
         """Perhaps a pod of the set goes and another comes."""
-        pods = [pod for pod in pods_of(self.plane, self.namespace) if "set" in pod["metadata"].get("labels", {})]
+        pods = [pod for pod in self.pods.all() if "set" in pod["metadata"].get("labels", {})]
         if chance.random() > likely or not pods:
             return ""
         name = chance.choice(sorted(pod["metadata"]["name"] for pod in pods))
         with contextlib.suppress(ApiError):
-            self.plane.api.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+            self.pods.delete(name)
         self.spared.pop(name, None)
         return f", delete {name}"
 
@@ -163,7 +161,7 @@ class Chaos:
 
     def check(self, before: dict[str, int]) -> None:
         """Every pod computes on its share, all ledgers agree, and who was not meant is where it was."""
-        everything = pods_of(self.plane, self.namespace)
+        everything = self.pods.all()
         pods = [pod for pod in everything if pod["status"].get("phase") not in ("Failed", "Succeeded")]
         assert REPLICAS + len(NAMED) == len(pods), [pod["status"] for pod in everything]
         planned = {}

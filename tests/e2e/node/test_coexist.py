@@ -12,8 +12,9 @@ from cluster.kubelet_node import KubeletNode
 from cluster.ours import HOLDERS
 from cluster.parts import until
 from cluster.whole import Whole, whole
-from operating import create, remove, sharepod
+from operating import SharePods, sharepod
 from plugins import FOLDER, POD_RESOURCES, DevicePlugin, held_devices, stock_plugin
+from scheduling import Pods
 
 STOCK = "nvidia.com/gpu"
 
@@ -33,10 +34,14 @@ class Beside:
         limits = {"resources": {"limits": {STOCK: "1"}}}
         self.plane.create_pod(self.namespace, name, EXAMPLE, container=limits)
 
+    def shares(self) -> SharePods:
+        """The SharePods of the test's namespace."""
+        return SharePods(Pods(self.plane, self.namespace))
+
     def parts(self, **requests: str) -> None:
         """Create SharePods of these names."""
         template = {"containers": [{"name": "main", "image": EXAMPLE}]}
-        create(self.plane, self.namespace, *(sharepod(n, r, template=template) for n, r in requests.items()))
+        self.shares().create(*(sharepod(n, r, template=template) for n, r in requests.items()))
 
     def said(self, name: str) -> dict[str, Any]:
         """What the program in a pod sees, once it has said it."""
@@ -140,13 +145,13 @@ def test_whole_gpus_and_parts_on_one_node(beside: Beside):
     assert {"Pending"} == {beside.plane.pod(beside.namespace, "third")["status"]["phase"]}
     running(beside, "first", "second", *"abcd")
 
-    remove(beside.plane, beside.namespace, "c")
+    beside.shares().remove("c")
     assert beside.sees("third") == seen["c"]
     until(beside.agree, "one account of what is held")
     assert {seen["a"]} == beside.offered()
     running(beside, "first", "second", *"abd")
 
-    remove(beside.plane, beside.namespace, *"abd")
+    beside.shares().remove(*"abd")
     until(lambda: not beside.holders() and not beside.offered(), "the end of the holders")
     until(beside.agree, "one account of what is held")
     events = beside.plane.api.get(f"/api/v1/namespaces/{beside.namespace}/events")["items"]
@@ -194,7 +199,7 @@ def test_a_holder_that_somebody_deletes_is_told(beside: Beside):
 
     (message, *_) = until(told, "the event")
     assert f"container main: the holder pod of {gpu} is gone, so others may be given it" == message
-    remove(beside.plane, beside.namespace, "a")
+    beside.shares().remove("a")
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from cluster.ours import program, surroundings
 from cluster.parts import until
 from cluster.whole import Whole, whole
 from operating import sharepod
-from scheduling import check_promises, ledger_of, pods_of
+from scheduling import Pods, check_promises, ledger_of
 
 from aliquot.arbiter.client import ArbiterError
 from aliquot.driver.emulation import PROFILES
@@ -121,9 +121,13 @@ class Applied:
 
     def _bound(self, file: str, namespace: str) -> bool:
         """Whether all pods of a file have a node: what belongs together shall not find others in between."""
-        pods = pods_of(self.plane, namespace)
+        pods = Pods(self.plane, namespace).all()
         count = sum(len(pod["spec"]["containers"]) for pod in pods)
         return count >= len(WANTED[file]) and all(pod["spec"].get("nodeName") for pod in pods)
+
+    def pods(self) -> list[dict[str, Any]]:
+        """The pods of every file."""
+        return [pod for namespace in self.files.values() for pod in Pods(self.plane, namespace).all()]
 
     def wait_told(self) -> dict[str, list[Container]]:
         """Every container with what its program saw, by file."""
@@ -141,7 +145,7 @@ class Applied:
 
     def _look(self, file: str, namespace: str, found: dict[tuple[str, str, str], Container]) -> list[str]:
         """Fills `found` with what is new; what still is not there."""
-        pods, missing = pods_of(self.plane, namespace), []
+        pods, missing = Pods(self.plane, namespace).all(), []
         count = 0
         for pod in pods:
             for container in pod["spec"]["containers"]:
@@ -300,7 +304,7 @@ def test_the_cluster_examples_get_what_they_ask_for(kubelet_node: KubeletNode):
             assert {named["status"]["uuid"]} == {c.gpus[0] for c in told["cluster/named.yaml"]}
             ended(made)
             numba_saw(cluster, "default")
-            check_promises(cluster.plane, [pod for name in made.files.values() for pod in pods_of(made.plane, name)])
+            check_promises(cluster.plane, made.pods())
         until(lambda: not [t for gpu in cluster.gpus.status().gpus for t in gpu.tenants], "no tenant left")
 
 
@@ -320,7 +324,7 @@ def test_the_manifests_of_other_projects_get_what_they_ask_for(kubelet_node: Kub
 
 def restarted(cluster: Whole, made: Applied, told: dict[str, list[Container]]) -> None:
     """After a restart of everything, plans, ledger and arbiter say of what runs the same as before."""
-    pods = [pod for namespace in made.files.values() for pod in pods_of(made.plane, namespace)]
+    pods = made.pods()
     runs = {(p["metadata"]["namespace"], p["metadata"]["name"]) for p in pods if p["status"]["phase"] == "Running"}
     every = [c for containers in told.values() for c in containers if tuple(c.tenant.split("/")[:2]) in runs]
     wanted = {c.tenant: {uuid: tuple(rest) for uuid, *rest in c.planned} for c in every}
@@ -334,7 +338,7 @@ def restarted(cluster: Whole, made: Applied, told: dict[str, list[Container]]) -
 
     assert wanted
     until(lambda: made.reservations() == wanted, "the same ledger as before", 60)
-    pods = [pod for namespace in made.files.values() for pod in pods_of(made.plane, namespace)]
+    pods = made.pods()
     assert check_promises(cluster.plane, pods) == ledger_of(cluster.scheduler)
 
 

@@ -13,7 +13,7 @@ import pytest
 from cluster.ours import OurScheduler
 from cluster.parts import until
 from node_scene import Scene
-from scheduling import PROFILE, Witness, check_promises, ledger_of
+from scheduling import PROFILE, Pods, Witness, check_promises, ledger_of
 
 from aliquot.kube.plan import read_plan
 from aliquot.model.requests import Slice
@@ -55,7 +55,7 @@ def test_equal_pods_of_a_replica_set_each_get_their_own(scene: Scene, scheduler:
     """Rounds of pods that nothing but the name tells apart, placed by the scheduler while agent, kubelet and scheduler
     are killed: each container has what the plan says, no GPU is ever over its capacity, and every ledger ends empty."""
     chance = random.Random(11)
-    with Witness(scene.plane, scene.namespace) as witness:
+    with Witness(Pods(scene.plane, scene.namespace)) as witness:
         for number in range(ROUNDS):
             killed = KILLS_OF_ALL[number % len(KILLS_OF_ALL)]
             replicated_round(scene, scheduler, f"s{number}", killed, chance)
