@@ -33,15 +33,11 @@ class UserError(AliquotError):
 def one_line(text: str) -> str:
     """The text in one line: long words are cut, and terminal control characters are escaped."""
     words = _cut(" ".join(_cut(word, WORD) for word in text.split()), SENTENCE)
-    return words if words.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in words)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
 
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 def in_words(error: OSError) -> str:

@@ -49,76 +49,40 @@ class BadSharePod(UserError):
 # and to one machine: there they have no effect, and a misspelt one is still an error. Source: core/v1 of 1.37.
 
 
-class ClusterMetadata(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """Fields that an API server adds to metadata."""
-
-    uid: Any = None
-    generate_name: Any = None
-    resource_version: Any = None
-    generation: Any = None
-    creation_timestamp: Any = None
-    deletion_timestamp: Any = None
-    deletion_grace_period_seconds: Any = None
-    owner_references: Any = None
-    finalizers: Any = None
-    managed_fields: Any = None
-    self_link: Any = None
+def _of_clusters(name: str, fields: str) -> type[msgspec.Struct]:
+    """A base with optional fields of these names, whatever they hold."""
+    return msgspec.defstruct(name, [(field, Any, None) for field in fields.split()], kw_only=True, omit_defaults=True)
 
 
-class ClusterPodSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """Fields of a pod for a scheduler, a kubelet and a network."""
+ClusterMetadata = _of_clusters(
+    "ClusterMetadata",
+    """
+    uid generateName resourceVersion generation creationTimestamp deletionTimestamp deletionGracePeriodSeconds
+    ownerReferences finalizers managedFields selfLink
+    """,
+)
+"""Fields that an API server adds to metadata."""
 
-    active_deadline_seconds: Any = None
-    affinity: Any = None
-    automount_service_account_token: Any = None
-    dns_config: Any = None
-    dns_policy: Any = None
-    enable_service_links: Any = None
-    host_aliases: Any = None
-    host_ipc: Any = msgspec.field(default=None, name="hostIPC")
-    host_network: Any = None
-    host_pid: Any = msgspec.field(default=None, name="hostPID")
-    host_users: Any = None
-    hostname: Any = None
-    hostname_override: Any = None
-    image_pull_secrets: Any = None
-    node_name: Any = None
-    os: Any = None
-    overhead: Any = None
-    preemption_policy: Any = None
-    priority: Any = None
-    priority_class_name: Any = None
-    readiness_gates: Any = None
-    resource_claims: Any = None
-    resources: Any = None
-    runtime_class_name: Any = None
-    scheduler_name: Any = None
-    scheduling_gates: Any = None
-    scheduling_group: Any = None
-    security_context: Any = None
-    service_account: Any = None
-    service_account_name: Any = None
-    set_hostname_as_fqdn: Any = msgspec.field(default=None, name="setHostnameAsFQDN")
-    share_process_namespace: Any = None
-    subdomain: Any = None
-    topology_spread_constraints: Any = None
+ClusterPodSpec = _of_clusters(
+    "ClusterPodSpec",
+    """
+    activeDeadlineSeconds affinity automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks
+    hostAliases hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets nodeName os
+    overhead preemptionPolicy priority priorityClassName readinessGates resourceClaims resources
+    runtimeClassName schedulerName schedulingGates schedulingGroup securityContext serviceAccount
+    serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain topologySpreadConstraints
+    """,
+)
+"""Fields of a pod for a scheduler, a kubelet and a network."""
 
-
-class ClusterContainer(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """Fields of a container for a kubelet and a runtime."""
-
-    lifecycle: Any = None
-    liveness_probe: Any = None
-    readiness_probe: Any = None
-    startup_probe: Any = None
-    resize_policy: Any = None
-    restart_policy_rules: Any = None
-    stdin: Any = None
-    stdin_once: Any = None
-    termination_message_path: Any = None
-    termination_message_policy: Any = None
-    tty: Any = None
-    volume_devices: Any = None
+ClusterContainer = _of_clusters(
+    "ClusterContainer",
+    """
+    lifecycle livenessProbe readinessProbe startupProbe resizePolicy restartPolicyRules stdin stdinOnce
+    terminationMessagePath terminationMessagePolicy tty volumeDevices
+    """,
+)
+"""Fields of a container for a kubelet and a runtime."""
 
 
 def given(spec: msgspec.Struct, base: type[msgspec.Struct]) -> list[str]:
@@ -178,7 +142,7 @@ class EnvTemplate(Strict):
     value_from: Any = None
 
 
-class ContainerTemplate(Strict, ClusterContainer):
+class ContainerTemplate(Strict, ClusterContainer):  # type: ignore[misc, valid-type]
     """One program."""
 
     name: Name
@@ -195,7 +159,7 @@ class ContainerTemplate(Strict, ClusterContainer):
     security_context: dict[str, Any] = {}
 
 
-class TemplateSpec(Strict, ClusterPodSpec):
+class TemplateSpec(Strict, ClusterPodSpec):  # type: ignore[misc, valid-type]
     """The programs and what becomes of them when they end."""
 
     containers: list[ContainerTemplate]
@@ -206,7 +170,7 @@ class TemplateSpec(Strict, ClusterPodSpec):
     tolerations: list[dict[str, Any]] = []
 
 
-class Metadata(Strict, ClusterMetadata):
+class Metadata(Strict, ClusterMetadata):  # type: ignore[misc, valid-type]
     """Name, namespace, labels, annotations."""
 
     name: Name = ""

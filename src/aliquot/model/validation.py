@@ -101,7 +101,8 @@ def _value_at(document: object, steps: list[str], where: str, what: str) -> tupl
     value: Any = document
     for step in steps:
         if step == "..." and isinstance(value, dict):
-            name = next((name for name, inner in value.items() if _may_be_meant(inner, what)), None)
+            is_text = what.startswith("Expected `str`, got")  # then an entry that is text is not the wrong one
+            name = next((name for name, inner in value.items() if not (is_text and isinstance(inner, str))), None)
             value, where = value.get(name), where.replace("[...]", f"[{json.dumps(str(name), ensure_ascii=False)}]", 1)
         elif isinstance(value, dict):
             value = value.get(step)
@@ -110,11 +111,6 @@ def _value_at(document: object, steps: list[str], where: str, what: str) -> tupl
         else:
             return None, where
     return value, where
-
-
-def _may_be_meant(value: object, what: str) -> bool:
-    """Whether this entry of a mapping may be the wrong one."""
-    return not isinstance(value, str) if what.startswith("Expected `str`, got") else True
 
 
 def _type_at(root: type[msgspec.Struct], steps: list[str]) -> inspect.Type | None:
