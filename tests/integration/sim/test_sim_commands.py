@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,17 +121,8 @@ def test_the_first_line_says_whether_the_cluster_can_hold_the_trace(tmp_path):
 
 def test_the_table_fits_the_terminal(tmp_path):
     """COLUMNS narrows it; JSON and CSV have everything, in seconds."""
-    words = (
-        "run",
-        "--nodes",
-        "v100x4",
-        "--trace",
-        "mix:jobs=40,rate=20",
-        "--policy",
-        "bestfit",
-        "--out",
-        tmp_path / "o",
-    )
+    what = ("--nodes", "v100x4", "--trace", "mix:jobs=40,rate=20", "--policy", "bestfit")
+    words = ("run", *what, "--out", tmp_path / "o")
     told = sim(*words, COLUMNS="80").stdout.splitlines()[1:-1]
     facts = json.loads(sim(*words, "-o", "json").stdout)
     row = next(csv.DictReader(sim(*words, "-o", "csv").stdout.splitlines()))
@@ -260,29 +252,29 @@ def test_bad_input_is_one_sentence_and_no_folder(tmp_path, words: tuple[str, ...
     assert not (tmp_path / "out").exists()
 
 
-def interrupted_after(wait_s: float, out: Path, *words: str) -> tuple[int, str]:
+def interrupted(out: Path, *words: str) -> Any:
+    """The summary of a hundred runs that Ctrl-C ended once at least one was finished."""
     command = [sys.executable, "-m", "aliquot.cli.main", "sim", *words, "--seeds", "42..141", "--out", str(out)]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(wait_s)
-    os.kill(running.pid, signal.SIGINT)
-    _, told = running.communicate(timeout=100)
-    return running.returncode, told
+    for wait_s in (4, 12, 36, 100):  # until a busy machine has finished one
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(wait_s)
+        os.kill(running.pid, signal.SIGINT)
+        _, told = running.communicate(timeout=100)
+        if out.exists():
+            break
+    assert 130 == running.returncode
+    assert "interrupted" in told
+    facts = json.loads((out / "summary.json").read_text())
+    assert not facts["complete"]
+    return facts
 
 
 @pytest.mark.timeout(300)
 def test_an_interruption_keeps_what_was_finished(tmp_path):
     """Ctrl-C leaves the finished runs in a folder that says it is incomplete, and exits 130."""
     out = tmp_path / "out"
-    for wait_s in (4, 12, 36, 100):  # until a busy machine has finished one
-        words = ("openb", "--nodes", NODES, "--trace", TRACE, "--policy", "dotprod", "--jobs", "1")
-        status, told = interrupted_after(wait_s, out, *words)
-        if out.exists():
-            break
+    facts = interrupted(out, "openb", "--nodes", NODES, "--trace", TRACE, "--policy", "dotprod", "--jobs", "1")
 
-    assert 130 == status
-    assert "interrupted" in told
-    facts = json.loads((out / "summary.json").read_text())
-    assert not facts["complete"]
     assert 100 == facts["asked"] > facts["runs"] > 0
     with (out / "analysis_allo_discrete.csv").open() as file:
         assert facts["runs"] == len(list(csv.DictReader(file)))
@@ -292,16 +284,8 @@ def test_an_interruption_keeps_what_was_finished(tmp_path):
 def test_an_interrupted_study_is_a_whole_report_of_what_was_finished(tmp_path):
     """With several processes too, Ctrl-C leaves every file of a study, and all of them say that it is incomplete."""
     out = tmp_path / "out"
-    for wait_s in (4, 12, 36, 100):  # until a busy machine has finished one
-        words = ("run", "--nodes", "v100x4*8", "--trace", "mix:jobs=4000", "--policy", "bestfit", "--jobs", "2")
-        status, told = interrupted_after(wait_s, out, *words)
-        if out.exists():
-            break
+    interrupted(out, "run", "--nodes", "v100x4*8", "--trace", "mix:jobs=4000", "--policy", "bestfit", "--jobs", "2")
 
-    assert 130 == status
-    assert "interrupted" in told
-    facts = json.loads((out / "summary.json").read_text())
-    assert not facts["complete"]
     assert {"summary.json", "runs.csv", "curves.csv", "waits.csv", "report.html"} == {p.name for p in out.iterdir()}
     assert "Incomplete: " in (out / "report.html").read_text()
     with (out / "runs.csv").open() as file:
