@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from aliquot.model.findings import Finding
-from aliquot.node.doctor.checks import OURS, examine
-from aliquot.node.doctor.host import Arbiter, Cgroups, Folders, Hook, Host, KernelSide, Kubelet
+from aliquot.node.doctor.checks import OURS, Arbiter, Cgroups, Folders, Hook, Host, KernelSide, Kubelet, examine
 from aliquot.node.doctor.runtime import Runtime
 
 CONTAINERD = Runtime("containerd", "/etc/containerd/config.toml", True)

@@ -1,21 +1,148 @@
-"""The problems of a described node, and their remedies. Pure."""
+"""A node as its doctor knows it, and its problems: when each is found. What is said of one is in findings.toml.
+
+Pure: `reading` makes the facts; a test writes them down.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
 
 from aliquot.driver.modules import MAKE_NODES, MODULES
 from aliquot.kube.names import GPU_PERCENT
 from aliquot.model.findings import Finding
-from aliquot.node.doctor.host import Arbiter, Cgroups, FolderState, Host
-from aliquot.node.doctor.runtime import UNPRIVILEGED
+from aliquot.node.doctor.runtime import UNPRIVILEGED, Runtime
 
 OURS: Final = GPU_PERCENT.replace("/", "-") + ".sock"
 STOCK: Final = "nvidia.com/gpu"
 NEEDED: Final = ("cpu", "memory", "pids")
 LEAST_FREE_MIB: Final = 16
 _RESTART: Final = "restart the node's aliquot pod; check its log"
+_WORDS: Final = msgspec.toml.decode(
+    Path(__file__).with_name("findings.toml").read_bytes(), type=dict[str, dict[str, str]]
+)
+
+
+SocketState = Literal["answers", "refuses", "missing", "barred"]
+"""A process listens; a stale socket file; no file; no permission to check."""
+FolderState = Literal["writable", "missing", "read-only", "full", "barred", "no folder"]
+
+
+@dataclass(frozen=True)
+class Kubelet:
+    """Kubelet's side: its two sockets and its device checkpoint.
+
+    `plugins` are the sockets of device plugins; `offered` counts the devices of each resource by the checkpoint, None
+    where that cannot be read; `cdi` is False where its feature gate was put off.
+    """
+
+    registration: SocketState = "answers"
+    pod_resources: SocketState = "answers"
+    plugins: Mapping[str, SocketState] = field(default_factory=dict)
+    offered: Mapping[str, int] | None = field(default_factory=dict)
+    cdi: bool = True
+
+
+@dataclass(frozen=True)
+class Arbiter:
+    """The arbiter: empty `trouble` when it answers. `unregistered` counts programs bypassing Aliquot, if `compared`;
+    `turns` is its turn policy."""
+
+    trouble: str = ""
+    tenants: int = 0
+    compared: bool = False
+    unregistered: int = 0
+    turns: str = "fluid"
+
+
+@dataclass(frozen=True)
+class Cgroups:
+    """The hierarchy: version 0 is none at all; `given` are the controllers that pods have, None without pods.
+
+    `whole` is False where only a container's part of it is visible; then the rest means nothing.
+    """
+
+    version: int = 2
+    read_only: bool = False
+    known: frozenset[str] = frozenset({"cpu", "memory", "pids"})
+    given: frozenset[str] | None = frozenset({"cpu", "memory", "pids"})
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where the agent writes: its state, the CDI files, the tenants."""
+
+    state: FolderState = "writable"
+    cdi: FolderState = "writable"
+    runtime: FolderState = "writable"
+    free_mib: int = 1 << 20
+
+
+@dataclass(frozen=True)
+class KernelSide:
+    """The driver in the kernel: its modules, its version, and the device nodes (paths) that programs need and lack.
+
+    `made_for` is the version of the driver's libraries. None for all of it where the GPUs are emulated.
+    """
+
+    modules: frozenset[str] = frozenset({"nvidia", "nvidia_uvm"})
+    version: str = ""
+    made_for: str = ""
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hook:
+    """Our library on the node. `trouble` is empty, or why it is missing; `shown` is the driver volume's generation that
+    containers get, empty before the agent made one; `current` is whether the hook in it is the installed one.
+
+    `unhooked` are the tenants that got functions past it, or ran without an arbiter, and how.
+    """
+
+    trouble: str = ""
+    shown: str = ""
+    current: bool = True
+    unhooked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Host:
+    """One node. `checkpoint` is empty, or the problem with the agent's; `driver` the version found, `no_driver` why
+    none was found; `gpus` is the owner of the node's GPUs and `turns` the turn policy, as in the agent's
+    settings. `open_to_all` is the configuration by which NVIDIA's runtime gives every container the GPUs that a
+    variable names, empty where it does not.
+    """
+
+    open_to_all: str = ""
+    runtime: Runtime | None = field(default_factory=lambda: Runtime("containerd", "/etc/containerd/config.toml", True))
+    kubelet: Kubelet = field(default_factory=Kubelet)
+    arbiter: Arbiter = field(default_factory=Arbiter)
+    cgroups: Cgroups = field(default_factory=Cgroups)
+    folders: Folders = field(default_factory=Folders)
+    kernel: KernelSide | None = None
+    hook: Hook = field(default_factory=Hook)
+    checkpoint: str = ""
+    driver: str = ""
+    no_driver: str = ""
+    gpus: str = "own"
+    turns: str = "fluid"
+    state_dir: str = "/var/lib/aliquot"
+    cdi_dir: str = "/run/cdi"
+    runtime_dir: str = "/run/aliquot"
+    kubelet_dir: str = "/var/lib/kubelet"
+
+
+def finding(name: str, /, **facts: object) -> Finding:
+    """The finding of that name in findings.toml, with these facts in its sentences."""
+    words = _WORDS[name]
+    way_out = words.get("way_out", "").format(restart=_RESTART, **facts)
+    state = words.get("state", "fault" if way_out else "ok")
+    return Finding(words["what"].format(**facts), state, words["found"].format(**facts), way_out)
 
 
 def examine(host: Host) -> list[Finding]:
@@ -35,169 +162,105 @@ def examine(host: Host) -> list[Finding]:
 def _driver(host: Host) -> Iterator[Finding]:
     """The driver's files, its kernel modules and device nodes, and our library before it."""
     if host.no_driver:
-        way_out = "install the NVIDIA driver, or name its root with --driver-root; to try without: --emulate h100x2"
-        yield Finding("driver", "fault", host.no_driver, way_out)
+        yield finding("no-driver", why=host.no_driver)
     elif host.driver:
-        yield Finding("driver", "ok", host.driver)
+        yield finding("driver", driver=host.driver)
     if (kernel := host.kernel) is not None:
         absent = [name for name in MODULES if name not in kernel.modules]
-        for name in absent:
-            found = f"the kernel module {name} is not loaded"
-            if name != "nvidia":
-                found += ": programs in containers fail at cuInit with 999"
-            yield Finding(
-                "kernel module", "fault", found, f"{MAKE_NODES} on the node, at each boot; or modprobe {name}"
-            )
+        for module in absent:
+            name = "no-nvidia-module" if module == "nvidia" else "no-uvm-module"
+            yield finding(name, module=module, make_nodes=MAKE_NODES)
         if kernel.version and kernel.made_for and kernel.version != kernel.made_for:
-            found = f"the kernel module is {kernel.version} and the libraries are {kernel.made_for}: neither works so"
-            way_out = "load the new module: boot the node, or unload and load nvidia"
-            yield Finding("kernel module", "fault", found, way_out)
+            yield finding("other-module", kernel=kernel)
         elif not absent:
-            yield Finding("kernel module", "ok", f"nvidia and nvidia_uvm, {kernel.version or 'version unknown'}")
+            yield finding("modules", version=kernel.version or "version unknown")
         for path in kernel.missing:
             number = path.rpartition("/nvidia")[2]
-            way_out = f"nvidia-modprobe -c={number}" if number.isdigit() else MAKE_NODES
-            yield Finding("device node", "fault", f"{path} is missing", f"{way_out} on the node")
+            yield finding(
+                "no-node", path=path, command=f"nvidia-modprobe -c={number}" if number.isdigit() else MAKE_NODES
+            )
         if not kernel.missing:
-            yield Finding("device nodes", "ok", "the GPUs' and the driver's own")
+            yield finding("nodes")
     hook = host.hook
     if hook.trouble:
-        yield Finding("hook", "fault", hook.trouble, "install the wheel again, or use an image that is whole")
+        yield finding("no-hook", hook=hook)
     elif not hook.shown:
-        yield Finding("hook", "note", "no container is shown it yet", "the agent does that when it starts")
-    elif not hook.current:
-        found = f"containers are shown another one than is installed here, with driver {hook.shown}"
-        yield Finding("hook", "note", found, f"{_RESTART}; running containers keep theirs")
+        yield finding("hook-not-shown")
     else:
-        yield Finding("hook", "ok", f"stands before driver {hook.shown} in new containers")
+        yield finding("hook" if hook.current else "other-hook", hook=hook)
     for tenant in hook.unhooked:
-        way_out = "its share or memory limit may not hold; report the driver's version with this line"
-        yield Finding("hook", "fault", tenant, way_out)
+        yield finding("unhooked", tenant=tenant)
 
 
 def _runtime(host: Host) -> Iterator[Finding]:
-    runtime, cdi_dir, what = host.runtime, host.cdi_dir, "container runtime"
-    if runtime is None and host.kubelet.registration == "answers":
-        found = "kubelet runs, so a runtime exists, but neither containerd nor CRI-O is visible from here"
-        yield Finding(what, "note", found, "mount the node's root, and name it with --root")
-        return
+    runtime, cdi_dir = host.runtime, host.cdi_dir
     if runtime is None:
-        way_out = "run containerd or CRI-O, and name its socket to kubelet (containerRuntimeEndpoint)"
-        yield Finding(what, "fault", "neither containerd nor CRI-O was found", way_out)
+        yield finding("runtime-hidden" if host.kubelet.registration == "answers" else "no-runtime")
         return
     where = f"in {runtime.config} and restart {runtime.name}" if runtime.config else f"and restart {runtime.name}"
     # /var/run is /run on every system that has both.
     folders = [f.removeprefix("/var") if f.startswith("/var/run/") else f.rstrip("/") for f in runtime.folders]
-    if runtime.trouble:
-        yield Finding(what, "fault", f"its configuration cannot be read: {runtime.trouble}", f"fix it {where}")
-    elif not runtime.serves_kubelet:
-        yield Finding(what, "fault", "containerd's CRI plugin is disabled", f"take cri out of disabled_plugins {where}")
-    elif runtime.cdi is False:
-        found = f"{runtime.name} has CDI off, so a container's GPU is never added to it"
-        yield Finding(what, "fault", found, f"set enable_cdi = true {where}")
-    elif cdi_dir not in folders:
-        found = f"{runtime.name} reads CDI files in {', '.join(runtime.folders) or 'no folder'}, not in {cdi_dir}"
-        way_out = f"add {cdi_dir} to cdi_spec_dirs {where}, or give the agent --cdi-dir"
-        yield Finding(what, "fault", found, way_out)
-    elif runtime.cdi is None:
-        found = f"{runtime.name} has no setting for CDI, which is off before 2.0"
-        yield Finding(what, "note", found, f"set enable_cdi = true {where}")
-    else:
-        yield Finding(what, "ok", f"{runtime.name} reads CDI files in {cdi_dir}")
+    states = {
+        "runtime-unreadable": runtime.trouble,
+        "cri-disabled": not runtime.serves_kubelet,
+        "cdi-off": runtime.cdi is False,
+        "cdi-elsewhere": cdi_dir not in folders,
+        "cdi-not-set": runtime.cdi is None,
+        "runtime": True,
+    }
+    name = next(name for name, holds in states.items() if holds)
+    listed = ", ".join(runtime.folders) or "no folder"
+    yield finding(name, runtime=runtime, where=where, listed=listed, cdi_dir=cdi_dir)
     if host.open_to_all and "nvidia" in runtime.default:
-        found = (
-            "NVIDIA's runtime is the default and serves NVIDIA_VISIBLE_DEVICES: every pod whose image sets it to all, "
-            "as those of CUDA do, has all GPUs without a share"
-        )
-        way_out = f"set {UNPRIVILEGED} = false in {host.open_to_all}, and node.privileged: true in the chart"
-        yield Finding("NVIDIA's runtime", "fault", found, way_out)
+        yield finding("open-to-all", setting=UNPRIVILEGED, file=host.open_to_all)
 
 
 def _kubelet(host: Host) -> Iterator[Finding]:
     """Kubelet, and the stock device plugin beside ours."""
     kubelet, folder = host.kubelet, host.kubelet_dir
     start = "start kubelet (systemctl status kubelet); where its root is another folder, give --kubelet-dir"
-    plugins = f"{folder}/device-plugins"
-    faults = []
-    if kubelet.registration == "missing":
-        found = f"{plugins}/kubelet.sock is missing: no device plugin can register"
-        faults.append(Finding("kubelet", "fault", found, start))
-    elif kubelet.registration == "refuses":
-        found = f"{plugins}/kubelet.sock is left over: no process listens there"
-        faults.append(Finding("kubelet", "fault", found, start))
-    elif kubelet.registration == "barred":
-        faults.append(Finding("kubelet", "note", f"{plugins} cannot be read", "run as root"))
-    if kubelet.registration == "answers" and kubelet.pod_resources in ("missing", "refuses"):
-        found = f"{folder}/pod-resources/kubelet.sock does not answer: the agent cannot identify starting containers"
-        faults.append(Finding("PodResources", "fault", found, f"is it mounted from the node? {start}"))
-    if not kubelet.cdi:
-        found = "the feature gate DevicePluginCDIDevices is off: kubelet drops what the plugin answers"
-        faults.append(Finding("kubelet", "fault", found, "take it out of featureGates in kubelet's configuration"))
-    if kubelet.offered is None:
-        found = f"{plugins}/kubelet_internal_checkpoint cannot be read: devices of init containers have no owner"
-        way_out = "drain the node, remove the file, restart kubelet: it writes a new one"
-        faults.append(Finding("kubelet's checkpoint", "fault", found, way_out))
-    yield from faults or [Finding("kubelet", "ok", f"takes device plugins and answers below {folder}")]
+    silent = kubelet.registration == "answers" and kubelet.pod_resources in ("missing", "refuses")
+    states = {
+        "no-kubelet": kubelet.registration == "missing",
+        "kubelet-ended": kubelet.registration == "refuses",
+        "kubelet-barred": kubelet.registration == "barred",
+        "no-pod-resources": silent,
+        "kubelet-without-cdi": not kubelet.cdi,
+        "kubelet-checkpoint": kubelet.offered is None,
+    }
+    for name in [name for name, holds in states.items() if holds] or ["kubelet"]:
+        yield finding(name, plugins=f"{folder}/device-plugins", folder=folder, start=start)
     running = [n for n, state in kubelet.plugins.items() if n.startswith("nvidia") and state == "answers"]
     count = (kubelet.offered or {}).get(STOCK, 0)
-    if running and count and host.gpus == "own":
-        found = f"another device plugin offers {count} {STOCK} here ({running[0]}): kubelet may give one GPU away twice"
-        way_out = "take NVIDIA's plugin off this node (its nodeSelector), or run the agent with --gpus coexist"
-        yield Finding("stock plugin", "fault", found, way_out)
-    elif running and count:
-        yield Finding("stock plugin", "ok", f"offers {count} {STOCK}; what holder pods hold of them is shared")
+    if running and count:
+        name = "stock-plugin" if host.gpus == "own" else "coexisting"
+        yield finding(name, count=count, stock=STOCK, plugin=running[0])
 
 
 def _agent(host: Host) -> Iterator[Finding]:
-    state = host.kubelet.plugins.get(OURS, "barred" if host.kubelet.registration == "barred" else "missing")
-    where = f"{host.kubelet_dir}/device-plugins/{OURS}"
-    if state == "refuses":
-        found = f"{where} is left over: the agent that made it is gone"
-        yield Finding("agent", "fault", found, f"{_RESTART}; it puts a new socket in its place")
-    elif state == "missing":
-        found = f"no agent serves {GPU_PERCENT}: {where} is missing"
-        yield Finding("agent", "fault", found, f"run aliquot node here, or {_RESTART}")
-    elif state == "answers" and host.kubelet.offered is not None:
-        if count := host.kubelet.offered.get(GPU_PERCENT, 0):
-            yield Finding("agent", "ok", f"offers {count} {GPU_PERCENT}")
-        else:
-            found = f"it serves, but kubelet offers no {GPU_PERCENT}: not registered, or withdrawn"
-            yield Finding("agent", "fault", found, "the agent's log says why (unfit, not-registered)")
-    for name, other in sorted(host.kubelet.plugins.items()):
-        if name != OURS and other == "refuses":
-            found = f"{name} in the folder of device plugins is left over: no process listens there"
-            yield Finding("stale socket", "note", found, "remove it, or restart the plugin that it belongs to")
+    kubelet = host.kubelet
+    state = kubelet.plugins.get(OURS, "barred" if kubelet.registration == "barred" else "missing")
+    count = (kubelet.offered or {}).get(GPU_PERCENT, 0)
+    served = "agent" if count else "nothing-offered" if kubelet.offered is not None else ""
+    name = {"refuses": "agent-ended", "missing": "no-agent", "answers": served}.get(state)
+    if name:
+        yield finding(name, where=f"{host.kubelet_dir}/device-plugins/{OURS}", resource=GPU_PERCENT, count=count)
+    for plugin, other in sorted(kubelet.plugins.items()):
+        if plugin != OURS and other == "refuses":
+            yield finding("stale-socket", name=plugin)
     if host.checkpoint:
-        way_out = "the agent sets it aside and rebuilds it from kubelet and the pods' plans when it starts"
-        yield Finding("agent's checkpoint", "fault", host.checkpoint, f"{_RESTART}; {way_out}")
+        yield finding("checkpoint", trouble=host.checkpoint)
 
 
 def _arbiter(arbiter: Arbiter, turns: str, runtime_dir: str) -> Iterator[Finding]:
     if arbiter.trouble:
-        started = f"aliquot arbiter --runtime-dir {runtime_dir}"
-        way_out = f"restart the arbiter's container ({started}); check its log"
-        yield Finding("arbiter", "fault", arbiter.trouble, way_out)
+        yield finding("no-arbiter", arbiter=arbiter, runtime_dir=runtime_dir)
         return
-    yield Finding("arbiter", "ok", f"answers; turns: {arbiter.turns}; tenants: {arbiter.tenants}")
+    yield finding("arbiter", arbiter=arbiter)
     if arbiter.turns != turns:
-        found = f"it gives turns as {arbiter.turns}, the agent's settings say {turns}"
-        yield Finding("turns", "fault", found, f"restart it with --turns {turns}, or set turns for both")
+        yield finding("other-turns", arbiter=arbiter, turns=turns)
     if arbiter.unregistered:
-        found = f"programs on shared GPUs that did not register: {arbiter.unregistered}"
-        way_out = "the events GpuUnregisteredProcess name their pods; --audit-kill ends them"
-        yield Finding("unregistered", "note", found, way_out)
-
-
-_FOLDER_FAULTS: Final[Mapping[FolderState, tuple[str, str, str]]] = {
-    "full": ("fault", "the disk of {} is full", "make room: nothing new is allocated until it can be written"),
-    "read-only": (
-        "fault", "{} is mounted read-only",
-        "mount it writable (mount -o remount,rw; fsck where the kernel did that after an error)",
-    ),
-    "no folder": ("fault", "{} is not a folder", "move the file, the agent creates the folder"),
-    "missing": ("note", "{} does not exist yet", "the agent creates it when it starts"),
-    "barred": ("note", "{} cannot be tested from here", "run as root, with a writable --root"),
-}  # fmt: skip
+        yield finding("unregistered", arbiter=arbiter)
 
 
 def _folders(host: Host) -> Iterator[Finding]:
@@ -206,50 +269,29 @@ def _folders(host: Host) -> Iterator[Finding]:
         ("CDI files", host.cdi_dir, host.folders.cdi),
         ("tenants", host.runtime_dir, host.folders.runtime),
     )
-    faults = []
-    for what, folder, state in listed:
-        if state in _FOLDER_FAULTS:
-            level, found, way_out = _FOLDER_FAULTS[state]
-            faults.append(Finding(what, level, found.format(folder), way_out))
+    faults = [finding(state, what=what, folder=folder) for what, folder, state in listed if state != "writable"]
     if not faults and host.folders.free_mib < LEAST_FREE_MIB:
-        found = f"{host.state_dir} has {host.folders.free_mib} MiB left"
-        faults = [Finding("state", "fault", found, "make room: without its checkpoint the agent allocates nothing")]
-    yield from faults or [Finding("folders", "ok", "state, CDI files and tenants can be written")]
+        faults = [finding("little-room", folder=host.state_dir, free_mib=host.folders.free_mib)]
+    yield from faults or [finding("folders")]
 
 
 def _cgroups(cgroups: Cgroups) -> Finding:
     missing = [name for name in NEEDED if name not in cgroups.known]
     withheld = [name for name in NEEDED if cgroups.given is not None and name not in cgroups.given]
-    level = "fault"
-    if not cgroups.whole:
-        level, found = "note", "only those of a container are visible from here"
-        way_out = "mount the node's root, and name it with --root"
-    elif cgroups.version == 0:
-        found = "no cgroups below /sys/fs/cgroup"
-        way_out = "mount cgroup2 at /sys/fs/cgroup; in a container, give --root with the node's root mounted"
-    elif cgroups.version == 1:
-        level, way_out = "note", "boot with systemd.unified_cgroup_hierarchy=1"
-        found = (
-            "version 1: kubelet refuses it by default since 1.35, and limits by the driver (enforced) need version 2"
-        )
-    elif cgroups.read_only:
-        found = "/sys/fs/cgroup is mounted read-only: no container can be started"
-        way_out = "mount -o remount,rw /sys/fs/cgroup on the node"
-    elif missing:
-        found = f"the kernel has no controller {', '.join(missing)}"
-        way_out = "take cgroup_disable off the kernel's command line, and boot"
-    elif withheld:
-        found = f"pods do not get the controller {', '.join(withheld)}"
-        way_out = "delegate it: Delegate=yes for kubelet's unit, + its name in cgroup.subtree_control of each parent"
-    else:
-        return Finding("cgroups", "ok", "version 2, with cpu, memory and pids for pods")
-    return Finding("cgroups", level, found, way_out)
+    states = {
+        "cgroups-hidden": not cgroups.whole,
+        "no-cgroups": cgroups.version == 0,
+        "old-cgroups": cgroups.version == 1,
+        "read-only-cgroups": cgroups.read_only,
+        "missing-controllers": missing,
+        "withheld-controllers": withheld,
+        "cgroups": True,
+    }
+    name = next(name for name, holds in states.items() if holds)
+    return finding(name, names=", ".join(missing or withheld))
 
 
 def _protection(arbiter: Arbiter) -> Finding:
     if arbiter.compared:
-        found = "audited: a library in each program enforces shares; a program that bypasses it is found and reported"
-        return Finding("protection", "ok", found)
-    found = "cooperative: a library in each program enforces shares; a program that bypasses it is not noticed"
-    way_out = "give the arbiter --libnvml and the host's process numbers (hostPID), so that NVML can be compared"
-    return Finding("protection", "note", found, "" if arbiter.trouble else way_out)
+        return finding("audited")
+    return finding("cooperative-without-arbiter" if arbiter.trouble else "cooperative")

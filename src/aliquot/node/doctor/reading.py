@@ -30,7 +30,7 @@ from aliquot.driver.volume.volume import CURRENT, SHARED
 from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.node.allocation.checkpoint import read_checkpoint
 from aliquot.node.allocation.kubelet import offered
-from aliquot.node.doctor.host import (
+from aliquot.node.doctor.checks import (
     Arbiter,
     Cgroups,
     Folders,
@@ -44,18 +44,7 @@ from aliquot.node.doctor.host import (
 from aliquot.node.doctor.runtime import Runtime, containerd, crio, imports_of, takes_variable
 from aliquot.node.settings import NodeSettings
 
-CONTAINERD_PLACES: Final = (
-    ("/run/k3s/containerd/containerd.sock", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),
-    ("/run/k3s/containerd/containerd.sock", "/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
-    ("/run/containerd/containerd.sock", "/etc/containerd/config.toml"),
-)
-CRIO_SOCKET: Final = "/run/crio/crio.sock"
-CRIO_FILES: Final = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d")
-NVIDIA_FILES: Final = (
-    "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
-    "/etc/nvidia-container-runtime/config.toml",
-)
-"""Configuration of NVIDIA's runtime: the GPU operator's, and its packages'."""
+_PLACES: Final = msgspec.toml.decode(Path(__file__).with_name("places.toml").read_bytes())
 CDI_GATE: Final = "DevicePluginCDIDevices"
 PROBE_BYTES: Final = 64 << 10
 FIRST_CGROUP_NAMESPACE: Final = 0xEFFFFFFB
@@ -205,22 +194,23 @@ def _driver(settings: NodeSettings, root: Path) -> tuple[str, str, KernelSide | 
 def _runtime(root: Path, kubelet_dir: Path) -> Runtime | None:
     """The runtime that kubelet's configuration names; otherwise the one whose socket or configuration exists."""
     named = str(_kubelet_configuration(below(root, kubelet_dir)).get("containerRuntimeEndpoint") or "")
-    sockets = [socket for socket, _ in CONTAINERD_PLACES] + [CRIO_SOCKET]
+    crio_socket, crio_files = _PLACES["crio_socket"], _PLACES["crio"]
+    sockets = [socket for socket, _ in _PLACES["containerd"]] + [crio_socket]
     wanted = [socket for socket in sockets if named.replace("/var/run/", "/run/").endswith(socket)]
-    for socket_path, config in CONTAINERD_PLACES:
+    for socket_path, config in _PLACES["containerd"]:
         if wanted and socket_path not in wanted:
             continue
         if _there(below(root, config)) or socket_path in wanted or _there(below(root, socket_path)):
             return _containerd(root, config)
-    if CRIO_SOCKET not in wanted and not any(_there(below(root, path)) for path in (CRIO_SOCKET, *CRIO_FILES)):
+    if crio_socket not in wanted and not any(_there(below(root, path)) for path in (crio_socket, *crio_files)):
         return None
-    main, folder = (below(root, path) for path in CRIO_FILES)
+    main, folder = (below(root, path) for path in crio_files)
     try:
         files = [path for path in (main, *sorted(folder.glob("*"))) if path.is_file()]
         texts = [(f"/{path.relative_to(root)}", path.read_text()) for path in files]
     except (OSError, ValueError) as error:
-        return replace(crio(CRIO_FILES[0], ()), trouble=str(error))
-    return crio(CRIO_FILES[0], texts)
+        return replace(crio(crio_files[0], ()), trouble=str(error))
+    return crio(crio_files[0], texts)
 
 
 def _containerd(root: Path, config: str) -> Runtime:
@@ -236,7 +226,7 @@ def _containerd(root: Path, config: str) -> Runtime:
     except (OSError, ValueError) as error:
         trouble = str(error)
     release: tuple[int, ...] = ()
-    for program in (root / folder / "containerd" for folder in ("usr/bin", "usr/local/bin", "opt/bin")):
+    for program in (root / folder / "containerd" for folder in _PLACES["containerd_programs"]):
         if release or not _there(program):
             continue
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -249,7 +239,7 @@ def _containerd(root: Path, config: str) -> Runtime:
 
 def _open_to_all(root: Path) -> str:
     """NVIDIA's configuration, if its runtime serves a variable of unprivileged containers; the first file counts."""
-    for name in NVIDIA_FILES:
+    for name in _PLACES["nvidia"]:
         with contextlib.suppress(OSError, ValueError):
             return name if takes_variable(below(root, name).read_text()) else ""
     return ""
