@@ -11,25 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.volume.loader import BadCache, read_cache
+from aliquot.driver.volume.names import LOADER_FOLDERS
 from aliquot.model.errors import AliquotError
 
 CUDA: Final = "libcuda.so.1"
 NVML: Final = "libnvidia-ml.so.1"
 SYSTEM_CACHE: Final = Path("/etc/ld.so.cache")
-_WHERE_DRIVERS_LIE: Final = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/lib/x86_64-linux-gnu",
-    "/lib64",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib",
-    "/usr/lib/wsl/lib",
-    "/run/opengl-driver/lib",
-    "/usr/lib/nvidia",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-)
 
 
 class LinkerCacheError(AliquotError):
@@ -50,23 +38,17 @@ def ldconfig() -> str:
 
 @lru_cache(maxsize=1)
 def cached_libraries() -> dict[str, tuple[Path, ...]]:
-    """Paths that the loader's cache knows for the driver's two libraries; none without ldconfig."""
-    found: dict[str, list[Path]] = {CUDA: [], NVML: []}
+    """Paths that the loader's cache knows for the driver's two libraries; none without a cache."""
     try:
-        done = subprocess.run([ldconfig(), "-p"], capture_output=True, text=True, check=False)
-    except AliquotError:
-        return dict.fromkeys(found, ())
-    for line in done.stdout.splitlines():
-        name, _, path = line.partition(" => ")
-        soname = name.split("(")[0].strip()
-        if soname in found:
-            found[soname].append(Path(path.strip()))
-    return {name: tuple(paths) for name, paths in found.items()}
+        entries = read_cache(SYSTEM_CACHE.read_bytes())
+    except (OSError, BadCache):
+        entries = ()
+    return {name: tuple(Path(entry.path) for entry in entries if entry.name == name) for name in (CUDA, NVML)}
 
 
 def candidates(name: str, first: Iterable[Path] = ()) -> list[Path]:
     """Existing files by that name where the loader looks, the folders of `first` before its own first choice."""
-    folders = (Path(folder) for folder in _WHERE_DRIVERS_LIE)
+    folders = (Path(folder) for folder in LOADER_FOLDERS)
     paths = [*(path / name for path in first), *cached_libraries()[name], *(path / name for path in folders)]
     existing = []
     for path in dict.fromkeys(paths):

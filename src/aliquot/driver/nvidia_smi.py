@@ -13,14 +13,16 @@ import argparse
 import os
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
 import pynvml as nvml
 
 NOT_AVAILABLE: Final = "[N/A]"
 _MIB: Final = 1 << 20
-_WIDTH: Final = 89
+_LAYOUT: Final = tomllib.loads(Path(__file__).with_name("nvidia_smi.toml").read_text("utf-8"))
 
 
 def _memory(handle: Any, part: str) -> int:
@@ -29,11 +31,6 @@ def _memory(handle: Any, part: str) -> int:
 
 def _watts(milliwatts: int) -> str:
     return f"{milliwatts / 1000:.2f}"
-
-
-def _cuda_version() -> str:
-    version = nvml.nvmlSystemGetCudaDriverVersion_v2()
-    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _clock(handle: Any, kind: int) -> int:
@@ -88,38 +85,42 @@ FIELDS: Final[dict[str, Field]] = {
     "persistence_mode": ("", lambda h: "Enabled" if nvml.nvmlDeviceGetPersistenceMode(h) else "Disabled"),
 }
 APP_FIELDS: Final[dict[str, Field]] = {
-    "timestamp": ("", lambda h, _: _value(h, "timestamp")),
-    "gpu_name": ("", lambda h, _: _value(h, "name")),
-    "gpu_uuid": ("", lambda h, _: _value(h, "uuid")),
-    "gpu_bus_id": ("", lambda h, _: _value(h, "pci.bus_id")),
+    "timestamp": ("", lambda h, _: FIELDS["timestamp"][1](h)),
+    "gpu_name": ("", lambda h, _: FIELDS["name"][1](h)),
+    "gpu_uuid": ("", lambda h, _: FIELDS["uuid"][1](h)),
+    "gpu_bus_id": ("", lambda h, _: FIELDS["pci.bus_id"][1](h)),
     "pid": ("", lambda _, process: process.pid),
-    "process_name": ("", lambda _, process: _program(process.pid)),
-    "name": ("", lambda _, process: _program(process.pid)),
+    "process_name": ("", lambda _, process: nvml.nvmlSystemGetProcessName(process.pid)),
+    "name": ("", lambda _, process: nvml.nvmlSystemGetProcessName(process.pid)),
     "used_memory": ("MiB", lambda _, process: (process.usedGpuMemory or 0) // _MIB),
     "used_gpu_memory": ("MiB", lambda _, process: (process.usedGpuMemory or 0) // _MIB),
 }
 
 
-def _value(handle: Any, field: str) -> str:
-    """A field of a GPU; NOT_AVAILABLE where NVML does not answer."""
+class _Facts:
+    """The fields of a subject, a GPU or a GPU and a process, as text and read when they are shown.
+
+    `facts["power.draw W"]` is a value with a unit; NOT_AVAILABLE is one that NVML does not answer.
+    """
+
+    def __init__(self, known: Mapping[str, Field], *subject: Any) -> None:
+        self._known, self.subject = known, subject
+
+    def __getitem__(self, name: str) -> str:
+        field, _, unit = name.partition(" ")
+        try:
+            value = str(self._known[field][1](*self.subject))
+        except nvml.NVMLError:
+            return NOT_AVAILABLE
+        return f"{value} {unit}" if unit else value
+
+
+def _processes(gpu: _Facts) -> list[_Facts]:
     try:
-        return str(FIELDS[field][1](handle))
-    except nvml.NVMLError:
-        return NOT_AVAILABLE
-
-
-def _program(pid: int) -> str:
-    try:
-        return str(nvml.nvmlSystemGetProcessName(pid))
-    except nvml.NVMLError:
-        return NOT_AVAILABLE
-
-
-def _processes(handle: Any) -> list[Any]:
-    try:
-        return sorted(nvml.nvmlDeviceGetComputeRunningProcesses(handle), key=lambda process: process.pid)
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(*gpu.subject)
     except nvml.NVMLError:
         return []
+    return [_Facts(APP_FIELDS, *gpu.subject, process) for process in sorted(running, key=lambda process: process.pid)]
 
 
 def _end(text: str) -> NoReturn:
@@ -127,98 +128,39 @@ def _end(text: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def _query(known: Mapping[str, Field], query: str, subjects: Sequence[Any], form: str) -> list[str]:
-    """The fields of a query, one line for each subject: a GPU, or a GPU and a process."""
+def _query(known: Mapping[str, Field], query: str, subjects: Sequence[_Facts], form: str) -> list[str]:
+    """The fields of a query, one line for each subject."""
     fields = [field.strip() for field in query.split(",") if field.strip()]
     for field in fields:
         if field not in known:
             _end(f'Field "{field}" is not a valid field to query; this emulated nvidia-smi knows {", ".join(known)}')
-    options, lines = set(form.replace(" ", "").split(",")), []
-    if "noheader" not in options:
-        lines.append(", ".join(f"{field} [{known[field][0]}]" if known[field][0] else field for field in fields))
-    for subject in subjects:
-        cells = []
-        for unit, read in (known[field] for field in fields):
-            try:
-                value = str(read(*subject))
-            except nvml.NVMLError:
-                value = NOT_AVAILABLE
-            cells.append(value if "nounits" in options or not unit or value == NOT_AVAILABLE else f"{value} {unit}")
-        lines.append(", ".join(cells))
+    options, units = set(form.replace(" ", "").split(",")), {field: known[field][0] for field in fields}
+    heads = [f"{field} [{units[field]}]" if units[field] else field for field in fields]
+    names = fields if "nounits" in options else [f"{field} {units[field]}".strip() for field in fields]
+    lines = [] if "noheader" in options else [", ".join(heads)]
+    return lines + [", ".join(subject[name] for name in names) for subject in subjects]
+
+
+def _details(gpus: Sequence[_Facts], about: Mapping[str, Any]) -> list[str]:
+    parts = _LAYOUT["query"]
+    lines = [parts["head"].format(gpus[0], **about)]
+    for gpu in gpus:
+        lines.append(parts["gpu"].format(gpu))
+        lines += [parts["process"].format(process) for process in _processes(gpu)]
     return lines
 
 
-def _details(handles: Sequence[Any]) -> list[str]:
-    lines = ["", "==============NVSMI LOG==============", ""]
-    rows = [("Timestamp", time.strftime("%a %b %d %H:%M:%S %Y")), ("Driver Version", _driver()),
-            ("CUDA Version", _cuda_version()), ("Attached GPUs", str(len(handles)))]  # fmt: skip
-    lines += [f"{label:<42}: {value}" for label, value in rows]
-    for handle in handles:
-        lines.append(f"GPU {_value(handle, 'pci.bus_id')}")
-        lines += [_detail(handle, 4, "Product Name", "name"), _detail(handle, 4, "GPU UUID", "uuid")]
-        for title, parts in (
-            ("FB Memory Usage", (("Total", "memory.total"), ("Used", "memory.used"), ("Free", "memory.free"))),
-            ("Utilization", (("Gpu", "utilization.gpu"), ("Memory", "utilization.memory"))),
-            ("Temperature", (("GPU Current Temp", "temperature.gpu"),)),
-            ("GPU Power Readings", (("Power Draw", "power.draw"), ("Current Power Limit", "power.limit"))),
-            ("Clocks", (("SM", "clocks.sm"), ("Memory", "clocks.mem"))),
-        ):
-            lines.append(f"    {title}")
-            lines += [_detail(handle, 8, label, field) for label, field in parts]
-        lines.append("    Processes")
-        for process in _processes(handle):
-            lines.append(f"        {'Process ID':<34}: {process.pid}")
-            lines.append(f"            {'Name':<30}: {_program(process.pid)}")
-            lines.append(f"            {'Used GPU Memory':<30}: {(process.usedGpuMemory or 0) // _MIB} MiB")
-    return lines
-
-
-def _detail(handle: Any, indent: int, label: str, field: str) -> str:
-    value, unit = _value(handle, field), "C" if field == "temperature.gpu" else FIELDS[field][0]
-    return f"{' ' * indent}{label:<{42 - indent}}: {value if not unit or value == NOT_AVAILABLE else f'{value} {unit}'}"
-
-
-def _driver() -> str:
-    return str(nvml.nvmlSystemGetDriverVersion())
-
-
-def _table(handles: Sequence[Any]) -> list[str]:
+def _table(gpus: Sequence[_Facts], about: Mapping[str, Any]) -> list[str]:
     """The table that nvidia-smi prints without options; it says that the GPUs are emulated."""
-    rule = f"|{'-' * 41}+{'-' * 24}+{'-' * 22}|"
-    top = f"| NVIDIA-SMI {_driver():<23}Driver Version: {_driver():<17}CUDA Version: {_cuda_version():<8}|"
-    lines = [time.strftime("%a %b %d %H:%M:%S %Y") + "       (emulated by Aliquot)", f"+{'-' * (_WIDTH)}+", top, rule]
-    lines += [
-        _row("GPU  Name                 Persistence-M", "Bus-Id          Disp.A", "Volatile Uncorr. ECC"),
-        _row("Fan  Temp   Perf          Pwr:Usage/Cap", "          Memory-Usage", "GPU-Util  Compute M."),
-        f"|{'=' * 41}+{'=' * 24}+{'=' * 22}|",
-    ]
-    for handle in handles:
-        get = {field: _value(handle, field) for field in FIELDS if field not in ("fan.speed", "pstate")}
-        power = f"{_whole(get['power.draw'])}W / {_whole(get['power.limit']):>4}W"
-        memory = f"{get['memory.used']}MiB / {get['memory.total']:>6}MiB"
-        lines += [
-            _row(f"{get['index']:>3}  {get['name'][:28]:<28} {'Off':>5}", f"{get['pci.bus_id']:<16} Off", f"{'0':>20}"),
-            _row(f"N/A  {get['temperature.gpu']:>3}C    P0   {power:>19}", f"{memory:>22}",
-                 f"{get['utilization.gpu']:>6}%      Default"),
-            f"+{'-' * 41}+{'-' * 24}+{'-' * 22}+",
-        ]  # fmt: skip
-
-    def line(text: str) -> str:
-        return f"| {text:<{_WIDTH - 2}} |"
-
-    rows = [
-        line(f"{_value(h, 'index'):>3}   N/A  N/A  {p.pid:>10}      C   {_program(p.pid)[:37]:<37} "
-             f"{(p.usedGpuMemory or 0) // _MIB:>9}MiB")
-        for h in handles for p in _processes(h)
-    ]  # fmt: skip
-    columns = "GPU   GI   CI         PID   Type   Process name                           GPU Memory"
-    edge = f"+{'-' * _WIDTH}+"
-    lines += ["", edge, line("Processes:"), line(columns), f"|{'=' * _WIDTH}|"]
-    return [*lines, *(rows or [line("No running processes found")]), edge]
-
-
-def _row(left: str, middle: str, right: str) -> str:
-    return f"| {left:<39} | {middle:<22} | {right:<20} |"
+    parts = _LAYOUT["table"]
+    lines = [parts["head"].format(gpus[0], **about)]
+    for gpu in gpus:
+        power = f"{_whole(gpu['power.draw'])}W / {_whole(gpu['power.limit']):>4}W"
+        memory = f"{gpu['memory.used']}MiB / {gpu['memory.total']:>6}MiB"
+        state = f"{gpu['temperature.gpu']:>3}C    P0   {power:>19}"
+        lines.append(parts["gpu"].format(gpu, state=state, memory=memory))
+    rows = [parts["process"].format(process, gpu=gpu) for gpu in gpus for process in _processes(gpu)]
+    return [*lines, parts["processes"], *(rows or [parts["none"]]), parts["foot"]]
 
 
 def _whole(number: str) -> str:
@@ -226,26 +168,27 @@ def _whole(number: str) -> str:
 
 
 def _lines(chosen: argparse.Namespace) -> list[str]:
-    handles = _visible()
-    if not handles:
+    gpus = [_Facts(FIELDS, handle) for handle in _visible()]
+    if not gpus:
         _end("No devices were found")
     if chosen.id:
-        names = {name: h for h in handles for name in (_value(h, "index"), _value(h, "uuid"), _value(h, "pci.bus_id"))}
+        names = {gpu[field]: gpu for gpu in gpus for field in ("index", "uuid", "pci.bus_id")}
         for name in chosen.id.split(","):
             if name not in names:
                 _end(f'no GPU is called "{name}"; there are {", ".join(names)}')
-        handles = [names[name] for name in chosen.id.split(",")]
+        gpus = [names[name] for name in chosen.id.split(",")]
+    version, time_now = nvml.nvmlSystemGetCudaDriverVersion_v2(), time.strftime("%a %b %d %H:%M:%S %Y")
+    about = {"cuda": f"{version // 1000}.{version % 1000 // 10}", "time": time_now, "count": len(gpus)}
     if chosen.version:
-        return [f"NVIDIA-SMI version  : {_driver()} (emulated by Aliquot)", f"DRIVER version      : {_driver()}",
-                f"CUDA Version        : {_cuda_version()}"]  # fmt: skip
+        return [_LAYOUT["version"].format(gpus[0], **about)]
     if chosen.list_gpus:
-        return [f"GPU {_value(h, 'index')}: {_value(h, 'name')} (UUID: {_value(h, 'uuid')})" for h in handles]
+        return [_LAYOUT["list"].format(gpu) for gpu in gpus]
     if chosen.query_gpu:
-        return _query(FIELDS, chosen.query_gpu, [(handle,) for handle in handles], chosen.format)
+        return _query(FIELDS, chosen.query_gpu, gpus, chosen.format)
     if chosen.query_compute_apps:
-        programs = [(handle, process) for handle in handles for process in _processes(handle)]
+        programs = [process for gpu in gpus for process in _processes(gpu)]
         return _query(APP_FIELDS, chosen.query_compute_apps, programs, chosen.format)
-    return _details(handles) if chosen.query else _table(handles)
+    return _details(gpus, about) if chosen.query else _table(gpus, about)
 
 
 def main(words: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ is left out and never 0. The process ends when stdin is closed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import subprocess
@@ -98,10 +99,8 @@ def sensors_of(nvml: Any, handle: Any) -> dict[str, float]:
     }
     found = {}
     for name, ask in asks.items():
-        try:
+        with contextlib.suppress(nvml.NVMLError):
             found[name] = ask()
-        except nvml.NVMLError:
-            continue
     return found
 
 

@@ -15,25 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.volume import names as catalog
 from aliquot.driver.volume.loader import BadCache, NotElf, read_cache, read_library
-from aliquot.driver.volume.names import BINARIES, GLX, GRAPHICS_FILES, LIBRARIES, SUBSTITUTED, is_drivers, stem
 from aliquot.model.errors import AliquotError
 
 # Where NVIDIA's driver container shows its root on the node. Source: NVIDIA GPU Operator, "driver root".
 DRIVER_CONTAINER: Final = Path("/run/nvidia/driver")
-_LIBRARY_FOLDERS: Final = (
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu/nvidia/current",
-    "usr/lib/wsl/lib",
-    "run/opengl-driver/lib",
-    "lib/x86_64-linux-gnu",
-    "lib64",
-    "usr/lib/i386-linux-gnu",
-    "usr/lib",
-)
-_PROGRAM_FOLDERS: Final = ("usr/bin", "usr/sbin", "usr/local/bin", "bin", "sbin", "usr/lib/wsl/lib")
 _VERSION: Final = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
 _LINKS_MOST: Final = 40
 _CACHE_MOST: Final = 64 << 20
@@ -92,12 +79,12 @@ class DriverSource:
             NoDriverFiles: the driver has none.
         """
         for each in self.libraries:
-            if each.bits == 64 and stem(each.file.name) == name:
+            if each.bits == 64 and catalog.stem(each.file.name) == name:
                 return each
         raise NoDriverFiles(f"the driver has no 64-bit {name}; is it installed whole?")
 
 
-def from_root(root: Path = Path("/"), libraries: Collection[str] = LIBRARIES) -> DriverSource:
+def from_root(root: Path = Path("/"), libraries: Collection[str] = catalog.LIBRARIES) -> DriverSource:
     """The driver of a root: of these libraries those that its loader's cache knows, or that lie where drivers put them.
 
     Raises:
@@ -117,14 +104,17 @@ def from_root(root: Path = Path("/"), libraries: Collection[str] = LIBRARIES) ->
             names.add((library.bits, real.name))
             files[real] = DriverLibrary(real, library.bits, library.soname or path.name)
     programs = []
-    for name in BINARIES:
-        places = (within(root, Path(folder) / name) for folder in _PROGRAM_FOLDERS)
+    for name in catalog.BINARIES:
+        places = (within(root, Path(folder) / name) for folder in catalog.PROGRAM_FOLDERS)
         program = next((real for real in places if real is not None and os.access(real, os.X_OK)), None)
         programs += [program] if program is not None else []
     # The version is that of the files' own names, libcuda's first, then as they were found.
-    ordered = sorted(files, key=lambda file: LIBRARIES.index(stem(file.name)) if is_drivers(file.name) else 99)
+    ordered = sorted(
+        files,
+        key=lambda file: catalog.LIBRARIES.index(catalog.stem(file.name)) if catalog.is_drivers(file.name) else 99,
+    )
     versions = [match.group(1) for file in ordered if (match := _VERSION.search(file.name))]
-    shown = [(Path(file), within(root, file)) for file in GRAPHICS_FILES if GLX[0] in libraries]
+    shown = [(Path(file), within(root, file)) for file in catalog.GRAPHICS_FILES if catalog.GLX[0] in libraries]
     source = DriverSource(
         tuple(files.values()),
         tuple(programs),
@@ -133,7 +123,7 @@ def from_root(root: Path = Path("/"), libraries: Collection[str] = LIBRARIES) ->
         files=tuple((path, real) for path, real in shown if real is not None),
     )
     try:
-        for name in SUBSTITUTED:
+        for name in catalog.SUBSTITUTED:
             source.library(name)
     except NoDriverFiles as error:
         raise NoDriverFiles(f"no NVIDIA driver below {root}: {error}") from None
@@ -154,7 +144,7 @@ def from_libraries(libcuda: Path, libnvml: Path, version: str) -> DriverSource:
 
 
 def find_source(
-    root: Path = Path("/"), container: Path = DRIVER_CONTAINER, libraries: Collection[str] = LIBRARIES
+    root: Path = Path("/"), container: Path = DRIVER_CONTAINER, libraries: Collection[str] = catalog.LIBRARIES
 ) -> DriverSource:
     """The driver container's driver if it exists, otherwise that of the root.
 
@@ -220,12 +210,12 @@ def _candidates(root: Path, libraries: Collection[str]) -> Iterator[Path]:
     with contextlib.suppress(OSError, BadCache):  # the folders are looked at in any case
         if file is not None and file.stat().st_size <= _CACHE_MOST:
             for entry in read_cache(file.read_bytes()):
-                if is_drivers(entry.name, libraries) and not entry.special:
+                if catalog.is_drivers(entry.name, libraries) and not entry.special:
                     yield Path(entry.path)
-    for folder in _LIBRARY_FOLDERS:
+    for folder in catalog.LIBRARY_FOLDERS:
         try:
             real = _resolved(root, Path(folder))
             names = sorted(path.name for path in real.iterdir()) if real is not None else []
         except OSError:
             continue
-        yield from (Path(folder) / name for name in names if is_drivers(name, libraries))
+        yield from (Path(folder) / name for name in names if catalog.is_drivers(name, libraries))
