@@ -111,7 +111,7 @@ class ScriptedArbiter:
     def crowd(self, *, waiting: int = 1) -> None:
         """Show that other tenants are attached to the first GPU, and that so many of them wait for it."""
         self.pages[0].set_company(True)
-        self.pages[0].set_waiters(waiting)
+        self.pages[0].set_neighbours(waiting, 0)
 
     def revoke(self, gpu: int = 0) -> None:
         """Close the gate of the current epoch."""

@@ -254,8 +254,7 @@ class Dispatcher:
             running[uuid] = running.get(uuid, 0) + grant.may_have_work
         for grant, waits in grants:
             uuid = grant.gpu.uuid
-            grant.page.set_waiters(waiting[uuid] - waits)
-            grant.page.set_overlapping(running[uuid] - 1 if grant.may_have_work else 0)
+            grant.page.set_neighbours(waiting[uuid] - waits, running[uuid] - 1 if grant.may_have_work else 0)
 
     def show_life(self, now_ns: int) -> None:
         """Write a heartbeat to every page, by which the hook tells a hung arbiter from a slow one."""

@@ -506,10 +506,7 @@ class Tenant:
 
     def grant_of(self, uuid: bytes) -> GrantState | None:
         """The grant state of the GPU with these 16 bytes, if it is one of the tenant's."""
-        for grant in self.grants:
-            if grant.gpu.uuid_bytes() == uuid:
-                return grant
-        return None
+        return next((grant for grant in self.grants if grant.gpu.uuid_bytes() == uuid), None)
 
 
 _STAYS: Final = {

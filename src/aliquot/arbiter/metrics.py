@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,11 +14,13 @@ from aliquot.status.tenants import TenantStatus
 from .records import Status
 
 _TENANT: Final = ("gpu", "tenant")
-Readers = Mapping[str, tuple[str, Callable[[TenantStatus], float]]]
-Labelled = Sequence[tuple[Sequence[str], TenantStatus]]
-"""Tenants on their GPUs, each with the values of its labels."""
+T = TypeVar("T")
+Readers = Mapping[str, tuple[str, Callable[[T], float | None]]]
+"""By the end of a metric's name what it tells, and how it is read."""
+Labelled = Sequence[tuple[Sequence[str], T]]
+"""What is measured, such as tenants on their GPUs, each with the values of its labels."""
 
-TENANT_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
+TENANT_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float | None]]]] = {
     "request_ratio": ("Guaranteed part of the GPU", lambda t: t.request_milli / 1000),
     "limit_ratio": ("Maximum part of the GPU it may use", lambda t: t.limit_milli / 1000),
     "usage_ratio": ("Charged part of the window", lambda t: t.usage),
@@ -35,7 +37,7 @@ TENANT_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
     "fluid_error_worst_ratio": ("The same, at worst", lambda t: t.promise.fluid_error_worst),
 }
 """What the arbiter and a node's agent both report of a tenant, by the end of the metric's name."""
-TENANT_COUNTERS: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
+TENANT_COUNTERS: Final[dict[str, tuple[str, Callable[[TenantStatus], float | None]]]] = {
     "charged_seconds": ("GPU time charged", lambda t: t.charged_ns / 1e9),
     "unrouted_functions": ("Driver functions it got unhooked", lambda t: t.unrouted),
     "ungated_seconds": ("Time it ran without an arbiter", lambda t: t.ungated_ms / 1e3),
@@ -45,7 +47,7 @@ TENANT_COUNTERS: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] =
     "busy_windows": ("Windows in which it wanted the GPU all the time", lambda t: t.promise.busy_windows),
     "busy_kept": ("Of those, its request kept", lambda t: t.promise.busy_kept),
 }
-HANDOVERS: Final[tuple[str, Callable[[TenantStatus], float]]] = ("Grants", lambda t: t.handovers)
+HANDOVERS: Final[tuple[str, Callable[[TenantStatus], float | None]]] = ("Grants", lambda t: t.handovers)
 
 
 class Metrics(Collector):
@@ -88,23 +90,25 @@ class Metrics(Collector):
         yield from (busy, held)
         tenants = [((gpu.uuid, tenant.name), tenant) for gpu in status.gpus for tenant in gpu.tenants]
         counters = TENANT_COUNTERS | {"grants": HANDOVERS}
-        yield from tenant_metrics("aliquot_tenant", _TENANT, tenants, TENANT_GAUGES, counters)
+        yield from families(GaugeMetricFamily, "aliquot_tenant_", _TENANT, tenants, TENANT_GAUGES)
+        yield from families(CounterMetricFamily, "aliquot_tenant_", _TENANT, tenants, counters)
         yield from wake_metrics("aliquot", _TENANT, tenants)
 
 
-def tenant_metrics(
-    prefix: str, labels: Sequence[str], tenants: Labelled, gauges: Readers, counters: Readers
-) -> Iterable[Metric]:
-    """A family for each gauge and counter, with a sample for each tenant."""
-    for kind, readers in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
-        for name, (text, read) in readers.items():
-            family = kind(f"{prefix}_{name}", text, labels=labels)
-            for where, tenant in tenants:
-                family.add_metric(where, read(tenant))
-            yield family
+def families(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], prefix: str, labels: Sequence[str], measured: Labelled[T],
+    readers: Readers[T],
+) -> Iterable[Metric]:  # fmt: skip
+    """A family for each reader, with a sample for each thing of which there is a value."""
+    for name, (text, read) in readers.items():
+        family = kind(prefix + name, text, labels=labels)
+        for where, thing in measured:
+            if (value := read(thing)) is not None:
+                family.add_metric(where, value)
+        yield family
 
 
-def wake_metrics(prefix: str, labels: Sequence[str], tenants: Labelled) -> Iterable[Metric]:
+def wake_metrics(prefix: str, labels: Sequence[str], tenants: Labelled[TenantStatus]) -> Iterable[Metric]:
     """Metrics of tenants with a promised time to wake."""
     promised = GaugeMetricFamily(f"{prefix}_wake_promised_seconds", "How soon it was promised to wake", labels=labels)
     measured = GaugeMetricFamily(

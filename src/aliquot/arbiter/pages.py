@@ -28,14 +28,8 @@ _DEADLINE: Final = _OFFSET["deadline_ns"] // 8
 _IN_FLIGHT: Final = _OFFSET["in_flight_us"] // 4
 _OVERLAPPING: Final = _OFFSET["overlapping"] // 4
 _GRANTED: Final = _OFFSET["granted_at_ns"] // 8
-_FEATURES: Final = _OFFSET["features"] // 8
-_LIMIT: Final = _OFFSET["memory_limit_bytes"] // 8
 _LEASED: Final = _OFFSET["memory_leased_bytes"] // 8
 _CONTEXT: Final = _OFFSET["memory_context_bytes"] // 8
-_PROCESS_COUNT: Final = _OFFSET["process_count"] // 4
-_DEMAND: Final = _OFFSET["memory_demand"] // 4
-_BEAT: Final = _OFFSET["beat_ns"] // 8
-_PARKED: Final = _OFFSET["parked"] // 4
 _PROCESSES: Final = _OFFSET["processes"] // 4
 _PROCESS_ROOM: Final = 256
 HEADER_SIZE_BYTES: Final = 192
@@ -101,7 +95,7 @@ class GrantPage:
 
     def open_for_good(self, epoch: int) -> None:
         """Open the gate and never close it: the GPU is the tenant's alone."""
-        self._u64[_FEATURES] |= int(Feature.UNGATED)
+        self._u64[_OFFSET["features"] // 8] |= int(Feature.UNGATED)
         self.grant(epoch, 0, _NEVER_NS)
 
     def renew(self, deadline_ns: int) -> None:
@@ -115,17 +109,14 @@ class GrantPage:
 
     def beat(self, now_ns: int) -> None:
         """A sign of life."""
-        self._u64[_BEAT] = now_ns
+        self._u64[_OFFSET["beat_ns"] // 8] = now_ns
 
-    def set_waiters(self, count: int) -> None:
-        """How many other tenants wait for this GPU."""
-        if self._u32[_WAITERS] != count:
-            self._u32[_WAITERS] = count
-
-    def set_overlapping(self, count: int) -> None:
-        """How many other tenants may have work on this GPU now."""
-        if self._u32[_OVERLAPPING] != count:
-            self._u32[_OVERLAPPING] = count
+    def set_neighbours(self, waiters: int, overlapping: int) -> None:
+        """How many other tenants wait for this GPU, and how many may have work on it now."""
+        if self._u32[_WAITERS] != waiters:
+            self._u32[_WAITERS] = waiters
+        if self._u32[_OVERLAPPING] != overlapping:
+            self._u32[_OVERLAPPING] = overlapping
 
     def set_company(self, others: bool, wake_us: int = 0) -> None:
         """Whether other tenants are attached to this GPU: less may be queued then, for they wait for what is queued.
@@ -143,7 +134,7 @@ class GrantPage:
 
     def set_limit(self, limit_bytes: int) -> None:
         """The tenant's memory, which is the GPU's total in its own view."""
-        self._u64[_LIMIT] = limit_bytes
+        self._u64[_OFFSET["memory_limit_bytes"] // 8] = limit_bytes
 
     def set_memory(self, leased_bytes: int, context_bytes: int) -> None:
         """What the tenant is charged, for its own view of memory."""
@@ -152,12 +143,12 @@ class GrantPage:
 
     def demand_memory(self, demand: int) -> None:
         """Ask every process to return leased memory that it does not use; wakes all threads that sleep on the page."""
-        self._u32[_DEMAND] = demand & 0xFFFFFFFF
+        self._u32[_OFFSET["memory_demand"] // 4] = demand & 0xFFFFFFFF
         futex_wake(self._word_address)
 
     def park(self, number: int) -> None:
         """Have calls of the driver wait, and processes say so, by the number of this park; 0 lets them go on."""
-        self._u32[_PARKED] = number
+        self._u32[_OFFSET["parked"] // 4] = number
         for name in ("parked", "word"):
             futex_wake(self.address + _OFFSET[name])
 
@@ -165,7 +156,7 @@ class GrantPage:
         """The tenant's processes on this GPU; more than the page has room for are left out."""
         pids = pids[:_PROCESS_ROOM]
         self._u32[_PROCESSES : _PROCESSES + len(pids)] = memoryview(array("I", pids))
-        self._u32[_PROCESS_COUNT] = len(pids)
+        self._u32[_OFFSET["process_count"] // 4] = len(pids)
 
     def close(self) -> None:
         """Unmap and close; the tenant's mappings live on, closed."""

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from aliquot.arbiter.metrics import HANDOVERS, TENANT_COUNTERS, TENANT_GAUGES, tenant_metrics, wake_metrics
+from aliquot.arbiter.metrics import HANDOVERS, TENANT_COUNTERS, TENANT_GAUGES, families, wake_metrics
 from aliquot.model.errors import UserError
 from aliquot.node.display.aliases import ALIASES
 from aliquot.status.nodes import NodeGpu, NodeReport
@@ -23,7 +23,7 @@ _GPU: Final = ("node", "gpu", "uuid", "model")
 _CONTAINER: Final = ("node", "gpu", "uuid", "namespace", "pod", "container")
 _MIB: Final = 1 << 20
 
-GPU_GAUGES: Final[dict[str, tuple[str, Callable[[NodeGpu], float]]]] = {
+GPU_GAUGES: Final[dict[str, tuple[str, Callable[[NodeGpu], float | None]]]] = {
     "aliquot_node_gpu_healthy": ("1 while the GPU may be allocated", lambda g: 0 if g.unhealthy else 1),
     "aliquot_node_gpu_busy_ratio": ("Part of the window charged to any tenant", lambda g: g.busy),
     "aliquot_node_gpu_held": ("1 while a container holds a valid grant", lambda g: 1 if g.holder else 0),
@@ -95,25 +95,18 @@ class _NodeCollector(Collector):
         found.add_metric([facts.node], facts.audit.found)
         killed.add_metric([facts.node], facts.audit.ended)
         yield from (audited, found, killed)
-        for name, (text, read) in GPU_GAUGES.items():
-            gauge = GaugeMetricFamily(name, text, labels=_GPU)
-            for gpu in facts.gpus:
-                gauge.add_metric([facts.node, str(gpu.index), gpu.uuid, gpu.model], read(gpu))
-            yield gauge
-        for name, (text, sense) in SENSOR_GAUGES.items():
-            gauge = GaugeMetricFamily(name, text, labels=_GPU)
-            for gpu in facts.gpus:
-                sensed = sense(gpu.sensors) if gpu.sensors is not None else None
-                if sensed is not None:
-                    gauge.add_metric([facts.node, str(gpu.index), gpu.uuid, gpu.model], sensed)
-            yield gauge
+        gpus = [((facts.node, str(gpu.index), gpu.uuid, gpu.model), gpu) for gpu in facts.gpus]
+        yield from families(GaugeMetricFamily, "", _GPU, gpus, GPU_GAUGES)
+        sensed = [(where, gpu.sensors) for where, gpu in gpus if gpu.sensors is not None]
+        yield from families(GaugeMetricFamily, "", _GPU, sensed, SENSOR_GAUGES)
         tenants = [
             ((facts.node, str(gpu.index), gpu.uuid, owner.namespace, owner.pod, owner.container), use.status)
             for gpu in facts.gpus
             for use in gpu.uses
             for owner in (use.owner,)
         ]
-        yield from tenant_metrics("aliquot_container_gpu", _CONTAINER, tenants, CONTAINER_GAUGES, CONTAINER_COUNTERS)
+        yield from families(GaugeMetricFamily, "aliquot_container_gpu_", _CONTAINER, tenants, CONTAINER_GAUGES)
+        yield from families(CounterMetricFamily, "aliquot_container_gpu_", _CONTAINER, tenants, CONTAINER_COUNTERS)
         yield from wake_metrics("aliquot_container_gpu", _CONTAINER, tenants)
         for alias in self._aliases:
             yield from ALIASES[alias](facts)
