@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -53,17 +54,14 @@ class Provisionable(Protocol):
     @property
     def key(self) -> str:
         """Unique among the tenants of the machine."""
-        ...
 
     @property
     def record(self) -> TenantRecord:
         """What the arbiter knows."""
-        ...
 
     @property
     def folder(self) -> TenantFolder:
         """Its folder, which need not exist yet."""
-        ...
 
 
 class TenantRegistry(Protocol):
@@ -71,19 +69,15 @@ class TenantRegistry(Protocol):
 
     def status(self) -> Status:
         """Everything at this moment."""
-        ...
 
     def add_tenant(self, record: TenantRecord) -> None:
         """Make a tenant known."""
-        ...
 
     def resize_tenant(self, record: TenantRecord) -> None:
         """Change request, limit and memory of a tenant."""
-        ...
 
     def remove_tenant(self, name: str, *, end: bool = False) -> None:
         """Close a tenant."""
-        ...
 
 
 T = TypeVar("T", bound=Provisionable)
@@ -278,29 +272,14 @@ class Tenancy(Generic[T]):
     ) -> None:
         """Make a tenant known; one that is registered `again` may be known with a share that it did not get here."""
         self._refuse_namesake(entry, record.name)
-        try:
-            arbiter.add_tenant(record)
-        except NoArbiter:
-            raise
-        except ArbiterError:
+        if refused := _refusal(lambda: arbiter.add_tenant(record)):
             # The name may be that of an earlier tenant, whose end the arbiter has missed.
             if record.name not in tenant_names(arbiter.status()):
-                raise
-            if again and self._resized(arbiter, record):
-                entry.stage = TenantStage.REGISTERED
-                return
-            self._dismiss(arbiter, record.name)
-            arbiter.add_tenant(record)
+                raise refused
+            if not again or _refusal(lambda: arbiter.resize_tenant(record)):
+                self._dismiss(arbiter, record.name)
+                arbiter.add_tenant(record)
         entry.stage = TenantStage.REGISTERED
-
-    def _resized(self, arbiter: TenantRegistry, record: TenantRecord) -> bool:
-        try:
-            arbiter.resize_tenant(record)
-        except NoArbiter:
-            raise
-        except ArbiterError:
-            return False
-        return True
 
     # -- back ------------------------------------------------------------------------------------------------------
 
@@ -325,12 +304,7 @@ class Tenancy(Generic[T]):
 
     def _dismiss(self, arbiter: TenantRegistry, name: str) -> None:
         """Remove a tenant from the arbiter; a missing one is no error."""
-        try:
-            arbiter.remove_tenant(name, end=self._end_programs)
-        except NoArbiter:
-            raise
-        except ArbiterError:
-            return
+        _refusal(lambda: arbiter.remove_tenant(name, end=self._end_programs))
 
     def _refuse_namesake(self, entry: _Entry[T], name: str) -> None:
         if self._has_namesake(entry, name):
@@ -353,21 +327,18 @@ class Tenancy(Generic[T]):
         status = arbiter.status()  # no tenant comes or goes now
         if not self.recovering:
             self._dismiss_strangers(arbiter, status)
-        known, refused = tenant_names(status), None
+        known = tenant_names(status)
         for entry in self._entries.values():
             lost = status.boot_id != self._boot or entry.tenant.record.name not in known
             if entry.stage == TenantStage.REGISTERED and lost:
                 entry.stage = TenantStage.FURNISHED
         self._boot = status.boot_id
-        for entry in self._entries.values():
-            if entry.stage == TenantStage.FURNISHED:
-                try:
-                    self._register(arbiter, entry, entry.tenant.record, again=True)
-                except NoArbiter:
-                    raise
-                except ArbiterError as error:
-                    refused = refused or ArbiterError(f"the arbiter does not take {entry.tenant.record.name}: {error}")
-        return refused
+        refusals = []
+        for entry in [entry for entry in self._entries.values() if entry.stage == TenantStage.FURNISHED]:
+            record = entry.tenant.record
+            if why := _refusal(partial(self._register, arbiter, entry, record, again=True)):
+                refusals.append(ArbiterError(f"the arbiter does not take {record.name}: {why}"))
+        return next(iter(refusals), None)
 
     def _dismiss_strangers(self, arbiter: TenantRegistry, status: Status) -> list[str]:
         ours = {entry.tenant.record.name for entry in self._entries.values()}
@@ -375,3 +346,18 @@ class Tenancy(Generic[T]):
         for name in strangers:
             self._dismiss(arbiter, name)
         return strangers
+
+
+def _refusal(work: Callable[[], None]) -> ArbiterError | None:
+    """Why the arbiter refuses a change, None if it does not.
+
+    Raises:
+        NoArbiter: it is away.
+    """
+    try:
+        work()
+    except NoArbiter:
+        raise
+    except ArbiterError as error:
+        return error
+    return None

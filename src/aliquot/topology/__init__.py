@@ -7,18 +7,3 @@ from aliquot.topology.choose import NotEnoughGpus, best_set, left_behind, neares
 from aliquot.topology.links import bandwidth_gbps, link_cost
 from aliquot.topology.machine import BadTopology, Topology, TreeNode
 from aliquot.topology.matrix import parse_topo
-
-__all__ = [
-    "BadTopology",
-    "NotEnoughGpus",
-    "Topology",
-    "TreeNode",
-    "bandwidth_gbps",
-    "best_set",
-    "left_behind",
-    "link_cost",
-    "nearest",
-    "parse_topo",
-    "set_cost",
-    "singular",
-]
