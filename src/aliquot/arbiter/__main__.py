@@ -30,7 +30,7 @@ from .journal import Journal
 from .leases import Leases
 from .records import TenantRecord
 from .report import status_of
-from .server import Server, Settings
+from .server import MIN_DESCRIPTORS, Server, Settings
 
 
 class Program:
@@ -194,6 +194,8 @@ def main(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if 0 <= hard < MIN_DESCRIPTORS:
+        raise click.ClickException(f"the limit of open files, {hard}, is below {MIN_DESCRIPTORS}; raise it: ulimit -n")
     sys.setswitchinterval(0.0002)
     _go_before_the_tenants()
     try:

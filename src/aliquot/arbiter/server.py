@@ -53,6 +53,8 @@ _NEVER_NS: Final = 1 << 62
 _BACKLOG: Final = 1024
 _KEPT_DESCRIPTORS: Final = 80
 """Never given to tenants: the status and admin sockets' clients, the journal, what housekeeping opens."""
+MIN_DESCRIPTORS: Final = _KEPT_DESCRIPTORS + 16
+"""With fewer no tenant could connect."""
 
 _LOG: Final = Logger("arbiter")
 

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -85,6 +86,15 @@ def test_a_signal_reaches_the_command_once(aliquot_cli: Aliquot, number, send):
     assert 0 == process.wait(timeout=20)
 
 
+def test_too_low_a_limit_of_open_files_is_said_before_the_command_starts(aliquot_cli: Aliquot):
+    """An arbiter to which no program could connect does not start."""
+    lower = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))  # noqa: E731
+    done = aliquot_cli.run("--", "echo", "started", preexec_fn=lower)
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "the limit of open files, 64, is below 96; raise it: ulimit -n" in done.stderr
+
+
 def test_a_signal_to_all_that_are_called_so_ends_the_command(aliquot_cli: Aliquot):
     """As by `pkill -f "aliquot.cli run"`: the command is called otherwise, so it is ended by the run."""
     process = aliquot_cli.start("run", "--emulate", "v100", "--", "sh", "-c", "echo ready; exec sleep 60")
@@ -117,6 +127,10 @@ def test_a_terminal_that_closes_ends_the_run_that_leads_its_session(aliquot_cli:
         os.execve(command[0], command, aliquot_cli.env)
     its = int(os.read(master, 100))
     os.close(master)
+    try:
+        eventually(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT), "the run ends", 20)
+    finally:
+        os.kill(pid, signal.SIGKILL)  # where it has ended already: nothing
 
     assert 128 + signal.SIGHUP == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert not Path(f"/proc/{its}").exists()
