@@ -137,6 +137,7 @@ def claims(one_node: Scene) -> Iterator[Claims]:
     made.clear()
 
 
+@pytest.mark.timeout(300)
 def test_three_claims_share_two_gpus(claims: Claims):
     """Claims of 0.3, 0.6 and 0.6 run on two GPUs with their memory as the limit, outlive an agent that is killed in
     between, and leave nothing."""

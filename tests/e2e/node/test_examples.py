@@ -292,7 +292,7 @@ def test_every_manifest_is_tried():
     }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_cluster_examples_get_what_they_ask_for(kubelet_node: KubeletNode):
     """Pods, Deployment, StatefulSet, Job and SharePods; 2.5 GPUs, a model, labels, a named GPU; and numba-cuda."""
     with whole(kubelet_node, "a100x16", arbiter_flags=MEASURED) as cluster:
