@@ -18,7 +18,7 @@ from aliquot.cli.forms import show
 from aliquot.cli.options import Span, output_option
 from aliquot.cli.tables import memory_of
 from aliquot.model.ages import format_age
-from aliquot.model.errors import AliquotError, UserError
+from aliquot.model.errors import AliquotError, UserError, printable
 from aliquot.model.quantities import format_milli
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _description(pod: PodFacts) -> Iterator[str]:
         ("Age", format_age(pod.age_s)),
     ]
     for label, value in rows:
-        yield f"{label + ':':<12}{value}"
+        yield f"{label + ':':<12}{printable(value)}"
     yield "Containers:"
     for c in pod.containers:
         last = "" if c.exit_status is None else f", last ended with {c.exit_status}"
@@ -101,7 +101,7 @@ def _description(pod: PodFacts) -> Iterator[str]:
         yield f"  {c.name}: {c.state}{reason}{pid}, {c.restarts} restarts{last}"
     yield "Events:"
     for event in pod.events:
-        yield f"  {event}"
+        yield f"  {printable(event)}"
 
 
 @click.command()

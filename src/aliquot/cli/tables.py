@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from aliquot.cli.calling import short_name
 from aliquot.model.ages import format_age
-from aliquot.model.errors import UserError
+from aliquot.model.errors import UserError, printable
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def columns() -> int:
 
 def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int] = (), *, right: Collection[int] = ()) -> Iterable[str]:
     """The rows in columns, each at least as wide as `widths` says; those in `right` are aligned to the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     least = [*widths, *([0] * (len(rows[0]) - len(widths)))]
     wide = [max(least[column], *(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
     for row in rows:

@@ -32,8 +32,12 @@ class UserError(AliquotError):
 
 def one_line(text: str) -> str:
     """The text in one line: long words are cut, and terminal control characters are escaped."""
-    words = _cut(" ".join(_cut(word, WORD) for word in text.split()), SENTENCE)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+    return printable(_cut(" ".join(_cut(word, WORD) for word in text.split()), SENTENCE))
+
+
+def printable(text: str) -> str:
+    """The text with what is no printable character escaped, line breaks included: it may be another account's."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _cut(text: str, most: int) -> str:

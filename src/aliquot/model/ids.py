@@ -42,10 +42,13 @@ def tenant_name(text: str) -> TenantName:
     """The name itself, if it is one line of plain characters.
 
     Raises:
-        BadName: it is empty, longer than 100 characters, or has others than letters, digits and `._/-`.
+        BadName: it is empty, longer than 100 characters, has others than letters, digits and `._/-`, or reads as a path
+            that leads elsewhere.
     """
     if _TENANT.fullmatch(text) is None:
         raise BadName(
             f"{text!r} is not a name for a tenant; use up to 100 letters, digits and ._/- as in team/notebook"
         )
+    if dots := {".", ".."}.intersection(text.split("/")):
+        raise BadName(f"{text!r} is not a name for a tenant; leave out its part {min(dots)!r}, as in team/notebook")
     return TenantName(text)

@@ -16,13 +16,15 @@ import msgspec
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli
-from aliquot.model.wake import format_wake
+from aliquot.model.wake import LEAST_US, MAX_US, YEAR_S, format_wake
 
 Enforce = Literal["never", "memory", "all"]
 """What is enforced: nothing, the memory limit alone, or the memory limit and the share of time."""
 ENFORCE: Final[tuple[Enforce, ...]] = get_args(Enforce)
 
 
+MAX_CHOICE: Final = 4096
+"""Characters of the models or GPUs that a request names: UUIDs of ninety."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -112,6 +114,29 @@ def parse_label(text: str) -> str:
     if not _LABEL.fullmatch(text):
         raise BadQuantity(f'"{text}" is not a label; use up to 63 letters, digits and -_. as in team-a')
     return text
+
+
+def check_fields(request: GpuRequest, *, cpu_bind: int = 0) -> None:
+    """Refuse what options and manifests refuse of each field by itself, of a caller who used neither.
+
+    Raises:
+        BadQuantity: a label, the name of a vGPU, an amount of memory or a duration is none.
+        BadRequest: it is bound to cores by the library that is to be left out.
+    """
+    labels, memory = request.labels, request.memory
+    for label in filter(None, (request.gpu_id, labels.affinity, labels.anti_affinity, labels.exclusion)):
+        parse_label(label)
+    for name, text in (("model", request.model), ("gpu", request.gpu)):
+        if len(text) > MAX_CHOICE or not text.isprintable():
+            raise BadQuantity(f'{name} "{text}" is not in one line of {MAX_CHOICE} characters')
+    if memory is not None and memory.mib is None and not 0 < (memory.part or 0) <= 1:
+        raise BadQuantity("memory is neither a number of MiB nor a part of a device's, above 0 and at most 1")
+    if request.wake_us and not LEAST_US <= request.wake_us <= MAX_US:
+        raise BadQuantity(f"wake_us {request.wake_us} is not 0, nor {LEAST_US} to {MAX_US}")
+    if not 0 <= request.park_after_s <= YEAR_S:
+        raise BadQuantity(f"park_after_s {request.park_after_s} is not 0 to {YEAR_S}, a year")
+    if cpu_bind < 0 or (cpu_bind and request.enforce == "never"):
+        raise BadRequest(f"cpu_bind {cpu_bind} is not a number of cores, or 0; with enforce never it is 0")
 
 
 def parse_enforce(text: str) -> Enforce:

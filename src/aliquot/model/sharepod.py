@@ -302,6 +302,11 @@ def parse_sharepod(document: object) -> SharePodManifest:
     pod = msgspec.structs.replace(pod, status=None)
     if not pod.metadata.name:
         raise BadSharePod(f"{who}: metadata.name is missing")
+    gpu, containers = pod.spec.gpu, pod.spec.template.spec.containers
+    names = [pod.metadata.name, pod.metadata.namespace, *(container.name for container in containers)]
+    for text in (*names, gpu.gpu_id, gpu.affinity, gpu.anti_affinity, gpu.exclusion):
+        if text.endswith("\n"):  # which the `$` of a pattern lets through
+            raise BadSharePod(f"{who}: {shown(text)} ends with a line break; write it without")
     try:
         check_gpu(pod.spec.gpu, new=True)
         if pod.request.park_after_s and pod.request.whole:

@@ -24,7 +24,7 @@ HANDOVER_US: Final = 500
 TURN_US: Final = 2_500
 """What another tenant with a promise adds: it keeps a turn for 2 ms, and there is one hand-over more."""
 _SECOND_US: Final = 1_000_000
-_YEAR_S: Final = 8760 * 3600
+YEAR_S: Final = 8760 * 3600
 _MICRO: Final = "\N{MICRO SIGN}s"
 _GREEK: Final = "\N{GREEK SMALL LETTER MU}s"
 _UNITS: Final = {
@@ -42,7 +42,7 @@ def parse_span(text: object) -> float:
     """
     plain = isinstance(text, int) or (isinstance(text, str) and text.isascii() and text.isdigit())
     found = _microseconds(f"{text}s" if plain else text, "10m, 1h30m or 90s")
-    if not 0 < found <= _YEAR_S * _SECOND_US:
+    if not 0 < found <= YEAR_S * _SECOND_US:
         raise BadQuantity(f'"{text!s:.40}" is not between nothing and a year (8760h); write 10m, 1h30m or 90s')
     return float(found / _SECOND_US)
 

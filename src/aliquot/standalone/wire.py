@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -23,15 +23,18 @@ from aliquot.arbiter.records import Status
 from aliquot.driver.gpu import Gpu
 from aliquot.lib.decoding import decode_json
 from aliquot.lib.package import version
-from aliquot.model.ids import GpuUuid
-from aliquot.model.quantities import Memory
-from aliquot.model.requests import Device, Enforce, GpuRequest, Slice, checked
+from aliquot.model.errors import printable
+from aliquot.model.ids import GpuUuid, tenant_name
+from aliquot.model.quantities import MILLI, Memory
+from aliquot.model.requests import BadRequest, Device, Enforce, GpuRequest, Slice, check_fields, checked
 from aliquot.model.sharepod import SharePodManifest
 from aliquot.status.workloads import PENDING, ContainerState, pod_state
 
 _FRACTION: Final = re.compile(r"[0-9]{1,18}(/[1-9][0-9]{0,17})?")
 WIRE: Final = 3
 """Raised when a change to calls or answers would be misunderstood. New fields have defaults instead."""
+MAX_WORD: Final = 4096
+"""Characters of a text in a call, but for manifests."""
 COMMAND_ENDED: Final = b"ended\n"
 _STAGES: Final[Mapping[str, Literal["waiting", "running", "terminated"]]] = {
     "Waiting": "waiting",
@@ -182,8 +185,8 @@ class RunProcess(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The command, after the container it is in."""
-        return f"[{self.container}] {self.command}" if self.container else self.command
+        """The command, after the container it is in, for a terminal."""
+        return printable(f"[{self.container}] {self.command}" if self.container else self.command)
 
 
 class QueuedRun(msgspec.Struct, frozen=True):
@@ -458,8 +461,8 @@ class DeleteCall(Call[Lines], tag="delete", frozen=True):
 class LogCut(msgspec.Struct, frozen=True, omit_defaults=True):
     """The part of a log that is wanted: its last lines, what is not older than that, the run before the last start."""
 
-    tail: int | None = None
-    since_s: float | None = None
+    tail: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    since_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
     previous: bool = False
 
 
@@ -558,11 +561,19 @@ def decode_call(line: bytes) -> AnyCall:
 
     Raises:
         msgspec.MsgspecError: the line is not a call.
-        BadRequest: it asks for a share that does not make sense, which the command line would have refused.
+        BadName, BadQuantity, BadRequest: a field of it is what the command line would have refused.
     """
     call: AnyCall = decode_json(line, AnyCall, fraction_of)
+    for name, value in msgspec.structs.asdict(call).items():
+        if isinstance(value, str) and name != "text" and (len(value) > MAX_WORD or not value.isprintable()):
+            raise BadRequest(f'{name} "{value}" is not in one line of {MAX_WORD} characters')
+    if isinstance(call, LeaseCall | ShareCall):
+        tenant_name(call.name)
     if isinstance(call, LeaseCall | ShareCall | ExplainCall) and call.request is not None:
+        check_fields(call.request, cpu_bind=0 if isinstance(call, ExplainCall) else call.cpu_bind)
         checked(call.request, request_name="request_milli", limit_name="limit_milli", memory_name="memory")
+    if isinstance(call, ResizeCall):
+        check_fields(GpuRequest(MILLI, memory=call.memory))
     return call
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from aliquot.cli.forms import CustomColumns, Form, FormType, Template
+from aliquot.cli.tables import aligned
 from aliquot.model.errors import UserError
 
 PODS = [
@@ -103,3 +104,8 @@ def test_an_unknown_form_is_refused_with_those_there_are():
     ):
         FormType(("text", "json")).convert("jsn", None, None)
     assert Form("json") == FormType(("text", "json")).convert("json", None, None)
+
+
+def test_tables_have_one_line_a_row_whatever_is_in_a_cell():
+    """A cell may be another account's text: a terminal gets its control characters escaped."""
+    assert list(aligned([["A"], ["a\x1b[31m\nGPU 9"]])) == ["A", "a\\x1b[31m\\nGPU 9"]

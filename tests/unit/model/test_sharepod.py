@@ -162,3 +162,15 @@ def test_a_manifest_for_clusters_is_answered_with_what_to_write(kind: str):
     document = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "plain"}, "spec": {}}
     with pytest.raises(BadSharePod, match=f'^{kind.lower()} "plain": a {kind} is for clusters; .* kind SharePod, '):
         parse_sharepod(document)
+
+
+@pytest.mark.parametrize("path", [("metadata", "name"), ("metadata", "namespace"), ("spec", "gpu", "affinity")])
+def test_a_name_does_not_end_with_a_line_break(path):
+    """In a list of names it would begin another line."""
+    document = sharepod({"request": 0.3})
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = "a\n"
+    with pytest.raises(BadSharePod, match="ends with a line break"):
+        parse_sharepod(document)
