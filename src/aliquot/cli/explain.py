@@ -50,8 +50,8 @@ def explain(
 ) -> None:
     """Explain a SharePod or tenant by NAME, the SharePods of a file, or a request that you think of.
 
-    Without any of them: every waiting SharePod. The running engine answers; with --emulate an empty machine is used,
-    with --books a saved cluster.
+    Without any of them: every SharePod and run that waits. The running engine answers; with --emulate an empty machine
+    is used, with --books a saved cluster.
     """
     if sum((bool(name), file is not None, wanted["gpu_request"] is not None)) > 1:
         raise UserError("explain one thing at a time: a name, a file with -f, or a request with --gpu-request")

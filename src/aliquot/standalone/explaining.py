@@ -14,15 +14,16 @@ from aliquot.lib.decoding import decode_json
 from aliquot.lib.misspelt import hint
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid, TenantName
-from aliquot.model.requests import GpuRequest
+from aliquot.model.requests import GpuRequest, Plan
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import LedgerError
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_with
-from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits
+from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits, NoRoom
 from aliquot.placement.read_model import ledger_gpus
 from aliquot.placement.saved import BadLedger, load
 from aliquot.placement.sentences import never
+from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.wire import ExplainCall, ExplanationFacts, Explanations, GpuFacts, GpuTenant
 
 if TYPE_CHECKING:
@@ -59,8 +60,14 @@ def promised_gpus(engine: Engine) -> list[status.Gpu]:
     return [msgspec.structs.replace(gpu, emulated=True) for gpu in gpus] if engine.emulated else gpus
 
 
-def explanations(engine: Engine, pods: Pods, call: ExplainCall) -> Explanations:
-    """What a call asks to explain: a request, a SharePod or a tenant by name, or all SharePods that wait.
+def explanations(
+    engine: Engine,
+    pods: Pods,
+    call: ExplainCall,
+    caller: Account,
+    queue: Sequence[tuple[str, GpuRequest, Account]] = (),
+) -> Explanations:
+    """What a call asks to explain: a request of the caller, what has a name, or all that waits; `queue` are runs.
 
     Raises:
         UserError: no tenant or SharePod of that name.
@@ -70,9 +77,11 @@ def explanations(engine: Engine, pods: Pods, call: ExplainCall) -> Explanations:
     request = call.request
     if request is not None:
         engine.check_context(request)
-        return Explanations([engine.look(lambda ledger: explained(ledger, call.name or "the request", request))])
+        return Explanations([_of_account(engine, call.name or "the request", request, caller)])
     names = [call.name] if call.name else [pod.name for pod in pods.facts() if pod.phase == "Pending"]
-    answers = [_by_name(engine, pods, name) for name in names]
+    runs = [run for run in queue if call.name in ("", run[0])]
+    answers = [] if runs and call.name else [_by_name(engine, pods, name) for name in names]
+    answers += [_of_account(engine, *run) for run in runs]
     for explanation in answers:
         # How soon the tenant wakes and what endangers its promise, worded as in `aliquot top`.
         gpus = status.gpus if status is not None else []
@@ -92,6 +101,24 @@ def explained(ledger: MachineLedger, name: str, request: GpuRequest) -> Explanat
         return _facts(name, ledger.explain(request))
     except NeverFits as error:
         return ExplanationFacts(name, False, [never(name, str(error))], {"fits": False, "never": str(error)})
+
+
+def _of_account(engine: Engine, name: str, request: GpuRequest, owner: Account) -> ExplanationFacts:
+    """A request of an account that is not in the ledger, which the quota of the account may keep waiting."""
+
+    def explain(ledger: MachineLedger) -> ExplanationFacts:
+        found = explained(ledger, name, request)
+        try:
+            if found.fits:
+                owners = [tenant.owner for tenant in engine.tenants.values()]
+                engine.check_quota(ledger, owner, owners, ledger.plan(request, again=True), request, Plan(()))
+        except NeverFits as error:
+            return ExplanationFacts(name, False, [never(name, str(error))], {"fits": False, "never": str(error)})
+        except NoRoom as error:
+            return ExplanationFacts(name, False, [f"{name} waits: {error}"], {"fits": False, "waits": str(error)})
+        return found
+
+    return engine.look(explain)
 
 
 def saved_cluster(text: str, name: str, by: str = "") -> Decider:
@@ -134,7 +161,7 @@ def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:
     phase = next((pod.phase for pod in pods.facts(full)), "")
     if phase in ("Succeeded", "Failed"):
         return ExplanationFacts(full, True, [f"{full} has ended ({phase}); it holds no GPU."], {"fits": True})
-    return engine.look(lambda ledger: explained(ledger, full, request))
+    return _of_account(engine, full, request, pods.owner_of(full) or own_account())
 
 
 def _facts(name: str, explanation: PlacementExplanation) -> ExplanationFacts:

@@ -20,13 +20,14 @@ from typing import Any, Final
 
 import msgspec
 
-from aliquot.kube.custom import GPUQuotaSpec
+from aliquot.kube.custom import GPUQuotaSpec, ModelQuota
 from aliquot.kube.manifest import read_yaml_file
 from aliquot.kube.quotas import bound
 from aliquot.lib.decoding import convert_to
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity
 from aliquot.model.requests import GpuRequest, Plan
+from aliquot.model.validation import sentence
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
 from aliquot.placement.quota import Quota
@@ -44,6 +45,16 @@ class BadQuotaFile(UserError):
 
 class OverQuota(NoRoom):
     """The account, or a group of it, would hold more than its quota until some of that ends."""
+
+
+class _Limit(ModelQuota, forbid_unknown_fields=True):
+    """One bound, as a person writes it."""
+
+
+class _Entry(GPUQuotaSpec, forbid_unknown_fields=True):
+    """The bounds of an account or a group, as a person writes them: a misspelt one is refused, and not no bound."""
+
+    limits: list[_Limit] = []  # type: ignore[assignment]  # noqa: RUF012 (msgspec gives each struct a list of its own)
 
 
 class AccountQuotas:
@@ -127,10 +138,12 @@ def _entry(where: str, kind: str, name: str, entry: Any) -> list[Quota]:
             missing = f'there is no {kind} "{name}" on this machine'
             raise BadQuotaFile(f"{where}: {missing}; write its name or its number") from None
     try:
-        spec = convert_to(GPUQuotaSpec, entry)
+        spec = convert_to(_Entry, entry)
         quotas = [Quota(name, forbids=tuple(spec.forbid))] if spec.forbid else []
         quotas += [bound(limit, name) for limit in spec.limits]
-    except (msgspec.ValidationError, BadQuantity) as error:
+    except msgspec.ValidationError as error:
+        raise BadQuotaFile(f"{where}: {sentence(error, entry, _Entry, called='a quota')}") from None
+    except BadQuantity as error:
         raise BadQuotaFile(f"{where}: {error}") from None
     if not quotas or any(quota.milli is None and quota.memory_mib is None and not quota.forbids for quota in quotas):
         raise BadQuotaFile(f"{where} bounds nothing; write limits: [{{gpus: 2, memory: 64Gi}}], or one of the two")

@@ -22,6 +22,7 @@ from aliquot.driver.cdi import SHARE_KIND
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import GpuUuid, TenantName, split_key, tenant_name
+from aliquot.model.requests import GpuRequest
 from aliquot.placement.machine import MachineLedger, NoRoom
 from aliquot.standalone import wire
 from aliquot.standalone.accounts import Account
@@ -124,6 +125,11 @@ class RunQueue:
                 )
                 for run in self._queue
             ]  # fmt: skip
+
+    def requests(self) -> list[tuple[str, GpuRequest, Account]]:
+        """The names, requests and accounts of the runs that wait, in order."""
+        with self._lock:
+            return [(run.call.name, run.call.request, run.owner) for run in self._queue]
 
     def enter(self, call: wire.LeaseCall, owner: Account) -> _Waiting:
         """Put a run into the queue."""
@@ -345,7 +351,8 @@ class EngineServer:
             case wire.ExplainCall():
                 named = call.request is None and call.name and TenantName(call.name) not in engine.tenants
                 name = caller.own_pod(call.name) if named else call.name
-                yield explanations(engine, self._pods, msgspec.structs.replace(call, name=name))
+                call = msgspec.structs.replace(call, name=name)
+                yield explanations(engine, self._pods, call, caller, self._queue.requests())
             case wire.StatusCall():
                 yield wire.ArbiterMeasures(self._measured())
             case wire.TenantsCall():

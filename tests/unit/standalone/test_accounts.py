@@ -1,7 +1,9 @@
 """Whose a name is, what an account may hold, and which of those that wait is next."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 
@@ -10,12 +12,14 @@ from aliquot.model.quantities import Memory
 from aliquot.model.requests import Device, GpuRequest, Plan
 from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
 from aliquot.standalone.accounts import Account, NotYours
+from aliquot.standalone.explaining import explanations
 from aliquot.standalone.quota import AccountQuotas, BadQuotaFile, OverQuota
 from aliquot.standalone.server import PASSED_S, RunQueue
-from aliquot.standalone.wire import LeaseCall
+from aliquot.standalone.wire import ExplainCall, LeaseCall
 
 ANN, BOB, ROOT = Account(61001, 7000), Account(61002, 7000), Account(0)
 GIB = 1024
+T = TypeVar("T")
 
 
 def ledger() -> MachineLedger:
@@ -92,8 +96,15 @@ def test_a_request_beyond_the_whole_quota_never_fits(tmp_path):
     [
         ("accounts: {nobody-of-that-name: {limits: [{gpus: 1}]}}", 'there is no account "nobody-of-that-name"'),
         ("users: {}", "a file of quotas has accounts: and groups:"),
-        ("accounts: {'7': {limit: [{gpus: 1}]}}", "accounts.7 bounds nothing"),
-        ("accounts: {'7': {limits: [{gpu: 1}]}}", "accounts.7 bounds nothing"),
+        ("accounts: {'7': {limit: [{gpus: 1}]}}", 'accounts.7: a quota has no field "limit"; it knows limits, forbid'),
+        (
+            "accounts: {'7': {limits: [{gpus: 1, memroy: 4Gi}]}}",
+            'limits.* has no field "memroy"; it knows model, gpus,',
+        ),
+        ("accounts: {'7': {limits: [{gpus: 1}], forbids: [exclusion]}}", 'no field "forbids"; it knows limits, forbid'),
+        ("groups: {'7': {forbid: [nothing]}}", '"nothing" is not known; write affinity, antiAffinity or exclusion'),
+        ("accounts: {'7': {limits: [{model: H100}]}}", "accounts.7 bounds nothing"),
+        ("accounts: {'7': [1]}", "accounts.7: the document is a list; write a mapping"),
         ("accounts: {'7': {limits: [{gpus: some}]}}", "accounts.7: "),
         ("accounts: [1]", "accounts is no map"),
     ],
@@ -195,3 +206,60 @@ def test_smaller_runs_pass_a_larger_one_by_for_a_while_only(gpu: str):
     for number in range(30, 60):
         one_ends(number)
     assert large.tenant is not None
+
+
+class Explained:
+    """An engine whose account ann holds 0.30 of the 0.50 GPUs that it may have, and whose queue has a run of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.shares = Shares('accounts: {"61001": {limits: [{gpus: 500m}]}}', folder)
+        self.shares.take(ANN, 300)
+        self.check_quota = self.shares.quotas.require
+        self.tenants = {TenantName("61001/0"): SimpleNamespace(owner=ANN)}
+        self.parked: dict[TenantName, str] = {}
+
+    def look(self, read: Callable[[MachineLedger], T]) -> T:
+        """Give the ledger to a reader."""
+        return read(self.shares.ledger)
+
+    def measure(self) -> None:
+        """No arbiter answers."""
+
+    def check_context(self, request: GpuRequest) -> None:
+        """Every context fits."""
+
+    def lines(self, call: ExplainCall, caller: Account) -> list[str]:
+        """What an account is told, which has SharePods none of which has room, and a run that waits."""
+        pod = SimpleNamespace(name="61001/nb", phase="Pending")
+        pods: Any = SimpleNamespace(
+            facts=lambda *_: [pod], request_of={"61001/nb": GpuRequest(400)}.get, owner_of=lambda _: ANN
+        )
+        engine: Any = self
+        queue = [("61001/run-7", GpuRequest(250), ANN)]
+        return [line for one in explanations(engine, pods, call, caller, queue).explanations for line in one.lines]
+
+
+HOLDS = 'account "61001" holds 0.30 GPUs of 0.50 it may have, 0.{} more were asked; 0.20 more would fit'
+
+
+def test_a_request_beyond_the_quota_is_explained_by_the_quota(tmp_path):
+    """`explain` says what a run is told; another account's request fits, and one beyond the whole quota never does."""
+    engine = Explained(tmp_path)
+
+    (line,) = engine.lines(ExplainCall("", GpuRequest(400)), ANN)
+    assert line.startswith(f"the request waits: {HOLDS.format(40)}")
+    (line,) = engine.lines(ExplainCall("", GpuRequest(600)), ANN)
+    assert "0.60 more were asked" in line and line.endswith("ask for less")
+    assert "quota" not in str(engine.lines(ExplainCall("", GpuRequest(600)), BOB))
+    assert "holds" not in engine.lines(ExplainCall("", GpuRequest(600)), BOB)[0]
+
+
+def test_all_that_waits_is_explained_runs_of_the_queue_among_it(tmp_path):
+    """Without a name SharePods and runs are explained; by its name a run is."""
+    engine = Explained(tmp_path)
+    pod, run = engine.lines(ExplainCall(), BOB)
+
+    assert pod.startswith(f"61001/nb waits: {HOLDS.format(40)}")
+    assert run.startswith(f"61001/run-7 waits: {HOLDS.format(25)}")
+    assert [run] == engine.lines(ExplainCall("61001/run-7"), BOB)
+    assert [pod] == engine.lines(ExplainCall("61001/nb"), BOB)
