@@ -20,7 +20,7 @@ import msgspec
 
 from aliquot.driver.native import HANDOVER, NativePartMissing, native_part
 from aliquot.lib.decoding import decode_json
-from aliquot.lib.files import read_plain, write_whole
+from aliquot.lib.files import open_plain, read_plain, write_whole
 from aliquot.model.errors import in_words
 from aliquot.tokens import MS, Handover, TokenConfig, Turns
 
@@ -44,11 +44,14 @@ class Program:
         """
         directory = settings.runtime_dir
         directory.mkdir(parents=True, exist_ok=True)
-        self._lock = (directory / "arbiter.lock").open("w")
+        # Who can open the file can keep the next arbiter from starting: flock works on a descriptor that may only read,
+        # and a read lock of fcntl keeps a writer out too. So it is its owner's alone, also where it was not before.
+        self._lock = open_plain(directory / "arbiter.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
+            os.fchmod(self._lock, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            self._lock.close()
+            os.close(self._lock)
             raise OSError(f"another arbiter serves {directory}; stop it first") from error
         self._tenants_file = directory / "tenants.json"
         for name in ("tenants.json", "journal", "leases") if fresh else ():
@@ -84,7 +87,7 @@ class Program:
         self._leases.close()
         self._channels.close()
         self.server.close()
-        self._lock.close()
+        os.close(self._lock)
 
     def _save_tenants(self) -> None:
         records = [tenant.record for tenant in self.server.engine.tenants.values()]

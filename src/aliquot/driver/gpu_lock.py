@@ -11,7 +11,8 @@ read locks, which do not exclude one another: a GPU is taken, while the whole fi
 its range. The length of the lock is the process id of its owner, because the kernel reports none for a lock of an open
 file. POSIX locks have one, but end when the process closes any descriptor of the file, as dlopen does.
 
-What an account can do that does not play by these rules is in docs/security.md.
+What an account can do that does not play by these rules is in docs/security.md: all can read the file, so all can lock
+it, and only what they may not open would be safe from them.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class EngineLock:
 
     A context manager that yields itself, or None when another engine is up and answers. The lock is on the directory
     itself, which systemd-tmpfiles does not clean while it is locked: an engine in /tmp may run for longer than files
-    there are kept.
+    there are kept. No other account can take it: to lock is to open for reading, which `create` leaves to the owner.
     """
 
     def __init__(self, runtime: RuntimeDir, *, wait_s: float) -> None:

@@ -1,5 +1,6 @@
 """The engine of the machine: programs of several accounts, which share GPUs and nothing else."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 from waiting import engine_lives, eventually
 
-from aliquot.arbiter.client import ArbiterClient
+from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.driver.native import HOOK, native_part
 
 from .stage import SOURCES, Aliquot, end, first_line, sharepod
@@ -467,6 +468,50 @@ def test_what_a_private_engine_of_root_left_in_the_folder_does_not_shut_accounts
     machine.up()
 
     assert 0 == machine.ann("run", "--gpu-request", ".1", "--", "true").returncode
+
+
+LOCKING = """
+import fcntl, sys, time
+for path in sys.argv[1:]:
+    try:
+        fcntl.flock(open(path, "rb"), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        print("locked", path)
+    except PermissionError:
+        pass
+    except BlockingIOError:
+        print("can wait for", path)
+print("done", flush=True)
+time.sleep(300)
+"""
+
+
+def test_no_account_keeps_the_arbiter_or_the_engine_from_coming_back(machine: Machine):
+    """No account can open what root's processes lock, not even where an earlier version let all read it."""
+    lock = machine.runtime / "arbiter.lock"
+    lock.chmod(0o644)
+    before = arbiter_pid(machine.runtime)
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: arbiter_pid(machine.runtime) not in (0, before), "the next arbiter answers")
+    emulated = machine.runtime / "emulated"  # which protects no account from another
+    files = [machine.runtime, *(path for path in machine.runtime.rglob("*") if emulated not in (path, *path.parents))]
+    rows = [row.split() for row in Path("/proc/locks").read_text().splitlines() if "->" not in row]
+    locks = {int(row[5].split(":")[2]) for row in rows}
+    locked = [str(path) for path in files if path.lstat().st_ino in locks]
+    holding = machine.ann.program(PYTHON, "-c", LOCKING, *locked)
+    assert holding.stdout is not None
+    could = holding.stdout.readline()
+    holding.kill()
+    holding.communicate()
+
+    assert {str(machine.runtime), str(lock)} <= set(locked)
+    assert "done\n" == could
+
+
+def arbiter_pid(runtime: Path) -> int:
+    """The process of the arbiter; 0 where none answers."""
+    with contextlib.suppress(ArbiterError, OSError), ArbiterClient(runtime) as arbiter:
+        return arbiter.status().pid
+    return 0
 
 
 def beats(file: Path) -> int:
