@@ -20,7 +20,7 @@ import msgspec
 from aliquot.lib.package import of_another_version
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.standalone import wire
-from aliquot.standalone.paths import RuntimeDir, state_dir
+from aliquot.standalone.paths import RuntimeDir, is_trusted, state_dir
 
 A = TypeVar("A")
 START_TIMEOUT_S: Final = 30.0
@@ -56,7 +56,7 @@ class EngineConnection:
         except OSError:
             self._socket.close()
             raise NoEngine(f"no engine is up at {runtime.root}. Start one: aliquot up") from None
-        if (uid := self._peer()[1]) not in (0, os.geteuid()):
+        if not is_trusted(uid := self._peer()[1], runtime.root):
             self._socket.close()  # it would name the libraries that our programs load
             raise EngineRefused(
                 f"what answers at {runtime.root} is of another account (user {uid}); remove it, or set "

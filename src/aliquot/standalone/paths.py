@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import stat
 import struct
 import time
 from pathlib import Path
@@ -25,6 +26,9 @@ HISTORY_FILES: Final = ("history.db", "history-emulated.db")
 
 
 ROOTS_DIR: Final = Path("/run/aliquot")
+_UID_MAP: Final = Path("/proc/self/uid_map")
+_ALL_IDS: Final = 0xFFFFFFFF
+_OVERFLOW: Final = Path("/proc/sys/kernel/overflowuid")
 
 
 class RuntimeDirError(AliquotError):
@@ -50,8 +54,37 @@ def answers(root: Path) -> bool:
     """Whether an engine listens in a runtime directory of this account or root's, and lets this account in."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.connect(str(RuntimeDir(root).engine_socket))
-        return root.stat().st_uid in (0, os.geteuid())
+        return is_trusted(root.stat().st_uid, root)
     return False
+
+
+def is_trusted(uid: int, root: Path) -> bool:
+    """Whether that is this account or root, as the number of a runtime directory's owner or of who answers in it.
+
+    A program of a run may be in a user namespace that maps its account alone. There root has the number that the kernel
+    shows for accounts without one (overflowuid), and so has every other account: the number proves nothing. The place
+    does: only root makes entries of /run. So the number counts for /run/aliquot, never for a folder that a variable
+    names, and only while /, /run and the folder all have it and only their owner may write into them. It does
+    not count where root, or an account of that very number, is mapped: that one cannot be told from others.
+    """
+    try:
+        overflow = int(_OVERFLOW.read_text())
+        rows = [[int(word) for word in row.split()] for row in _UID_MAP.read_text().splitlines()]
+    except (OSError, ValueError):
+        return uid in (0, os.geteuid())  # without /proc nothing more can be known
+    if uid in (0, os.geteuid()) and (uid != overflow or [0, 0, _ALL_IDS] in rows):
+        return True
+    if root != ROOTS_DIR:
+        return False
+    try:
+        folders = [folder.lstat() for folder in (root, *root.parents)]
+    except OSError:
+        return False
+    if any(outside == 0 or inside <= overflow < inside + count for inside, outside, count in rows):
+        return False
+    return uid == overflow and all(
+        stat.S_ISDIR(folder.st_mode) and folder.st_uid == overflow and not folder.st_mode & 0o022 for folder in folders
+    )
 
 
 def runtime_dir() -> Path:

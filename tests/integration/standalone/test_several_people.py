@@ -1,12 +1,13 @@
 """Engines of several accounts or logins on one machine; an emulated machine is the machine's driver here."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from waiting import engine_lives, eventually
 from aliquot.driver.emulation import prepare
 from aliquot.driver.injection import probe_substitution
 from aliquot.driver.mounts import linker_cache
+from aliquot.driver.native import HOOK, native_part
 
 from .stage import Aliquot, alive, end, first_line
+from .test_machine_engine import BOB, FAKE, PATHS, PYTHON, accounts_cannot_start, become
 
 pytestmark = pytest.mark.skipif(bool(probe_substitution()), reason="the kernel refuses mount namespaces")
 SHOWN = "mount --bind {cache} /etc/ld.so.cache && exec {aliquot}"
@@ -128,3 +131,79 @@ def test_gpus_stay_with_the_runs_that_go_on_without_the_engine_of_the_machine(lo
     assert (1, 0) == (refused.returncode, second.returncode)
     assert "runs of the machine's engine, which is to be started again" in said and 1 == said.count("\n")
     assert "train" in shares
+
+
+CARL = 61003
+MACHINE = """
+mount --bind "$0/cache" /etc/ld.so.cache && mount -t tmpfs -o mode=755 tmpfs /run || exit 9
+$ALIQUOT up --system --no-web --window 2 --state-dir "$0/state" -d || exit 8
+eval "$1"
+$ALIQUOT down
+"""
+
+
+@pytest.fixture
+def on_machine(logins: tuple[Login, Login]) -> Iterator[Callable[[str], str]]:
+    """What a script prints on a machine whose engine is at /run/aliquot; `$0` is a folder that all can read."""
+    if accounts_cannot_start():
+        pytest.skip("needs root, setpriv, and a Python with the packages that every account can start")
+    folder = Path(tempfile.mkdtemp(prefix="alq-", dir="/tmp"))
+    folder.chmod(0o755)
+    prepare(folder, "h100x2")
+    linker_cache(folder / "cache", folder)
+    env = logins[0].env | {"PYTHONPATH": PATHS, "ALIQUOT_NATIVE_DIR": str(native_part(HOOK).parent)}
+    env |= {"ALIQUOT": f"{PYTHON} -m aliquot.cli", "PYTHONDONTWRITEBYTECODE": "1", "FAKE": FAKE, "PYTHON": PYTHON}
+    for uid, name in ((CARL, "carl"), (BOB, "bob")):
+        env[name.upper()] = shlex.join(["env", f"HOME={folder / name}", *become(uid)])
+        (folder / name).mkdir()
+        os.chown(folder / name, uid, uid)
+    del env["ALIQUOT_RUNTIME_DIR"]
+
+    def said(script: str) -> str:
+        argv = ["unshare", "--mount", "sh", "-c", MACHINE, str(folder), script]
+        done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=100)
+        print(done.stdout, done.stderr)
+        assert 0 == done.returncode
+        return done.stdout
+
+    yield said
+    shutil.rmtree(folder)
+    shutil.rmtree(f"/tmp/aliquot-{CARL}", ignore_errors=True)
+
+
+IN_RUN = """
+exec 2>&1
+$ALIQUOT yield && echo yielded
+$ALIQUOT get tenants -o name
+ALIQUOT_RUNTIME_DIR=/run/aliquot $ALIQUOT get gpus -o name | wc -l
+ALIQUOT_RUNTIME_DIR=$0/bob/run $ALIQUOT get gpus
+ALIQUOT_MACHINE_DIR=$0/bob/run $ALIQUOT get gpus
+"""
+
+
+def test_a_program_of_a_run_finds_the_engine_of_the_machine(on_machine: Callable[[str], str]):
+    """Also where its user namespace does not map root; there another account's is trusted as little as elsewhere."""
+    said = on_machine(f"""
+        $BOB $PYTHON -c "$FAKE" $0/bob/run & fake=$!
+        $CARL $ALIQUOT run --gpu-request .1 --gpu-mem 1Gi --name r -- readlink /proc/self/ns/user
+        readlink /proc/self/ns/user
+        $CARL $ALIQUOT run --gpu-request .1 --gpu-mem 1Gi --name r -- sh -c {shlex.quote(IN_RUN)} $0
+        kill $fake
+    """)
+    inside, outside = [line for line in said.splitlines() if line.startswith("user:")]
+    overflow = Path("/proc/sys/kernel/overflowuid").read_text().strip()
+
+    assert inside != outside
+    assert f"yielded\ntenant/{CARL}/r\n2\n" in said
+    assert 1 == said.count(f"is of another account (user {overflow})")
+    assert f"no engine is up at /tmp/aliquot-{CARL}" in said
+
+
+def test_another_account_that_may_write_beside_the_engine_is_not_taken_for_root(on_machine: Callable[[str], str]):
+    """Where others may write into /run, who answers there may be anybody, and is not used in a user namespace."""
+    said = on_machine("""
+        chmod 1777 /run
+        $CARL $ALIQUOT run --gpu-request .1 --gpu-mem 1Gi -- sh -c '$ALIQUOT get tenants; echo $?' 2>&1
+    """)
+
+    assert f"no engine is up at /tmp/aliquot-{CARL}" in said

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.standalone.paths import runtime_dir
+from aliquot.standalone import paths
+from aliquot.standalone.paths import is_trusted, runtime_dir
 
 
 def test_all_logins_of_an_account_use_one_engine(monkeypatch: pytest.MonkeyPatch):
@@ -15,3 +16,34 @@ def test_all_logins_of_an_account_use_one_engine(monkeypatch: pytest.MonkeyPatch
     by_ssh = runtime_dir()
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert Path("/tmp/aliquot-1001") == by_ssh == runtime_dir()
+
+
+ANN, NOBODY = 1001, 65534
+WHOLE, OWN, ROOTLESS = "0 0 4294967295", "1001 1001 1", "0 1001 1\n1 100000 65536"
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "self", "uid", "trusted"),
+    [
+        (WHOLE, ANN, ANN, True),
+        (WHOLE, ANN, 0, True),
+        (WHOLE, ANN, 1002, False),
+        (WHOLE, ANN, NOBODY, False),
+        (WHOLE, NOBODY, NOBODY, True),
+        (OWN, ANN, ANN, True),
+        (OWN, ANN, NOBODY, False),
+        ("65534 65534 1", NOBODY, NOBODY, False),
+        (ROOTLESS, 0, 0, True),
+        (ROOTLESS, 0, NOBODY, False),
+    ],
+)
+def test_no_other_account_is_taken_for_root_or_oneself(
+    uid_map: str, self: int, uid: int, trusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """In a folder that is not /run/aliquot only oneself and a root that is mapped count, in whatever namespace."""
+    for name, text in (("_UID_MAP", uid_map), ("_OVERFLOW", str(NOBODY))):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(paths, name, tmp_path / name)
+    monkeypatch.setattr("os.geteuid", lambda: self)
+
+    assert trusted is is_trusted(uid, tmp_path)
