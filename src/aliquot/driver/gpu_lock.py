@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from aliquot.driver.gpu import Gpu
+from aliquot.driver.injection import conf_of
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError, in_words
 
@@ -80,9 +81,10 @@ def check_free(libnvml: Path, gpus: Sequence[Gpu]) -> None:
     """Refuse GPUs that another engine shares. Takes none, and hinders no engine from taking them.
 
     Raises:
-        GpuTaken: another engine has one of them.
+        GpuTaken: another engine has one of them, or gives them to the program that this is.
         OSError: there are no locks on this file system.
     """
+    check_no_share(libnvml)
     owners = {}
     descriptor = os.open(libnvml, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -96,6 +98,20 @@ def check_free(libnvml: Path, gpus: Sequence[Gpu]) -> None:
     if taken:
         free = [str(gpu.index) for gpu in gpus if gpu.uuid not in owners]
         raise GpuTaken(_sentence(taken[0], owners[taken[0].uuid], free))
+
+
+def check_no_share(libnvml: Path) -> None:
+    """Refuse the driver as a tenant sees it: the library is our own, another file than its engine has locked.
+
+    Raises:
+        GpuTaken: this is a program of an engine.
+    """
+    if conf := conf_of(libnvml):
+        folder, within, _ = str(conf).rpartition("/tenants/")
+        raise GpuTaken(
+            f"the GPUs here are a share that {f'the engine at {folder}' if within else 'another engine'} gives to this "
+            "program; use that one: aliquot run and all other commands find it as they are"
+        )
 
 
 def _control(descriptor: int, command: int, kind: int, gpu: Gpu, length: int) -> tuple[int, int]:

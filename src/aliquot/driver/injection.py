@@ -146,6 +146,12 @@ def patched(library: bytes, conf: Path) -> bytes:
     return library[:start] + slot + library[start + CONF_SLOT_BYTES :]
 
 
+def conf_of(library: Path) -> Path | None:
+    """The configuration that a tenant's copy of our library names; None for a library of a driver."""
+    _, mark, rest = library.read_bytes().partition(CONF_MARK)
+    return Path(os.fsdecode(rest[:CONF_SLOT_BYTES].partition(b"\0")[0])) if mark else None
+
+
 @dataclass(frozen=True)
 class Launch:
     """A command ready for exec: `argv` with the step into the tenant's view before it, and the environment of both.

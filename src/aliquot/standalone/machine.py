@@ -12,6 +12,7 @@ from aliquot.driver import emulation
 from aliquot.driver.choice import check_named, choose
 from aliquot.driver.discovery import find_driver
 from aliquot.driver.gpu import Gpu
+from aliquot.driver.gpu_lock import check_no_share
 from aliquot.driver.policies import maker, use_kernels
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
@@ -69,6 +70,7 @@ def find_machine(
         UnknownProfile: no such profile.
         NoDriver: no spec, and no driver that answers or no GPU behind it.
         NoGpuLeft: no GPU is left.
+        GpuTaken: this is a program of an engine.
     """
     if spec:
         if fresh:
@@ -87,6 +89,7 @@ def find_machine(
         machine = Machine(gpus, emulated.libcuda, emulated.libnvml, folder, devices=None, seen=gpus, spec=spec)
     else:
         driver = find_driver()
+        check_no_share(driver.libnvml)
         answering = answering_gpus(driver.libnvml, WAY_OUT)
         machine = Machine(tuple(answering.gpus), driver.libcuda, driver.libnvml, seen=answering.all_seen)
     check_named(machine.gpus, only, "--only-gpus")

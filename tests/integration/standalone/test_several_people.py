@@ -207,3 +207,17 @@ def test_another_account_that_may_write_beside_the_engine_is_not_taken_for_root(
     """)
 
     assert f"no engine is up at /tmp/aliquot-{CARL}" in said
+
+
+@pytest.mark.parametrize("inject", ["auto", "library-path"])
+def test_a_program_of_a_run_starts_no_engine_on_its_gpus(on_machine: Callable[[str], str], inject: str):
+    """It would give them out twice: it is refused in one sentence that leads to the engine of the machine."""
+    said = on_machine(f"""
+        $CARL $ALIQUOT run --inject {inject} --gpu-request .1 --gpu-mem 1Gi -- \\
+            sh -c 'exec 2>&1; timeout 30 $ALIQUOT up --no-web; echo status $?; timeout 30 $ALIQUOT doctor'
+    """)
+
+    way_out = {"auto": "use that one: aliquot run and all other commands", "library-path": "the engine of this machine"}
+    assert "status 1\n" in said and 1 == said.count("ready at")
+    assert way_out[inject] in said.partition("status 1")[0]
+    assert "up at /run/aliquot" in said.partition("status 1")[2]

@@ -14,6 +14,7 @@ import pytest
 
 from aliquot.driver.gpu import Gpu
 from aliquot.driver.gpu_lock import GpuLock, GpuTaken
+from aliquot.driver.injection import CONF_MARK, CONF_SLOT_BYTES
 from aliquot.model.ids import GpuUuid
 
 GPUS = [Gpu(i, GpuUuid(f"GPU-68294de8-0000-0000-0000-00000000000{i}"), "H100", 81559) for i in range(3)]
@@ -131,3 +132,12 @@ def test_a_lock_over_the_whole_file_leaves_no_gpu_to_two_engines(library: Path):
             [sys.executable, "-c", OWNER, str(library), "0"], capture_output=True, text=True, stdin=subprocess.DEVNULL
         )
     assert "GpuTaken: GPU 0" in done.stderr
+
+
+def test_a_program_of_an_engine_does_not_share_its_gpus_once_more(library: Path):
+    """In a tenant's view our library stands for the driver's: it has no lock, and is refused with its engine."""
+    library.chmod(0o644)
+    slot = CONF_MARK + b"/run/aliquot/tenants/7/tenant.conf"
+    library.write_bytes(b"\x7fELF" + slot.ljust(CONF_SLOT_BYTES, b"\0") + b"more")
+    with pytest.raises(GpuTaken, match="a share that the engine at /run/aliquot gives to this program; use that one"):
+        GpuLock(library, GPUS)
