@@ -159,7 +159,14 @@ def _injection() -> Finding:
 def _engine() -> list[Finding]:
     """The engine that is up with its arbiter, or where one would be; and histories that could not be read."""
     from aliquot.standalone.client import NoEngine
-    from aliquot.standalone.paths import HISTORY_FILES, RuntimeDir, RuntimeDirError, engine_dir, state_dir
+    from aliquot.standalone.paths import (
+        HISTORY_FILES,
+        RuntimeDir,
+        RuntimeDirError,
+        closed_to_all_but,
+        engine_dir,
+        state_dir,
+    )
     from aliquot.standalone.wire import InfoCall
     from aliquot.web.history.file import damaged_note
 
@@ -182,6 +189,9 @@ def _engine() -> list[Finding]:
             findings.append(Finding("engine", "ok", f"{none}; a run starts its own"))
         histories = [state_dir() / name for name in HISTORY_FILES]
     except AliquotError as error:
+        if closed_to_all_but(runtime.root) is not None:
+            who, _, way_out = str(error).partition("; ")
+            return [Finding("engine", "note", who, way_out)]
         return [Finding("engine", "fault", str(error), f"look into {runtime.engine_log}; end it and start again")]
     else:
         machine = f"emulating {facts.emulate}" if facts.emulate else "on this machine's GPUs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
 import select
 import socket
@@ -20,7 +21,8 @@ import msgspec
 from aliquot.lib.package import of_another_version
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.standalone import wire
-from aliquot.standalone.paths import RuntimeDir, is_trusted, state_dir
+from aliquot.standalone.accounts import own_account
+from aliquot.standalone.paths import RuntimeDir, closed_to_all_but, is_trusted, state_dir
 
 A = TypeVar("A")
 START_TIMEOUT_S: Final = 30.0
@@ -55,6 +57,8 @@ class EngineConnection:
             self._socket.connect(str(runtime.engine_socket))
         except OSError:
             self._socket.close()
+            if (gid := closed_to_all_but(runtime.root)) is not None:
+                raise EngineRefused(_not_in_group(gid), 1) from None
             raise NoEngine(f"no engine is up at {runtime.root}. Start one: aliquot up") from None
         if not is_trusted(uid := self._peer()[1], runtime.root):
             self._socket.close()  # it would name the libraries that our programs load
@@ -175,6 +179,17 @@ class EngineConnection:
         if isinstance(answer, wire.EngineRefusal):
             raise EngineRefused(answer.error, answer.code)
         return cast(A, answer)  # of this protocol, as its number says
+
+
+def _not_in_group(gid: int) -> str:
+    try:
+        group = grp.getgrgid(gid).gr_name
+    except KeyError:
+        group = str(gid)
+    return (
+        f"the machine's engine serves group {group}, and you are not in it; ask root to add you, and log in again: "
+        f"usermod -aG {group} {own_account().name}"
+    )
 
 
 def ask(runtime: RuntimeDir, call: wire.Call[A]) -> A:

@@ -26,6 +26,7 @@ HISTORY_FILES: Final = ("history.db", "history-emulated.db")
 
 
 ROOTS_DIR: Final = Path("/run/aliquot")
+_SOCKETS: Final = Path("/proc/net/unix")
 _UID_MAP: Final = Path("/proc/self/uid_map")
 _ALL_IDS: Final = 0xFFFFFFFF
 _OVERFLOW: Final = Path("/proc/sys/kernel/overflowuid")
@@ -43,11 +44,27 @@ def machine_dir() -> Path:
 def engine_dir() -> Path:
     """The directory of the engine that commands use: the account's own if it is up, else the machine's if that is.
 
-    Where neither is up, or ALIQUOT_RUNTIME_DIR names one, that of the account's own.
+    That is so also where this account is not in its group, which the caller then learns. Where neither is up, or
+    ALIQUOT_RUNTIME_DIR names one, it is that of the account's own.
     """
     own, machine = runtime_dir(), machine_dir()
-    shared = not os.environ.get("ALIQUOT_RUNTIME_DIR") and not answers(own) and answers(machine)
-    return machine if shared else own
+    if os.environ.get("ALIQUOT_RUNTIME_DIR") or answers(own):
+        return own
+    return machine if answers(machine) or closed_to_all_but(machine) is not None else own
+
+
+def closed_to_all_but(root: Path) -> int | None:
+    """The group that an engine of root's serves there, where this account is not in it; None where none is in the way.
+
+    What lies in the folder cannot be seen then, but the kernel lists sockets with their paths.
+    """
+    try:
+        folder, sockets = root.stat(), _SOCKETS.read_text(errors="replace")
+    except OSError:
+        return None
+    listens = f" {RuntimeDir(root).engine_socket}\n" in sockets
+    closed = is_trusted(folder.st_uid, root) and not os.access(root, os.X_OK, effective_ids=True)
+    return folder.st_gid if listens and closed else None
 
 
 def answers(root: Path) -> bool:

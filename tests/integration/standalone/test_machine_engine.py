@@ -417,14 +417,21 @@ def test_the_dashboard_knows_who_asks(machine: Machine):
 
 
 def test_the_engine_of_a_group_lets_no_other_account_in(machine: Machine):
-    """An account that is not in the group finds no engine, and cannot reach its socket."""
+    """An account that is not in the group cannot reach its socket, and every command says what to ask root for."""
     machine.end(signal.SIGINT)
     machine.up("--group", "root")
-    outside = machine.ann("get", "tenants")
+    asked = ["run --gpu-request .1 -- true", "get tenants", "get gpus", "top --once", "dashboard", "share list", "topo"]
+    outside = [machine.ann(*words.split()) for words in asked]
+    doctor = machine.ann("doctor")
     inside = machine.root("get", "tenants")
+    machine.end(signal.SIGKILL)
+    after = machine.ann("get", "tenants")
 
-    assert (1, True) == (outside.returncode, "no engine is up at" in outside.stderr)
-    assert 0 == inside.returncode
+    why, way_out = "the machine's engine serves group root, and you are not in it", f"usermod -aG root {ANN}\n"
+    sentence = f"aliquot: {why}; ask root to add you, and log in again: {way_out}"
+    assert {(1, sentence)} == {(refused.returncode, refused.stderr) for refused in outside}
+    assert why in doctor.stdout and way_out in doctor.stdout
+    assert (0, True) == (inside.returncode, "no engine is up at" in after.stderr)
 
 
 FAKE = """
