@@ -23,7 +23,15 @@ from aliquot.cli.options import Amount, Span, emulate_option, not_gpus_option, o
 from aliquot.cli.systemd import notify, unit
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.quantities import format_mib
-from aliquot.standalone.paths import HISTORY_FILES, EngineLock, RuntimeDir, machine_dir, runtime_dir, state_dir
+from aliquot.standalone.paths import (
+    HISTORY_FILES,
+    EngineLock,
+    RuntimeDir,
+    engine_dir,
+    machine_dir,
+    runtime_dir,
+    state_dir,
+)
 
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
@@ -319,6 +327,10 @@ def _given(context: click.Context, *, but: Collection[str]) -> list[str]:
     return words
 
 
+def _of_root(root: Path) -> str:
+    return f"the machine's engine at {root} is root's to end: sudo aliquot down"
+
+
 def _start_detached(context: click.Context, runtime: RuntimeDir) -> None:
     """Start the command of this context without --detach, in a session of its own, and print what it says when ready.
 
@@ -389,11 +401,16 @@ def down(timeout_s: float) -> None:
         pods = [short_name(pod.name) for pod in ask(runtime, PodsCall()).pods if pod.phase == "Running"]
         tenants = [tenant.name for tenant in ask(runtime, TenantsCall()).tenants]
     except (NoEngine, ProcessLookupError):
+        if (machine := engine_dir()) != runtime.root:
+            raise AliquotError(f"no engine of your own is up at {runtime.root}; {_of_root(machine)}") from None
         click.echo(f"no engine is up at {runtime.root}; there is nothing to end")
         return
     runs = sorted(name for name in tenants if short_name(name) not in pods)
     # The machine's engine leaves its runs to the next one where a service manager stops it.
-    signal.pidfd_send_signal(engine, signal.SIGINT if facts.system else signal.SIGTERM)
+    try:
+        signal.pidfd_send_signal(engine, signal.SIGINT if facts.system else signal.SIGTERM)
+    except PermissionError:
+        raise AliquotError(_of_root(runtime.root)) from None
     if not select.select([engine], [], [], timeout_s)[0]:
         raise AliquotError(
             f"the engine (pid {facts.pid}) has not ended within {timeout_s:g} s; it still ends its programs. "

@@ -434,6 +434,21 @@ def test_the_engine_of_a_group_lets_no_other_account_in(machine: Machine):
     assert (0, True) == (inside.returncode, "no engine is up at" in after.stderr)
 
 
+def test_the_engine_of_the_machine_is_roots_to_end(machine: Machine):
+    """`aliquot down` of an account says so, by whatever way it finds that engine, and ends nothing."""
+    found = machine.ann("down")
+    machine.ann.env["ALIQUOT_RUNTIME_DIR"] = str(machine.runtime)
+    named = machine.ann("down")
+    del machine.ann.env["ALIQUOT_RUNTIME_DIR"]
+    still = machine.ann("get", "gpus")
+
+    own, roots = f"no engine of your own is up at /tmp/aliquot-{ANN}", f"the machine's engine at {machine.runtime}"
+    assert (1, 1) == (found.returncode, named.returncode)
+    assert f"aliquot: {own}; {roots} is root's to end: sudo aliquot down\n" == found.stderr
+    assert f"aliquot: {roots} is root's to end: sudo aliquot down\n" == named.stderr
+    assert 0 == still.returncode
+
+
 FAKE = """
 import os, socket, sys, time
 os.mkdir(sys.argv[1])
