@@ -24,7 +24,7 @@ import msgspec
 from aliquot.kube.names import GROUP, PLAN
 from aliquot.kube.objects import ApiObject, Meta, Pod, PodSpec, Quantities, Resource, Value, without_nulls
 from aliquot.kube.plan import ContainerPlan, PodPlan, label_texts, write_plan
-from aliquot.kube.quantities import Quantity, parse_quantity
+from aliquot.kube.quantities import Quantity, format_mib_quantity, parse_quantity
 from aliquot.kube.requests import ContainerAsk, PodAsk
 from aliquot.lib.decoding import convert_to
 from aliquot.model.ids import CLAIM, GpuUuid, claim_key
@@ -270,6 +270,25 @@ def claim_plan(claim: ResourceClaim, memory_mib: Mapping[str, int], *, lenient: 
         tuple(pieces), label_texts=label_texts(first.labels), enforce="all" if shared else "memory", wake_us=wake_us
     )
     return PodPlan(claim.ours[0].pool, {claim.called: given_plan})
+
+
+def prepared_body(claim: ResourceClaim, plan: PodPlan, tenant: str, now: str) -> dict[str, Any]:
+    """What its driver applies to the status of a claim that it has prepared as this tenant: what each device became."""
+    slices = {piece.gpu: piece for piece in plan.slices}
+    ready = {"type": "Ready", "status": "True", "reason": "Prepared", "message": "", "lastTransitionTime": now}
+    devices = []
+    for given in claim.ours:
+        piece = slices[uuid_of(given.device)]
+        data = {
+            "tenant": tenant, "uuid": piece.gpu, "request": format_milli(piece.request_milli),
+            "limit": format_milli(piece.limit_milli), "memory": format_mib_quantity(piece.memory_mib),
+        }  # fmt: skip
+        key = {"driver": DRIVER, "pool": given.pool, "device": given.device}
+        share = {"shareID": given.share_id} if given.share_id else {}
+        devices.append(key | share | {"conditions": [ready], "data": data})
+    meta = claim.metadata
+    metadata = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
+    return {"metadata": metadata, "status": {"devices": devices}}
 
 
 def readable_plan(claim: ResourceClaim, memory_mib: Mapping[str, int]) -> tuple[PodPlan | None, str]:

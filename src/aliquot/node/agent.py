@@ -121,9 +121,9 @@ class Agent:
 
         settings.tenants.mkdir(mode=0o755, parents=True, exist_ok=True)
         critical("outcomes", self.allocations.outcomes.run())
-        if self.calls.starts is not None:
+        if self.calls.spans is not None:
             runtime = Path(settings.runtime_dir)
-            critical("first-grants", self.calls.starts.follow(lambda: arbiter_status(runtime), pods.lives))
+            critical("first-grants", self.calls.follow(lambda: arbiter_status(runtime), pods.lives))
         started("tenants", await asyncio.to_thread(provisioner.check_arbiter) or "the arbiter answers")
 
         started("recovery", await self.allocations.recover())

@@ -155,7 +155,6 @@ class Auditing:
         container = container_of(container_id, [(status.name, status.container_id) for status in pod.statuses])
         who = f"container {container}" if container else "a container"
         text = f"{who} bypasses Aliquot on GPU {bypass.gpu}: a process of it did not register, and no share limits it"
-        key = pod.key
         if ended:
             text += "; it was killed"
-        await self._events.about_pod(key.namespace, key.pod, key.uid, ENDED if ended else FOUND, text, "Warning")
+        await self._events.about_pod(pod.key, ENDED if ended else FOUND, text)

@@ -24,19 +24,24 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-import msgspec
 
 from aliquot.driver.cdi import GPU_KIND, CdiError, remove_spec, write_spec, written_names
-from aliquot.kube.api import APPLY, Api
-from aliquot.kube.claims import DRIVER, RESOURCE_CLAIMS, ClaimedDevice, ResourceClaim, claim_plan, device_name, uuid_of
+from aliquot.kube.api import Api
+from aliquot.kube.claims import (
+    DRIVER,
+    RESOURCE_CLAIMS,
+    ClaimedDevice,
+    ResourceClaim,
+    claim_plan,
+    device_name,
+    prepared_body,
+)
 from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import PODS
 from aliquot.kube.plan import PodPlan, write_plan
-from aliquot.kube.quantities import format_mib_quantity
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
-from aliquot.model.quantities import format_milli
 from aliquot.node.allocation.checkpoint import Allotment, CheckpointError, PodKey
 from aliquot.node.allocation.lifecycle import Allocations
 from aliquot.node.kubelet_api import dra_pb2, dra_pb2_grpc, drahealth_pb2, drahealth_pb2_grpc, registration_pb2
@@ -190,28 +195,8 @@ class ClaimDriver(
 
     async def _report(self, claim: ResourceClaim, plan: PodPlan, tenant: ProvisionedTenant) -> None:
         """Write into the claim's status what each of its devices became, as far as our rights go."""
-        slices = {piece.gpu: piece for piece in plan.slices}
-        ready = {"type": "Ready", "status": "True", "reason": "Prepared", "message": "",
-                 "lastTransitionTime": seconds_time(Clock().wall())}  # fmt: skip
-        devices = []
-        for given in claim.ours:
-            piece = slices[uuid_of(given.device)]
-            data = {
-                "tenant": tenant.record.name, "uuid": piece.gpu, "request": format_milli(piece.request_milli),
-                "limit": format_milli(piece.limit_milli), "memory": format_mib_quantity(piece.memory_mib),
-            }  # fmt: skip
-            key = {"driver": DRIVER, "pool": given.pool, "device": given.device}
-            devices.append(key | ({"shareID": given.share_id} if given.share_id else {})
-                           | {"conditions": [ready], "data": data})  # fmt: skip
-        meta = claim.metadata
-        body = {
-            "apiVersion": RESOURCE_CLAIMS.api_version, "kind": RESOURCE_CLAIMS.kind,
-            "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-            "status": {"devices": devices},
-        }  # fmt: skip
-        path = RESOURCE_CLAIMS.path(namespace=meta.namespace, name=meta.name, sub="status")
-        params = {"fieldManager": MANAGER, "force": "true"}
-        await self._api.request("PATCH", path, content=msgspec.json.encode(body), content_type=APPLY, params=params)
+        body = prepared_body(claim, plan, tenant.record.name, seconds_time(Clock().wall()))
+        await self._api.apply(RESOURCE_CLAIMS, body, manager=MANAGER, sub="status")
 
     # -- unprepare -----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import EVENTS, Event, Meta, ObjectReference
 from aliquot.lib.bounded import Bounded
 from aliquot.lib.log import Logger
+from aliquot.node.allocation.checkpoint import PodKey
 
 _LOG: Final = Logger("node")
 MAX_REMEMBERED: Final = 1000
@@ -29,10 +30,10 @@ class Events:
         self._written_s: Bounded[tuple[str, str, str], float] = Bounded(MAX_REMEMBERED)
         self._number = 0
 
-    async def about_pod(self, namespace: str, name: str, uid: str, reason: str, message: str, kind: Kind) -> None:
-        """Write an event on a pod."""
-        subject = ObjectReference(api_version="v1", kind="Pod", name=name, namespace=namespace, uid=uid)
-        await self._write(subject, reason, message, kind)
+    async def about_pod(self, pod: PodKey, reason: str, message: str) -> None:
+        """Write a warning on a pod."""
+        subject = ObjectReference(api_version="v1", kind="Pod", name=pod.pod, namespace=pod.namespace, uid=pod.uid)
+        await self._write(subject, reason, message, "Warning")
 
     async def about_node(self, reason: str, message: str, kind: Kind = "Warning") -> None:
         """Write an event on the node."""

@@ -115,9 +115,8 @@ class Holders:
                     for tenant in [tenant for tenant in provisioner.tenants.values() if tenant.owner.uid in lives]:
                         if taken := [piece.gpu for piece in tenant.plan.slices if piece.gpu in lost]:
                             what = f"the holder pod of {taken[0]} is gone, so others may be given it"
-                            why, owner = f"container {tenant.container}: {what}", tenant.owner
-                            pod = (owner.namespace, owner.pod, owner.uid)
-                            await events.about_pod(*pod, "GpuTakenAway", why, "Warning")
+                            why = f"container {tenant.container}: {what}"
+                            await events.about_pod(tenant.owner, "GpuTakenAway", why)
         finally:
             await self._account.close()
 

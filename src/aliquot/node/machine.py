@@ -15,7 +15,6 @@ from aliquot.driver.discovery import NoDriver
 from aliquot.driver.gpu import Gpu
 from aliquot.driver.modules import MAKE_NODES, make_nodes, missing_nodes
 from aliquot.model.ids import GpuUuid
-from aliquot.placement.entries import NodeSpec
 from aliquot.tenancy.machine import DEVICES, SharedMachine, answering_gpus, minor_of
 
 WAY_OUT: Final = "Try an emulated GPU: aliquot node --emulate h100x2"
@@ -33,10 +32,6 @@ class Machine(SharedMachine):
     def redriven(self, version: str) -> Machine:
         """A copy of this machine with another version of the driver."""
         return replace(self, gpus=tuple(msgspec.structs.replace(gpu, driver=version) for gpu in self.gpus))
-
-    def spec(self, node: str) -> NodeSpec:
-        """The node as an entry of the ledger."""
-        return NodeSpec(node, self.gpus)
 
 
 class NodeOffer:

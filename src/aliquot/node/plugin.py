@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
@@ -261,31 +261,24 @@ class DevicePlugin(rpc.DevicePluginServicer):
 
     async def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A CDI device name and nothing else: the container is not known yet."""
-
-        async def one(ids: Sequence[str]) -> Any:
-            device = pb.CDIDevice(name=await self._allocations.allocate(ids))
-            return pb.ContainerAllocateResponse(cdi_devices=[device])
-
-        async def all_of_them() -> Any:
-            return pb.AllocateResponse(
-                container_responses=[await one(tuple(r.devices_ids)) for r in request.container_requests]
-            )
-
-        return await _or_refuse(context, all_of_them())
+        async with _refusing(context):
+            names = [await self._allocations.allocate(tuple(asked.devices_ids)) for asked in request.container_requests]
+            devices = [pb.CDIDevice(name=name) for name in names]
+            answers = [pb.ContainerAllocateResponse(cdi_devices=[device]) for device in devices]
+            return pb.AllocateResponse(container_responses=answers)
 
     async def PreStartContainer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The container of these ids is about to be created; an error keeps it waiting, with our sentence."""
-
-        async def prepare() -> Any:
+        async with _refusing(context):
             await self._allocations.prepare(tuple(request.devices_ids))
             return pb.PreStartContainerResponse()
 
-        return await _or_refuse(context, prepare())
 
-
-async def _or_refuse(context: Any, work: Awaitable[Any]) -> Any:
+@contextlib.asynccontextmanager
+async def _refusing(context: Any) -> AsyncIterator[None]:
+    """Answer kubelet with our sentence where the work inside fails."""
     try:
-        return await work
+        yield
     except AliquotError as error:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"aliquot: {error}")
 

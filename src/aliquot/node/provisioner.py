@@ -31,6 +31,7 @@ from aliquot.node.driver import NodeDriver
 from aliquot.node.machine import Machine, NodeOffer
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, LedgerError, Placement
+from aliquot.placement.entries import NodeSpec
 from aliquot.tenancy.folders import made_for
 from aliquot.tenancy.lifecycle import Tenancy
 from aliquot.tenancy.records import kernel_lengths_us, tenant_record
@@ -66,7 +67,7 @@ class TenantProvisioner:
         self.node = node
         self.offer = offer
         self.driver = driver
-        self.ledger = Cluster([offer.machine.spec(node)])
+        self.ledger = Cluster([NodeSpec(node, offer.machine.gpus)])
         self._tenants = tenants
         self._arbiter_dir = arbiter
         self._tenancy: Tenancy[ProvisionedTenant] = Tenancy(

@@ -169,9 +169,7 @@ class SlicePublisher:
             if self._written.get(name) == content and self.reflector.get(name) is not None:
                 continue
             pool = {"name": self._node, "generation": 1, "resourceSliceCount": len(parts)}
-            body = {
-                "apiVersion": RESOURCE_SLICES.api_version, "kind": RESOURCE_SLICES.kind, "metadata": {"name": name},
-                "spec": {"driver": DRIVER, "nodeName": self._node, "pool": pool, **content},
-            }  # fmt: skip
+            spec = {"driver": DRIVER, "nodeName": self._node, "pool": pool, **content}
+            body = {"metadata": {"name": name}, "spec": spec}
             await self._api.apply(RESOURCE_SLICES, body, manager=MANAGER)
             self._written[name] = content

@@ -52,22 +52,41 @@ class _Waiting:
     since_ns: int
 
 
-class ContainerSpans:
-    """Spans of the containers of one node."""
+class KubeletCalls:
+    """Measures the two calls that start a container; with `spans` one that prepares it has its trace as an exemplar."""
 
-    def __init__(self, node: str, spans: Spans) -> None:
+    def __init__(self, node: str, spans: Spans | None = None) -> None:
+        self.seconds = Histogram(
+            "aliquot_node_kubelet_call_seconds",
+            "Time to answer a call of kubelet's.",
+            ["node", "call"],
+            buckets=BUCKETS_S,
+            registry=None,
+        )
+        self.collectors: Sequence[Collector] = (
+            (self.seconds,) if spans is None else (self.seconds, spans.backlog.dropped)
+        )
+        self.spans = spans
         self._node = node
-        self._spans = spans
         self._allocated: Bounded[str, tuple[int, int]] = Bounded(KEPT)
         self._waiting: Bounded[str, _Waiting] = Bounded(KEPT)
 
     def allocated(self, name: str, seconds: float) -> None:
         """Allocate has just been answered with this name."""
+        self.seconds.labels(self._node, "Allocate").observe(seconds)
         ended_ns = time.time_ns()
         self._allocated[name] = (ended_ns - int(seconds * 1e9), ended_ns)
 
-    def prepared(self, start: Start, seconds: float, why: str) -> dict[str, str] | None:
+    def prepared(self, starts: Iterable[Start], seconds: float, why: str) -> None:
+        """PreStartContainer has just been answered, for these containers; `why` it was refused, or empty."""
+        exemplar = None
+        for start in starts if self.spans is not None else ():
+            exemplar = self._span(start, seconds, why) or exemplar
+        self.seconds.labels(self._node, "PreStartContainer").observe(seconds, exemplar)
+
+    def _span(self, start: Start, seconds: float, why: str) -> dict[str, str] | None:
         """Record what kubelet has asked for this container; the exemplar of PreStartContainer, None if untraced."""
+        assert self.spans is not None, "traced"
         allocated = self._allocated.pop(start.claim.name, None) if not why else self._allocated.get(start.claim.name)
         parent = read_traceparent(start.pod.annotations.get(TRACEPARENT, ""))
         if parent is None or not parent.sampled:
@@ -85,9 +104,9 @@ class ContainerSpans:
             "aliquot.gpu.uuids": [str(piece.gpu) for piece in share.slices] if share is not None else [],
         }
         if allocated is not None and not why:
-            self._spans.record("Allocate", *allocated, attributes, parent=parent)
+            self.spans.record("Allocate", *allocated, attributes, parent=parent)
         began_ns = ended_ns - int(seconds * 1e9)
-        made = self._spans.record("PreStartContainer", began_ns, ended_ns, attributes, parent=parent, error=why)
+        made = self.spans.record("PreStartContainer", began_ns, ended_ns, attributes, parent=parent, error=why)
         if not why and start.tenant:
             self._waiting[start.tenant] = _Waiting(owner.uid, parent, attributes, ended_ns)
         return made.exemplar
@@ -105,6 +124,7 @@ class ContainerSpans:
 
     def granted(self, status: Status) -> None:
         """Record the containers whose first grant this status shows."""
+        assert self.spans is not None, "only what is traced waits"
         wall_ns = time.time_ns() - time.monotonic_ns()
         first: dict[str, int] = {}
         for tenant in (tenant for gpu in status.gpus for tenant in gpu.tenants):
@@ -113,36 +133,4 @@ class ContainerSpans:
         for name in first.keys() & self._waiting.keys():
             waiting, at_ns = self._waiting.pop(name), wall_ns + first[name]
             if at_ns >= waiting.since_ns:  # otherwise it belongs to the container's previous start
-                self._spans.record("first grant", waiting.since_ns, at_ns, waiting.attributes, parent=waiting.parent)
-
-
-class KubeletCalls:
-    """Measures the two calls that start a container; one that prepares it has its trace as an exemplar."""
-
-    def __init__(self, node: str, spans: Spans | None = None) -> None:
-        self.seconds = Histogram(
-            "aliquot_node_kubelet_call_seconds",
-            "Time to answer a call of kubelet's.",
-            ["node", "call"],
-            buckets=BUCKETS_S,
-            registry=None,
-        )
-        self.collectors: Sequence[Collector] = (
-            (self.seconds,) if spans is None else (self.seconds, spans.backlog.dropped)
-        )
-        self.starts = ContainerSpans(node, spans) if spans is not None else None
-        self._node = node
-
-    def allocated(self, name: str, seconds: float) -> None:
-        """Allocate has just been answered with this name."""
-        self.seconds.labels(self._node, "Allocate").observe(seconds)
-        if self.starts is not None:
-            self.starts.allocated(name, seconds)
-
-    def prepared(self, starts: Iterable[Start], seconds: float, why: str) -> None:
-        """PreStartContainer has just been answered, for these containers; `why` it was refused, or empty."""
-        exemplar = None
-        if self.starts is not None:
-            for start in starts:
-                exemplar = self.starts.prepared(start, seconds, why) or exemplar
-        self.seconds.labels(self._node, "PreStartContainer").observe(seconds, exemplar)
+                self.spans.record("first grant", waiting.since_ns, at_ns, waiting.attributes, parent=waiting.parent)

@@ -84,9 +84,9 @@ class Answers:
         assert resource is PODS
         self.deleted.append(f"{namespace}/{name} {uid}")
 
-    async def about_pod(self, *facts: str) -> None:
-        self.reasons.append(facts[3])
-        self.reasons_of_pods.append(facts[3])
+    async def about_pod(self, _pod: PodKey, reason: str, _message: str) -> None:
+        self.reasons.append(reason)
+        self.reasons_of_pods.append(reason)
 
     async def about_node(self, *facts: str) -> None:
         self.reasons.append(facts[0])

@@ -49,10 +49,10 @@ class ClaimRoom(Room):
             raise NotFound(f"{name} is not there")
         return cast("ResourceClaim", found)
 
-    async def request(self, _method: str, _path: str, *, content: bytes, **_: Any) -> bytes:
+    async def apply(self, resource: Resource[Any], body: dict[str, Any], *, manager: str, sub: str) -> None:
         """As an Api: a patch of a claim's status."""
-        self.written.append(msgspec.json.decode(content))
-        return b"{}"
+        assert (RESOURCE_CLAIMS, "aliquot-node", "status") == (resource, manager, sub)
+        self.written.append(msgspec.json.decode(msgspec.json.encode(body)))
 
     def claim(self, name: str, *gpus: int, milli: int = 0, parameters: Any = None) -> None:
         """An allocated claim of the pod of its name: whole GPUs, or a share of one."""
@@ -203,7 +203,9 @@ def test_a_crash_between_any_two_steps_is_mended(room: ClaimRoom, monkeypatch: p
     expected = room.prepare("a")
     room.unprepare("a")
 
-    def killed(*_: Any, **__: Any) -> Any:
+    def killed(*given: Any, **_: Any) -> Any:
+        for work in filter(asyncio.iscoroutine, given):
+            work.close()
         raise Crash
 
     with monkeypatch.context() as patch:

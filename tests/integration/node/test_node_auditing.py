@@ -19,6 +19,7 @@ from node_room import FakePods
 from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.driver.emulation import EmulatedMachine, prepare
 from aliquot.driver.gpu import Gpu
+from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.audit import Audit, Auditing
 from aliquot.node.display.facts import Sources, arbiter_status
 from aliquot.node.machine import Machine
@@ -48,8 +49,8 @@ class Told:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []
 
-    async def about_pod(self, namespace: str, name: str, uid: str, reason: str, message: str, kind: str) -> None:
-        self.events.append((f"{namespace}/{name}", reason, message))
+    async def about_pod(self, pod: PodKey, reason: str, message: str) -> None:
+        self.events.append((str(pod), reason, message))
 
     async def about_node(self, reason: str, message: str, kind: str = "Warning") -> None:
         self.events.append(("node", reason, message))

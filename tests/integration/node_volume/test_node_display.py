@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 from volume_room import Room
 
+from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.display.facts import sources_of
 from aliquot.node.display.notices import report_notices
 from aliquot.node.display.server import Display, application
@@ -116,14 +117,14 @@ class Told:
     """Stands for the agent's events; the first that is told ends the wait."""
 
     def __init__(self) -> None:
-        self.first: asyncio.Future[tuple[str, ...]] = asyncio.get_running_loop().create_future()
+        self.first: asyncio.Future[tuple[PodKey, str, str]] = asyncio.get_running_loop().create_future()
 
-    async def about_pod(self, *facts: str) -> None:
+    async def about_pod(self, pod: PodKey, reason: str, message: str) -> None:
         if not self.first.done():
-            self.first.set_result(facts)
+            self.first.set_result((pod, reason, message))
 
 
-async def _told_of(room: Room) -> tuple[str, ...]:
+async def _told_of(room: Room) -> tuple[PodKey, str, str]:
     events = Told()
     sources = sources_of(room.provisioner, room.folder)
     watch = asyncio.create_task(report_notices(sources, cast("Events", events), 0.1))
@@ -137,7 +138,7 @@ async def _told_of(room: Room) -> tuple[str, ...]:
 
 def test_a_refused_allocation_becomes_an_event_on_the_pod(room: Room):
     """With the pod's own uid, so that `kubectl describe` shows it."""
-    told = asyncio.run(_told_of(room))
+    pod, reason, message = asyncio.run(_told_of(room))
 
-    assert ("team", "train", "uid-train", "GpuOutOfMemory") == told[:4]
-    assert "its limit of 512 MiB" in told[4]
+    assert (PodKey("uid-train", "team", "train"), "GpuOutOfMemory") == (pod, reason)
+    assert "its limit of 512 MiB" in message

@@ -146,9 +146,9 @@ def test_who_is_on_a_gpu_that_is_lost_is_told_and_nobody_who_was(monkeypatch: py
     changes = asyncio.Event()
 
     class FakeEvents:
-        async def about_pod(self, _namespace: str, pod: str, *_: str) -> None:
+        async def about_pod(self, pod: Any, *_: str) -> None:
             """Remember whom it is about."""
-            told.append(pod)
+            told.append(pod.pod)
 
     def tenant(pod: str) -> Any:
         slices = [SimpleNamespace(gpu="GPU-a")]

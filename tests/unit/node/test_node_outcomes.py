@@ -41,7 +41,7 @@ class Scene:
         self.theirs.append(notes)
         return None
 
-    async def about_pod(self, namespace: str, name: str, uid: str, reason: str, message: str, kind: str) -> None:
+    async def about_pod(self, _pod: PodKey, reason: str, message: str) -> None:
         self.warned.append(f"{reason} {message}")
 
     def tell(self, container: str, outcome: Any, why: str = "", owner: PodKey = POD) -> None:

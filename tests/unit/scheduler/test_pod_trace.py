@@ -69,12 +69,11 @@ def exemplars(text: str, family: str, label: str) -> dict[str, dict[str, str]]:
 
 def start_on(calls: KubeletCalls, notes: dict[str, str]) -> None:
     """What the agent does when kubelet starts the container, and when it is then granted the GPU."""
-    assert calls.starts is not None
     claim = Claim("name-1", PodKey(UID, "default", "a"), "main")
     meta = Meta(name="a", namespace="default", uid=UID, annotations=notes)
     calls.allocated("name-1", 0.001)
     calls.prepared([Start(claim, meta, notes[PLAN], "default/a/main")], 0.0005, "")
-    calls.starts.granted(status_of("default/a/main", time.monotonic_ns()))
+    calls.granted(status_of("default/a/main", time.monotonic_ns()))
 
 
 def status_of(tenant: str, first_grant_ns: int) -> Status:
@@ -228,12 +227,11 @@ def test_a_first_grant_before_the_container_started_is_not_its_own():
         way = Way(scheduler)
         way.bind()
         calls = KubeletCalls("m", agent)
-        assert calls.starts is not None
         claim = Claim("name-1", PodKey(UID, "default", "a"), "main")
         meta = Meta(name="a", namespace="default", uid=UID, annotations=way.notes)
         before_ns = time.monotonic_ns()
         calls.prepared([Start(claim, meta, way.notes[PLAN], "t")], 0.0, "")
-        calls.starts.granted(status_of("t", before_ns - 10**9))
+        calls.granted(status_of("t", before_ns - 10**9))
         agent.record("last", 1, 2, {}, parent=None)
         names = [span.name for span in got.wait(4)]
 

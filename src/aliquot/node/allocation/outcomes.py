@@ -75,23 +75,16 @@ class Unserved:
 def findings(pods: Iterable[NodePod], unserved: Mapping[str, Unserved], now_s: float = 0.0) -> list[UnservedPod]:
     """The pods to replace, or to report where no controller would replace them. `unserved` is by pod uid."""
     unserved_pods: list[UnservedPod] = []
-    for pod in pods:
-        if not pod.requesting():
-            continue
-        if pod.status.phase == "Failed":
-            if pod.status.reason in ADMISSION_REASONS:
-                why = pod.status.message or pod.status.reason
-                unserved_pods.append(UnservedPod("failed", pod.key, why, controlled(pod)))
-            continue
-        if pod.metadata.deletion_timestamp or pod.ended:
-            continue
-        lacks = unserved.get(pod.metadata.uid)
-        if lacks is not None and lacks.outcome == "refused":
-            unserved_pods.append(UnservedPod("refused", pod.key, lacks.why, controlled(pod)))
-        elif lacks is None or now_s - lacks.since_s < WAITS_S:
-            continue
-        elif lacks.outcome == "missing" or not pod.running():
-            unserved_pods.append(UnservedPod(lacks.outcome, pod.key, lacks.why, controlled(pod)))
+    for pod in [pod for pod in pods if pod.requesting()]:
+        lacks, status = unserved.get(pod.metadata.uid), pod.status
+        kind: Kind | None = None
+        if status.phase == "Failed":
+            kind, why = "failed" if status.reason in ADMISSION_REASONS else None, status.message or status.reason
+        elif lacks is not None and not (pod.metadata.deletion_timestamp or pod.ended):
+            due = now_s - lacks.since_s >= WAITS_S and (lacks.outcome == "missing" or not pod.running())
+            kind, why = lacks.outcome if due or lacks.outcome == "refused" else None, lacks.why
+        if kind is not None:
+            unserved_pods.append(UnservedPod(kind, pod.key, why, controlled(pod)))
     return unserved_pods
 
 
@@ -166,7 +159,7 @@ class Outcomes:
             verb = "is without" if outcome == "missing" else "does not get"
             message = f"container {container} {verb} its share: {why}"
             reason = f"GpuShare{outcome.capitalize()}"
-            await self._events.about_pod(owner.namespace, owner.pod, owner.uid, reason, message, "Warning")
+            await self._events.about_pod(owner, reason, message)
 
     async def run(self) -> None:
         """Write what is due, until cancelled."""
@@ -232,7 +225,7 @@ class Outcomes:
             what = "; the pod is deleted, so that its controller makes another" if now else ""
             if replace and not now:
                 what = "; the pod is replaced later, because others of its controller were replaced before it"
-            await self._events.about_pod(owner.namespace, owner.pod, owner.uid, reason, pod.why + what, "Warning")
+            await self._events.about_pod(owner, reason, pod.why + what)
             if now:
                 with contextlib.suppress(KubeError):
                     await self.api.delete(PODS, owner.pod, namespace=owner.namespace, uid=owner.uid)

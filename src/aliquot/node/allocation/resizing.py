@@ -55,9 +55,7 @@ class Resizes:
                 if generation_of(pod.plan):
                     await self._follow(pod)
                 if pod.resize.startswith(PENDING) and pod.resize != self._said.get(pod.metadata.uid):
-                    await self._events.about_pod(
-                        pod.metadata.namespace, pod.metadata.name, pod.metadata.uid, PENDING, pod.resize, "Warning"
-                    )
+                    await self._events.about_pod(pod.key, PENDING, pod.resize)
             self._said = {pod.metadata.uid: pod.resize for pod in pods if pod.resize}
             self.compensation = self._compensation()
 
@@ -74,7 +72,7 @@ class Resizes:
                     )
                     _LOG.info("resized", pod=str(owner), container=record.container, generation=plan.generation)
         except (NotYet, CheckpointError) as error:
-            await self._events.about_pod(owner.namespace, owner.pod, owner.uid, IN_PROGRESS, str(error), "Warning")
+            await self._events.about_pod(owner, IN_PROGRESS, str(error))
         except BadPlan:
             return
         else:

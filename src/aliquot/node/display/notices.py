@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aliquot.model.quantities import format_milli
+from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.display.facts import Sources, read_report
 from aliquot.node.events import Events
 from aliquot.status.nodes import NodeReport, Owner
@@ -84,6 +85,6 @@ async def report_notices(sources: Sources, events: Events, period_s: float) -> N
     while True:
         facts = await asyncio.to_thread(read_report, sources)
         for notice in notices.new_notices(facts, asyncio.get_running_loop().time()):
-            owner = notice.owner
-            await events.about_pod(owner.namespace, owner.pod, owner.uid, notice.reason, notice.text, "Warning")
+            pod = PodKey(notice.owner.uid, notice.owner.namespace, notice.owner.pod)
+            await events.about_pod(pod, notice.reason, notice.text)
         await asyncio.sleep(period_s)

@@ -18,7 +18,6 @@ from typing import Any, Final
 import msgspec
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -55,26 +54,26 @@ def application(sources: Sources, aliases: Sequence[str] = (), more: Iterable[Co
     for collector in more:
         registry.register(collector)
 
-    async def metrics(request: Request) -> Response:
-        return await run_in_threadpool(exposition, registry, request.headers.get("accept", ""))
+    # Starlette calls plain functions in threads: reading facts blocks.
+    def metrics(request: Request) -> Response:
+        return exposition(registry, request.headers.get("accept", ""))
 
-    async def graph_page(_: Request) -> Response:
-        facts = await run_in_threadpool(read_report, sources)
-        return PlainTextResponse(graph(facts, sources.machine.topology))
+    def graph_page(_: Request) -> Response:
+        return PlainTextResponse(graph(read_report(sources), sources.machine.topology))
 
-    async def usage_page(request: Request) -> Response:
-        facts = await run_in_threadpool(read_report, sources)
+    def usage_page(request: Request) -> Response:
+        facts = read_report(sources)
         accept = request.headers.get("accept", "")
         if "application/json" in accept or ("gpu-manager" in aliases and "text/" not in accept):
             return Response(msgspec.json.encode(gpu_manager_usage(facts)), media_type="application/json")
         return PlainTextResponse(usage(facts))
 
-    async def node_json(_: Request) -> Response:
-        facts = await run_in_threadpool(read_report, sources, sensors=True)
-        return Response(msgspec.json.encode(node_body(facts)), media_type="application/json")
+    def node_json(_: Request) -> Response:
+        body = node_body(read_report(sources, sensors=True))
+        return Response(msgspec.json.encode(body), media_type="application/json")
 
-    async def turns_json(_: Request) -> Response:
-        return Response(await run_in_threadpool(turns_body, sources), media_type="application/json")
+    def turns_json(_: Request) -> Response:
+        return Response(turns_body(sources), media_type="application/json")
 
     async def version(_: Request) -> Response:
         return PlainTextResponse(f"aliquot {package.version()}\ndriver {driver_of(sources) or 'unknown'}\n")
