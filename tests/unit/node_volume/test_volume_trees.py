@@ -203,6 +203,17 @@ def test_what_a_crash_left_makes_room_before_the_next_is_made(
     assert "570.124.06" == volume.refresh(from_root(root)).version
 
 
+def test_what_a_crash_left_is_swept(volume: DriverVolume, root: Path):
+    """A tree that was never finished is no generation and goes at the next pruning."""
+    now = volume.refresh(from_root(root))
+    (now.folder.parent / ".making-575").mkdir()
+    (now.folder.parent / ".making-current").symlink_to(now.name)
+
+    assert [now] == volume.generations()
+    assert [".making-575", ".making-current"] == volume.prune(())
+    assert [now] == volume.generations()
+
+
 def targets(generation: Generation, ours: Path) -> dict[str, Path]:
     return {str(mount.inside): mount.host for mount in generation.edits(ours).mounts}
 

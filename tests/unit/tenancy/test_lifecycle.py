@@ -74,6 +74,18 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         yield Scene(tmp_path, arbiter, disk)
 
 
+def test_a_tenant_has_a_reservation_a_folder_and_a_place_at_the_arbiter_until_it_is_removed(scene: Scene):
+    """All three are there after it was provisioned, and none of them after it was removed."""
+    tenancy = scene.tenancy()
+
+    scene.provision(tenancy, scene.lodger("a"))
+    assert ({"a"}, {"a"}, {"a"}) == scene.left()
+    assert tenancy.remove("a") and not tenancy.remove("a")
+
+    assert (set(), set(), set()) == scene.left()
+    assert {} == tenancy.tenants
+
+
 def test_no_folder_is_made_while_the_arbiter_is_away(scene: Scene):
     """A caller that tries again and again meanwhile writes nothing."""
     tenancy = scene.tenancy()
@@ -176,6 +188,20 @@ def test_a_folder_that_was_made_for_something_else_is_made_anew_with_its_socket(
     assert ["bound", "lib", "made", "real", "socket", "tenant.conf"] == sorted(
         path.name for path in (scene.folder / "tenants/a").iterdir()
     )
+
+
+def test_a_tenant_whose_renewal_fails_keeps_its_reservation(scene: Scene):
+    """It is still there, and the next renewal succeeds."""
+    tenancy = scene.tenancy()
+    scene.provision(tenancy, scene.lodger("a"), purpose="driver 1")
+    scene.disk.faults += ["full"]
+
+    with pytest.raises(OSError, match="No space left on device"):
+        tenancy.renew(scene.lodger("a"), purpose="driver 2")
+    assert ({"a"}, ["a"]) == (scene.reserved, list(tenancy.tenants))
+    tenancy.renew(scene.lodger("a"), purpose="driver 2")
+
+    assert ({"a"}, {"a"}, {"a"}) == scene.left()
 
 
 def test_strangers_are_left_alone_until_the_first_sweep(scene: Scene):

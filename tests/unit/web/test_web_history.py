@@ -31,6 +31,16 @@ def test_points_come_back_in_order():
     assert [100.0, 105.0, 110.0] == ring.read("GPU-0", 3600).at_s
 
 
+def test_one_hour_and_no_more():
+    """What is older than the span is forgotten, and so is a tenant that has been away for all of it."""
+    ring = HistoryRing(step_s=5.0, span_s=20.0)
+    ring.add(0.0, [gpu(gone=7)])
+    for n in range(60):
+        ring.add(5.0 * n, [gpu(a=n)])
+
+    assert {"a": [56, 57, 58, 59]} == usage(ring)
+
+
 def test_less_than_all_may_be_asked():
     """A reader gets the newest points that make up the time it asks for."""
     ring = HistoryRing(step_s=5.0)
