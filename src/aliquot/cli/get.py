@@ -20,7 +20,16 @@ from aliquot.cli.tables import Table, aligned, gpu_table, pod_table, tenant_tabl
 from aliquot.lib.misspelt import closest, hint
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.selectors import Term, parse_selector, selects
-from aliquot.standalone.wire import GpuFacts, GpusCall, HoursCall, PodFacts, PodsCall, TenantFacts, TenantsCall
+from aliquot.standalone.wire import (
+    GpuFacts,
+    GpusCall,
+    HoursCall,
+    InfoCall,
+    PodFacts,
+    PodsCall,
+    TenantFacts,
+    TenantsCall,
+)
 
 WATCH_EVERY_S: Final = 0.3
 FORMS: Final = ("text", "wide", "json", "yaml", "name", CSV)
@@ -129,14 +138,19 @@ class Query:
         if not self.names:
             return [*facts], None
         by_name = {name: fact for fact in facts for name in _names(fact)}
+        own = self.namespace or "default"
+        if not self.namespace and kind != "gpus" and not all("/" in name or name in by_name for name in self.names):
+            own = ask_engine(InfoCall()).namespace  # that of the account, where an engine serves several
         named: list[Fact] = []
         missing: UserError | None = None
         for written in self.names:
-            name = full_name(written, self.namespace) if kind == "sharepods" else written
+            name = full_name(written, own) if kind == "sharepods" else written
+            if name not in by_name and kind == "tenants":
+                name = full_name(written, own)
             if name in by_name:
                 named.append(by_name[name])
             elif missing is None:
-                near = hint(name, [_names(fact)[0] for fact in facts], prefix=f"{self.namespace or 'default'}/")
+                near = hint(name, [_names(fact)[0] for fact in facts], prefix=f"{own}/")
                 missing = UserError(f'there is no {kind.removesuffix("s")} "{written:.100}"; {near}')
         return named, missing
 

@@ -358,8 +358,8 @@ class Pods:
                     manifest=pod.spec,
                 )
                 if not caller.may_use(pod.owner):
-                    containers = [msgspec.structs.replace(container, command=[]) for container in containers]
-                    described = msgspec.structs.replace(described, events=[], manifest=None, containers=containers)
+                    containers = [structs.replace(container, command=[], pid=None) for container in containers]
+                    described = structs.replace(described, events=[], labels={}, manifest=None, containers=containers)
                 facts.append(described)
             return facts
 

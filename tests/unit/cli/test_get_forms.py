@@ -11,7 +11,17 @@ from aliquot.cli import get as command
 from aliquot.cli.tables import tenant_table
 from aliquot.model.ids import GpuUuid
 from aliquot.standalone.client import NoEngine
-from aliquot.standalone.wire import PodFacts, PodList, PodsCall, TenantFacts, TenantList, TenantsCall, TenantSlice
+from aliquot.standalone.wire import (
+    EngineFacts,
+    InfoCall,
+    PodFacts,
+    PodList,
+    PodsCall,
+    TenantFacts,
+    TenantList,
+    TenantsCall,
+    TenantSlice,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +30,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     pods = [PodFacts(f"default/{name}", "Running", [0], ["GPU-0"], 300, 600, 2048, 0, 5.0) for name in "ab"]
     tenants = [TenantFacts(pod.name, "mount", "all", [], []) for pod in pods]
     answers = {PodsCall: PodList(pods), TenantsCall: TenantList(tenants)}
+    answers[InfoCall] = EngineFacts(1, "/run", "", 1, [], 2)
     monkeypatch.setattr(command, "ask_engine", lambda call: answers[type(call)])
 
 
@@ -125,3 +136,16 @@ def test_a_watch_begins_with_one_table(monkeypatch: pytest.MonkeyPatch):
     assert 1 == len(
         {line.index(word) for line, word in zip(lines, ("STATUS", "Running", "Running", "Error"), strict=True)}
     )
+
+
+@pytest.mark.parametrize("words", [("pods", "nb"), ("pod/nb",), ("tenants", "nb")])
+def test_an_account_leaves_its_own_part_of_a_name_out(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]):
+    """At the machine's engine `nb` is the account's own, and another's is named in full."""
+    pods = [PodFacts(f"{who}/nb", "Running", [0], ["GPU-0"], 300, 600, 2048, 0, 5.0) for who in ("ann", "bob")]
+    tenants = [TenantFacts(pod.name, "mount", "all", [], []) for pod in pods]
+    facts = EngineFacts(1, "/run", "", 1, [], 2, namespace="bob")
+    answers = {PodsCall: PodList(pods), TenantsCall: TenantList(tenants), InfoCall: facts}
+    monkeypatch.setattr(command, "ask_engine", lambda call: answers[type(call)])
+
+    assert "bob/nb" == printed(*words, "-o", "jsonpath={.name}")
+    assert "ann/nb" == printed(words[0].partition("/")[0], "ann/nb", "-o", "jsonpath={.name}")

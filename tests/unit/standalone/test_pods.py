@@ -13,7 +13,7 @@ import pytest
 
 from aliquot.placement.machine import NoRoom
 from aliquot.standalone import container
-from aliquot.standalone.accounts import own_account
+from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.pods import Pods
 
@@ -21,9 +21,8 @@ from aliquot.standalone.pods import Pods
 def sharepod(name: str) -> str:
     """A SharePod that asks for half a GPU."""
     spec = {"gpu": {"request": 0.5}, "template": {"spec": {"containers": [{"name": "main", "command": ["true"]}]}}}
-    return json.dumps(
-        {"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": {"name": name}, "spec": spec}
-    )
+    metadata = {"name": name, "labels": {"project": "secret"}}
+    return json.dumps({"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": metadata, "spec": spec})
 
 
 class Failing:
@@ -134,7 +133,10 @@ class Admitting:
 
 
 def test_a_container_has_its_program_when_apply_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """However long the start of a program takes, after `apply` the container is Running and its process id is known."""
+    """However long the start of a program takes, after `apply` the container is Running and its process id is known.
+
+    Another account sees that it runs, but no process id, and neither labels nor events.
+    """
 
     def slow_start(*_: Any, output: int, new_session: bool, **__: Any) -> subprocess.Popen[bytes]:
         time.sleep(0.3)
@@ -144,10 +146,12 @@ def test_a_container_has_its_program_when_apply_returns(tmp_path: Path, monkeypa
     pods = Pods(cast(Engine, Admitting(tmp_path)))
     pods.apply(sharepod("a"))
     (only,) = pods.facts()[0].containers
+    (shown,) = pods.facts("", Account(61002))
     pods.stop()
 
-    assert "Running" == only.state
+    assert "Running" == only.state == shown.containers[0].state
     assert only.pid is not None
+    assert ([], None, {}, None) == (shown.events, shown.manifest, shown.labels, shown.containers[0].pid)
 
 
 def test_apply_returns_when_a_program_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
