@@ -20,7 +20,7 @@ def topology(name: str) -> Topology:
 
 
 def drawn(name: str, idle: frozenset[int] = frozenset()) -> Drawing:
-    return drawing(topology_facts("here", topology(name), idle), {})
+    return drawing(topology_facts("here", topology(name), idle))
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -84,4 +84,4 @@ def test_gpus_are_called_by_their_indices():
     assert facts.tree is not None
     assert ["GPU 0", "GPU 5"] == [child.label for child in facts.tree.children]
     assert [0, 1] == [child.free for child in facts.tree.children]
-    assert ["NV2"] == [arc.label for arc in drawing(facts, {}).arcs]
+    assert ["NV2"] == [arc.label for arc in drawing(facts).arcs]

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from aliquot.status import Gpu, History, StatusSource
+from aliquot.status import Gpu, StatusSource
 from aliquot.web.history.keeping import HOUR_S
 from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, commands, misread, one_page
 from aliquot.web.pages.bars import compute_bar, memory_bar, with_bars
@@ -125,22 +124,14 @@ def _group_key(query: Query) -> Callable[[Gpu], str]:
     return (lambda gpu: gpu.model) if query.get("group") == "model" else (lambda gpu: gpu.node)
 
 
-class Hour(NamedTuple):
-    """One tenant's hour in numbers, for viewers who do not see the charts."""
-
-    tenant: str
-    rows: list[tuple[str, str, str, str]]
-
-
 def draw_one(facts: StatusSource, query: Query) -> Drawn:
     """The GPU that the query names by `uuid`."""
     gpu = find(facts, query.get("uuid", ""))
     history = facts.history(gpu.uuid, HOUR_S)
-    hours = hours_of(history) if history else []
     blocks = [
         block("gpu", "blocks/gpu.html", gpu=gpu, compute=compute_bar(gpu), memory=memory_bar(gpu)),
         block("tenants", "blocks/tenants.html", gpu=gpu, window_s=facts.window_s),
-        block("hour", "blocks/hour.html", hours=hours, gpu=gpu),
+        block("hour", "blocks/hour.html", series=history.series if history else [], charts=CHARTS, gpu=gpu),
     ]
     return Drawn(
         f"GPU {gpu.index} of {gpu.node}",
@@ -168,18 +159,3 @@ def abbreviated(uuids: Sequence[str]) -> int:
         if len({uuid[:length] for uuid in uuids}) == len(uuids):
             return length
     return max(map(len, uuids))
-
-
-def hours_of(history: History) -> list[Hour]:
-    """Minimum, mean and maximum of every quantity of every tenant."""
-    hours = []
-    for series in history.series:
-        rows = []
-        for metric, title, unit in CHARTS:
-            divisor, digits = {"usage_milli": (1000, 2), "memory_mib": (1024, 1)}.get(metric, (1, 0))
-            values = [value / divisor for value in getattr(series, metric) if value is not None]
-            if values:
-                least, mean, most = (f"{value:.{digits}f}" for value in (min(values), fmean(values), max(values)))
-                rows.append((f"{title} ({unit})", least, mean, most))
-        hours.append(Hour(series.tenant, rows))
-    return hours

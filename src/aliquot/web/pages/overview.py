@@ -42,14 +42,6 @@ class Alert(NamedTuple):
     text: str
 
 
-class WaitingWorkload(NamedTuple):
-    """A workload that waits, why, and the command that explains it."""
-
-    workload: Workload
-    why: str
-    command: str
-
-
 def draw(facts: StatusSource, query: Query) -> Drawn:
     """The whole cluster, or in the map only the nodes from `first` to `last`.
 
@@ -62,7 +54,7 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
     for workload in waiting[:WAITING_SHOWN]:
         # kube-scheduler's account of what evictions would not help is left out
         why = workload.message.partition(" preemption: ")[0] or "is not scheduled yet"
-        shown.append(WaitingWorkload(workload, why, commands.explain(facts, workload.name)))
+        shown.append((workload, why, commands.explain(facts, workload.name)))
     blocks = [
         block("alerts", "blocks/alerts.html", alerts=list(alerts(gpus, nodes, workloads))),
         block("summary", "blocks/summary.html", totals=totals(facts), window_s=facts.window_s),

@@ -6,8 +6,9 @@ Everything is SVG from the server, whose coordinates are thousandths of the widt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from aliquot.status import Gpu, StatusSource, Timeline, Turns
@@ -24,7 +25,6 @@ DRAWN: Final = 12
 REST: Final = "(all others)"
 MAX_GPUS: Final = 8
 LABELS: Final = 5
-_LINE: Final = 20
 
 
 class Stack(NamedTuple):
@@ -33,31 +33,6 @@ class Stack(NamedTuple):
     tenant: str
     shade: int
     path: str
-
-
-class TimelineRow(NamedTuple):
-    """One tenant in numbers, for viewers who do not see the charts; a dash where nothing is known."""
-
-    tenant: str
-    shade: int
-    used: str
-    promised: str
-    lent: str
-    waited: str
-    memory: str
-    kept: str
-    handovers: str
-
-
-class TurnRow(NamedTuple):
-    """One tenant's turns in the last minute as rectangles (x, width), and in numbers."""
-
-    tenant: str
-    shade: int
-    parts: list[tuple[int, int]]
-    turns: int
-    percent: str
-    longest: str
 
 
 def draw(facts: StatusSource, query: Query) -> Drawn:
@@ -121,12 +96,11 @@ def charts(found: Timeline, gpu: Gpu, tenant: str = "") -> dict[str, Any]:
         found.lanes,
         key=lambda lane: (places.get(lane.tenant, len(places)), -sum(value or 0 for value in lane.used), lane.tenant),
     )
-    shown, rest = lanes[:DRAWN], lanes[DRAWN:]
+    drawn = DRAWN
     if tenant:
-        shown, rest = (
-            [lane for lane in lanes if lane.tenant == tenant],
-            [lane for lane in lanes if lane.tenant != tenant],
-        )
+        lanes.sort(key=lambda lane: lane.tenant != tenant)
+        drawn = sum(lane.tenant == tenant for lane in lanes)
+    shown, rest = lanes[:drawn], lanes[drawn:]
     memory = max(1, gpu.memory_mib)
     return {
         "timeline": found,
@@ -165,33 +139,28 @@ def _stacked(
 
 def outline(base: Sequence[float], top: Sequence[float]) -> str:
     """The area between two step curves of 0 to 1, as a path of thousandths; steps without height are left out."""
-    count = max(1, len(base))
-    low, high = [round(1000 - 1000 * value) for value in base], [round(1000 - 1000 * value) for value in top]
-    parts, at = [], 0
-    while at < len(low):
-        if low[at] == high[at]:
-            at += 1
-            continue
-        end = at
-        while end < len(low) and low[end] != high[end]:
-            end += 1
-        parts.append(_area(low, high, at, end, count))
-        at = end
-    return "".join(parts)
+    count, paths = max(1, len(base)), []
+    steps = [
+        (1000 * n // count, 1000 * (n + 1) // count, round(1000 - 1000 * low), round(1000 - 1000 * high))
+        for n, (low, high) in enumerate(zip(base, top, strict=True))
+    ]
+    for drawn, run in groupby(steps, key=lambda step: step[2] != step[3]):
+        if drawn:
+            area = list(run)
+            since, _, _, high = area[0]
+            along_top = _edge([(high, end) for _, end, _, high in area], high)
+            back = _edge([(low, since) for since, _, low, _ in reversed(area)])
+            paths.append(f"M{since} {high}{along_top}{back}Z")
+    return "".join(paths)
 
 
-def _area(low: Sequence[int], high: Sequence[int], first: int, end: int, count: int) -> str:
-    """One run of steps, closed: along the top, and back along the bottom."""
-    x = [1000 * n // count for n in range(count + 1)]
-    path, before = [f"M{x[first]} {high[first]}"], high[first]
-    for n in range(first, end):
-        path.append((f"V{high[n]}" if high[n] != before else "") + f"H{x[n + 1]}")
-        before = high[n]
-    before = -1
-    for n in range(end - 1, first - 1, -1):
-        path.append((f"V{low[n]}" if low[n] != before else "") + f"H{x[n]}")
-        before = low[n]
-    return "".join(path) + "Z"
+def _edge(steps: Iterable[tuple[int, int]], height: int = -1) -> str:
+    """A line along steps, each with its height and where it ends; it begins at `height`."""
+    path = ""
+    for step, x in steps:
+        path += (f"V{step}" if step != height else "") + f"H{x}"
+        height = step
+    return path
 
 
 def gaps(recorded: Sequence[float]) -> list[tuple[int, int]]:
@@ -216,32 +185,31 @@ def labels(since_s: float, until_s: float, form: str = "") -> list[str]:
     return [datetime.fromtimestamp(since_s + n * step, UTC).strftime(form) for n in range(LABELS)]
 
 
-def _row(lane: Lane, shade: int, found: Timeline) -> TimelineRow:
-    """Means over the time that was recorded."""
+def _row(lane: Lane, shade: int, found: Timeline) -> dict[str, Any]:
+    """One tenant in numbers, for viewers who do not see the charts: means over the time that was recorded, if any."""
 
-    def mean(values: Sequence[float | None]) -> float:
-        weights = [part for part, value in zip(found.recorded, values, strict=True) if value is not None]
-        known = [value for value in values if value is not None]
-        return sum(w * v for w, v in zip(weights, known, strict=True)) / sum(weights) if sum(weights) else 0.0
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [(part, value) for part, value in zip(found.recorded, values, strict=True) if value is not None]
+        weight = sum(part for part, _ in known)
+        return sum(part * value for part, value in known) / max(weight, 1e-9) if known else None
 
     there = [value for value in lane.memory_mib if value]
-    kept = [value for value in lane.kept_percent if value is not None]
     handovers = [value for value in lane.handovers if value is not None]
-    return TimelineRow(
-        lane.tenant,
-        shade,
-        f"{mean(lane.used):.2f}",
-        f"{mean(lane.promised):.2f}",
-        f"{mean(lane.lent):.2f}" if any(value is not None for value in lane.lent) else "–",
-        f"{100 * mean(lane.waited):.0f} %" if any(value is not None for value in lane.waited) else "–",
-        f"{sum(there) / len(there) / 1024:.1f} GiB" if there else "–",
-        f"{min(kept):.1f} %" if kept else "–",
-        f"{sum(handovers):,}" if handovers else "–",
-    )
+    return {
+        "tenant": lane.tenant,
+        "shade": shade,
+        "used": mean(lane.used) or 0.0,
+        "promised": mean(lane.promised) or 0.0,
+        "lent": mean(lane.lent),
+        "waited": mean(lane.waited),
+        "memory_mib": sum(there) / len(there) if there else None,
+        "kept": min((value for value in lane.kept_percent if value is not None), default=None),
+        "handovers": sum(handovers) if handovers else None,
+    }
 
 
 def _turns(found: Turns, gpu: Gpu, tenant: str) -> dict[str, Any]:
-    """Each tenant's turns as a row."""
+    """Each tenant's turns as a row: as rectangles (x, width), and how long each was."""
     length = max(1e-9, found.until_s - found.since_s)
     names = list(dict.fromkeys([*(share.tenant for share in gpu.shares), *(turn.tenant for turn in found.turns)]))
     rows = []
@@ -252,9 +220,8 @@ def _turns(found: Turns, gpu: Gpu, tenant: str) -> dict[str, Any]:
             (round(1e4 * (turn.since_s - found.since_s) / length), max(1, round(1e4 * lasted / length)))
             for turn, lasted in zip(own, held, strict=True)
         ]
-        percent = f"{100 * sum(held) / max(1e-9, found.until_s - max(found.since_s, found.known_s)):.0f} %"
-        longest = f"{1000 * max(held):.0f} ms" if held else "–"
-        rows.append(TurnRow(name, number % SHADES, parts, len(own), percent, longest))
+        percent = 100 * sum(held) / max(1e-9, found.until_s - max(found.since_s, found.known_s))
+        rows.append({"tenant": name, "shade": number % SHADES, "parts": parts, "held_s": held, "percent": percent})
     waiting = {share.tenant for share in gpu.shares if share.waiting}
     known = round(1e4 * max(0.0, found.known_s - found.since_s) / length)
     return {
@@ -262,5 +229,4 @@ def _turns(found: Turns, gpu: Gpu, tenant: str) -> dict[str, Any]:
         "waiting": waiting,
         "unknown": known,
         "labels": labels(found.since_s, found.until_s, "%H:%M:%S"),
-        "line": _LINE,
     }

@@ -6,11 +6,9 @@ drawing's viewBox. Only the nearest links are drawn as arcs (NVLink): what is fu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from aliquot.status import Gpu, StatusSource, TopologyFacts, TreeNode
+from aliquot.status import StatusSource, TopologyFacts, TreeNode
 from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, commands
 from aliquot.web.pages.bars import with_bars
 from aliquot.web.render import block
@@ -35,7 +33,7 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
     gpus = [gpu for gpu in facts.gpus() if gpu.node == node.name]
     known = facts.topology(node.name)
     by_row = dict(enumerate(sorted(gpus, key=lambda gpu: gpu.index)))
-    picture = drawing(known, by_row) if known and known.tree else None
+    picture = drawing(known) if known and known.tree else None
     rows = with_bars(gpus)
     blocks = [
         block("topology", "blocks/topology.html", node=node, topology=known, picture=picture, rows=rows, gpus=by_row)
@@ -47,21 +45,18 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
     )
 
 
-@dataclass(frozen=True)
-class Place:
-    """A box of the tree; `gpu` is set for leaves."""
+class Place(NamedTuple):
+    """A box of the tree; `index` is that of the GPU, -1 for a box that is none."""
 
     x: float
     y: float
     label: str
     free: int
     cost: int
-    gpu: Gpu | None = None
     index: int = -1
 
 
-@dataclass(frozen=True)
-class TreeLine:
+class TreeLine(NamedTuple):
     """From a box down to what it holds."""
 
     x1: float
@@ -70,8 +65,7 @@ class TreeLine:
     y2: float
 
 
-@dataclass(frozen=True)
-class Arc:
+class Arc(NamedTuple):
     """A direct link between two leaves, drawn below them; `lanes` is 2 for NV2."""
 
     x1: float
@@ -82,29 +76,39 @@ class Arc:
     lanes: int
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(NamedTuple):
     """Everything with its position; `words` describes the tree for viewers who do not see it."""
 
     width: float
     height: float
-    places: list[Place] = field(default_factory=list)
-    lines: list[TreeLine] = field(default_factory=list)
-    arcs: list[Arc] = field(default_factory=list)
-    words: str = ""
+    places: list[Place]
+    lines: list[TreeLine]
+    arcs: list[Arc]
+    words: str
 
 
-def drawing(topology: TopologyFacts, gpus: Mapping[int, Gpu]) -> Drawing:
-    """A topology with its GPUs; its tree must be known. The further apart a link's ends, the deeper it hangs."""
+def drawing(topology: TopologyFacts) -> Drawing:
+    """A topology, whose tree must be known. The further apart a link's ends, the deeper it hangs."""
     assert topology.tree is not None
-    depth = _depth(topology.tree)
-    leaves: dict[int, float] = {}
-    for number, index in enumerate(_leaves(topology.tree)):
-        leaves[index] = MARGIN + LEAF_WIDTH * (number + 0.5)
+    bottom = MARGIN + LEVEL_HEIGHT * (_depth(topology.tree) - 1)
     places: list[Place] = []
     lines: list[TreeLine] = []
-    bottom = MARGIN + LEVEL_HEIGHT * (depth - 1)
-    _put(topology.tree, MARGIN, bottom, leaves, gpus, places, lines)
+    leaves: dict[int, float] = {}
+
+    def put(node: TreeNode, y: float) -> float:
+        """Place a node and what is below, from left to right; where its middle is."""
+        if node.gpu >= 0:
+            x = leaves[node.gpu] = MARGIN + LEAF_WIDTH * (len(leaves) + 0.5)
+            places.append(Place(x, bottom, node.label, node.free, node.cost, node.gpu))
+            return x
+        below = [(child, put(child, y + LEVEL_HEIGHT)) for child in node.children]
+        x = (below[0][1] + below[-1][1]) / 2
+        for child, child_x in below:
+            lines.append(TreeLine(x, y + 28, child_x, bottom if child.gpu >= 0 else y + LEVEL_HEIGHT - 8))
+        places.append(Place(x, y, node.label, node.free, node.cost))
+        return x
+
+    put(topology.tree, MARGIN)
     links = [
         (i, j, label)
         for i, row in enumerate(topology.links)
@@ -124,35 +128,6 @@ def drawing(topology: TopologyFacts, gpus: Mapping[int, Gpu]) -> Drawing:
 
 def _depth(node: TreeNode) -> int:
     return 1 + max((_depth(child) for child in node.children), default=0)
-
-
-def _leaves(node: TreeNode) -> Iterator[int]:
-    if node.gpu >= 0:
-        yield node.gpu
-    for child in node.children:
-        yield from _leaves(child)
-
-
-def _put(
-    node: TreeNode,
-    y: float,
-    bottom: float,
-    leaves: Mapping[int, float],
-    gpus: Mapping[int, Gpu],
-    places: list[Place],
-    lines: list[TreeLine],
-) -> float:
-    """Place a node and what is below; where its middle is."""
-    if node.gpu >= 0:
-        x = leaves[node.gpu]
-        places.append(Place(x, bottom, node.label, node.free, node.cost, gpus.get(node.gpu), node.gpu))
-        return x
-    below = [(child, _put(child, y + LEVEL_HEIGHT, bottom, leaves, gpus, places, lines)) for child in node.children]
-    x = (below[0][1] + below[-1][1]) / 2
-    for child, child_x in below:
-        lines.append(TreeLine(x, y + 28, child_x, bottom if child.gpu >= 0 else y + LEVEL_HEIGHT - 8))
-    places.append(Place(x, y, node.label, node.free, node.cost))
-    return x
 
 
 def _words(node: TreeNode) -> str:
