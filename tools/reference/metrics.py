@@ -15,7 +15,7 @@ from aliquot.scheduler.extender.metrics import SchedulerMetrics
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 from aliquot.status.sensors import Sensors
 from aliquot.status.tenants import TenantStatus, WakeStatus
-from aliquot.tracing.spans import Backlog
+from aliquot.tracing.export import Backlog
 from reference.markdown import code, page, sentence, table
 
 HEAD = ("metric", "type", "labels", "what it tells")

@@ -41,6 +41,9 @@ class HourLine(msgspec.Struct, frozen=True):
     waited: float
 
 
+NO_HOURS: Final = HourLine("", "", "", 0, 0, 0, 0, 0, 0)
+
+
 class Hours(msgspec.Struct, frozen=True):
     """GPU-hours from `since_s` to `until_s`, the largest promise first; `recorded` are those of the GPUs themselves.
 
@@ -93,22 +96,21 @@ def as_csv(hours: Hours, by: Sequence[str]) -> str:
 def totalled(hours: Hours) -> Hours:
     """With the total of its lines, and the largest promise first."""
     lines = sorted(hours.lines, key=lambda line: (-line.promised, line.namespace, line.owner, line.model))
-    total = _together("", "", "", lines)
-    return msgspec.structs.replace(hours, lines=lines, total=total)
+    return msgspec.structs.replace(hours, lines=lines, total=_together("", "", "", lines))
 
 
 def summed_by(hours: Hours, by: Iterable[str]) -> Hours:
     """The same hours by fewer dimensions, of `DIMENSIONS`."""
     wanted = [dimension in set(by) for dimension in DIMENSIONS]
-    groups: dict[tuple[str, ...], list[HourLine]] = {}
+    groups: dict[tuple[str, str, str], list[HourLine]] = {}
     for line in hours.lines:
-        names = (line.namespace, line.owner, line.model)
-        key = tuple(name if keep else "" for name, keep in zip(names, wanted, strict=True))
-        groups.setdefault(key, []).append(line)
-    lines = [_together(key[0], key[1], key[2], held) for key, held in groups.items()]
+        namespace, owner, model = (
+            name if keep else "" for name, keep in zip(names_of(line, DIMENSIONS), wanted, strict=True)
+        )
+        groups.setdefault((namespace, owner, model), []).append(line)
+    lines = [_together(*key, held) for key, held in groups.items()]
     return totalled(msgspec.structs.replace(hours, lines=lines))
 
 
 def _together(namespace: str, owner: str, model: str, lines: Sequence[HourLine]) -> HourLine:
-    fields = ("promised", "used", "borrowed", "lent", "idle", "waited")
-    return HourLine(namespace, owner, model, *(sum(getattr(line, field) for line in lines) for field in fields))
+    return HourLine(namespace, owner, model, *(sum(getattr(line, field) for line in lines) for field in COLUMNS))

@@ -89,11 +89,11 @@ class Recommendations(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-def recommend(asked: Size, use: ControllerUse | None, *, min_history_s: int = MIN_HISTORY_S) -> tuple[Size, list[str]]:
+def recommend(asked: Size, use: ControllerUse | None) -> tuple[Size, list[str]]:
     """The size that the use calls for, and why; the size itself where it will do."""
-    if use is None or use.recorded_s < min_history_s:
+    if use is None or use.recorded_s < MIN_HISTORY_S:
         recorded = format_age(use.recorded_s if use is not None else 0)
-        return asked, [f"{recorded} are recorded, and a recommendation takes {format_age(min_history_s)}"]
+        return asked, [f"{recorded} are recorded, and a recommendation takes {format_age(MIN_HISTORY_S)}"]
     request, limit, memory, why = asked.request_milli, asked.limit_milli, asked.memory_mib, []
     needed = min(MILLI, max(STEP_MILLI, _up(use.milli.p95 * MARGIN, STEP_MILLI)))
     if use.milli.p95 > request or request > max(needed * BAND, needed + 2 * STEP_MILLI):

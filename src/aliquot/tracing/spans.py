@@ -12,12 +12,14 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aliquot.lib.package import version
 from aliquot.model.extras import require
-from aliquot.tracing.backlog import Backlog
 from aliquot.tracing.context import TraceContext
+
+if TYPE_CHECKING:
+    from aliquot.tracing.export import Backlog
 
 END_S: Final = 2.0
 """How long the end of a program waits for its last spans."""
@@ -92,7 +94,7 @@ def open_spans(program: str, endpoint: str, facts: Mapping[str, str] | None = No
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 
-    from aliquot.tracing.export import ChosenIds, processor
+    from aliquot.tracing.export import Backlog, ChosenIds, processor
 
     # Its messages repeat with every batch; the backlog logs changes.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)

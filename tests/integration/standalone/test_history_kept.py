@@ -71,7 +71,7 @@ def test_a_killed_writer_leaves_every_minute_that_it_had_written(tmp_path: Path,
     written = 1 + len(writer.stdout.read().split())
     writer.wait()
     file = HistoryFile(path)
-    kept = file.read(lambda base: base.execute("SELECT count(*) FROM minutes").fetchone()[0])
+    (((kept,),),) = file.read(("SELECT count(*) FROM minutes", ()))
 
     assert written <= kept <= written + 1
     day = min(kept, 24 * 60 - 15)

@@ -18,8 +18,8 @@ from aliquot.node.allocation.kubelet import Claim
 from aliquot.node.spans import KubeletCalls, Start
 from aliquot.scheduler.extender.metrics import PodSpans
 from aliquot.status.tenants import TenantStatus
-from aliquot.tracing.backlog import TIMEOUT_S
 from aliquot.tracing.context import pod_trace
+from aliquot.tracing.export import TIMEOUT_S
 from aliquot.tracing.spans import Spans, tracing
 
 UID = "0c8d7a52-9a3e-4c51-8f4e-1f6f5d3f6b11"

@@ -12,8 +12,8 @@ from otlp import Answers, receiver
 
 from aliquot.model import extras
 from aliquot.model.extras import MissingExtra
-from aliquot.tracing.backlog import QUEUE
 from aliquot.tracing.context import TraceContext
+from aliquot.tracing.export import QUEUE
 from aliquot.tracing.spans import Spans, open_spans, tracing, url_of
 
 PARENT = TraceContext(7, 8)

@@ -41,12 +41,8 @@ def minute(at_s: int, gpu: str = "GPU-0", **used_ms: int) -> Minute:
 
 def moments(file: HistoryFile) -> list[int]:
     """The recorded minutes."""
-    return [
-        at
-        for (at,) in file.read(
-            lambda base: base.execute("SELECT DISTINCT id >> 20 FROM minutes ORDER BY id").fetchall()
-        )
-    ]
+    (rows,) = file.read(("SELECT DISTINCT id >> 20 FROM minutes ORDER BY id", ()))
+    return [at for (at,) in rows]
 
 
 def used_hours(file: HistoryFile, now_s: float) -> float:
@@ -177,7 +173,7 @@ def test_a_row_that_is_damaged_is_a_gap(path: Path):
     """A row whose content cannot be unpacked counts as not recorded."""
     file = HistoryFile(path)
     file.add(minute(NOON, a=1000))
-    file.read(lambda base: base.execute("UPDATE minutes SET data = x'00ff00'"))
+    file.read(("UPDATE minutes SET data = x'00ff00'", ()))
 
     assert [] == timeline_of(file, "GPU-0", RANGES["1h"], NOON + 70).lanes
 
@@ -218,7 +214,7 @@ def test_the_oldest_go_first(path: Path):
         file.add(minute(NOON + 60 * n, **{f"t{n // 15}": 1000}))
 
     assert moments(file)[0] <= NOON + 60 * 90 and len(moments(file)) <= 30 + 15
-    names = file.read(lambda base: base.execute("SELECT name FROM tenants ORDER BY name").fetchall())
+    (names,) = file.read(("SELECT name FROM tenants ORDER BY name", ()))
     assert ["lab/t4", "lab/t5", "lab/t6", "lab/t7"] == [name for (name,) in names]
 
 

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from aliquot.lib.files import open_plain
 from aliquot.model.ids import split_key
 from aliquot.status import HourLine, Hours, Range, Timeline
-from aliquot.status.history import MINUTE_S, Lane
-from aliquot.status.hours import totalled
+from aliquot.status.history import MINUTE_S, QUARTER_S, Lane
+from aliquot.status.hours import NO_HOURS, totalled
 from aliquot.status.uses import ControllerUse, Uses, names_of_use, spread
 from aliquot.web.history.points import (
     BORROWED,
@@ -51,7 +51,7 @@ from aliquot.web.history.points import (
     WAITED,
     WINDOWS,
     Minute,
-    added,
+    add_to,
     pack,
     rows_by_number,
     rows_of,
@@ -63,7 +63,6 @@ from aliquot.web.history.points import (
 from aliquot.web.log import notice
 
 T = TypeVar("T")
-QUARTER_S: Final = 900
 DAMAGED: Final = ".damaged"
 PAGE_BYTES: Final = 8192
 KEY_BITS: Final = 20
@@ -92,6 +91,7 @@ WITH RECURSIVE kept(at) AS (
   SELECT (SELECT max(id) >> 20 FROM minutes WHERE id < kept.at << 20) FROM kept WHERE kept.at IS NOT NULL LIMIT ?)
 SELECT min(at) FROM kept
 """
+_TENANTS: Final = ("SELECT id, name, owner FROM tenants", ())
 # Each period is looked up by itself: rows are ordered by time, so a scan would read those of all GPUs.
 _OF_ONE_GPU: Final = """
 WITH RECURSIVE periods(at) AS (SELECT ? UNION ALL SELECT at + ? FROM periods WHERE at + ? < ?)
@@ -156,13 +156,13 @@ class HistoryFile:
         """
         self._do(lambda: self._add(minute))
 
-    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run queries.
+    def read(self, *queries: tuple[str, Sequence[Any]]) -> list[list[tuple[Any, ...]]]:
+        """What queries find, all of it at one moment.
 
         Raises:
             OSError: the file cannot be read.
         """
-        return self._do(lambda: work(self._base))
+        return self._do(lambda: [self._base.execute(text, given).fetchall() for text, given in queries])
 
     @property
     def note(self) -> str:
@@ -172,7 +172,7 @@ class HistoryFile:
     @property
     def size(self) -> int:
         """Bytes in use, without what deleted rows left free."""
-        return self.read(_used_bytes)
+        return self._do(lambda: _used_bytes(self._base))
 
     def _do(self, work: Callable[[], T]) -> T:
         with self._lock:
@@ -245,14 +245,14 @@ class HistoryFile:
                     base.execute("UPDATE gpus SET node = ?, number = ?, model = ? WHERE id = ?", (*place, gpu))
                     self._numbers["place", (uuid, *place)] = (gpu, quarter_s)
                 numbers = {key: self._number("tenants", ("name", "owner"), key, quarter_s) for key in one.tenants}
-                uses = added(uses, uses_by_number(one, numbers))
+                add_to(uses, uses_by_number(one, numbers))
                 rows = rows_by_number(one, numbers)
                 share_out(rows)
                 for key, number in numbers.items():
                     group = Group(split_key(key[0])[0], key[1], model)
-                    _sum(groups, self._number("groups", Group._fields, group, quarter_s), rows[number])
+                    add_to(groups, {self._number("groups", Group._fields, group, quarter_s): rows[number]})
                 own = self._number("groups", Group._fields, Group("", "", model), quarter_s)
-                _sum(groups, own, rows[GPU_ROW])
+                add_to(groups, {own: rows[GPU_ROW]})
                 for row in rows.values():
                     row[BORROWED] = 0  # no timeline has it, and it takes a tenth of the file
                 for table, at_s in (("minutes", minute.at_s), ("quarters", quarter_s)):
@@ -276,16 +276,11 @@ class HistoryFile:
         known = self._numbers.get((table, key))
         if known is not None and known[1] >= at_s:
             return known[0]
-        where = " AND ".join(f"{column} = ?" for column in columns)
-        row = self._base.execute(f"SELECT id, last FROM {table} WHERE {where}", key).fetchone()
-        if row is None:
-            names = ", ".join(columns)
-            marks = ", ".join("?" for _ in key)
-            cursor = self._base.execute(f"INSERT INTO {table}({names}, last) VALUES({marks}, ?)", (*key, at_s))
-            row = (cursor.lastrowid, at_s)
-        elif row[1] < at_s:
-            self._base.execute(f"UPDATE {table} SET last = ? WHERE id = ?", (at_s, row[0]))
-        self._numbers[table, key] = (row[0], max(at_s, row[1]))
+        names, marks = ", ".join(columns), ", ".join("?" for _ in key)
+        later = f"ON CONFLICT({names}) DO UPDATE SET last = max(last, excluded.last)"
+        self._base.execute(f"INSERT INTO {table}({names}, last) VALUES({marks}, ?) {later}", (*key, at_s))
+        row = self._base.execute(f"SELECT id, last FROM {table} WHERE ({names}) = ({marks})", key).fetchone()
+        self._numbers[table, key] = row
         return int(row[0])
 
     def _clean(self) -> None:
@@ -346,13 +341,9 @@ def _merge(
     if held is None:
         base.execute(f"INSERT INTO {table} VALUES(?, ?)", (key, pack(rows)))
     else:
-        sums = added(rows_of(unpack(held[0], fields)), rows)
+        sums = rows_of(unpack(held[0], fields))
+        add_to(sums, rows)
         base.execute(f"UPDATE {table} SET data = ? WHERE id = ?", (pack(sums), key))
-
-
-def _sum(groups: dict[int, list[int]], number: int, row: list[int]) -> None:
-    held = groups.get(number)
-    groups[number] = list(row) if held is None else [a + b for a, b in zip(held, row, strict=True)]
 
 
 def _used_bytes(base: sqlite3.Connection) -> int:
@@ -372,12 +363,9 @@ def timeline_of(file: HistoryFile, gpu: str, span: Range, now_s: float) -> Timel
     since = until - span.seconds
     step_s = MINUTE_S if span.table == "minutes" else QUARTER_S
 
-    def work(base: sqlite3.Connection) -> tuple[list[tuple[int, bytes]], dict[int, tuple[str, str]]]:
-        rows = base.execute(_OF_ONE_GPU.format(table=span.table), (since, step_s, step_s, until, gpu)).fetchall()
-        names = base.execute("SELECT id, name, owner FROM tenants").fetchall()
-        return rows, {number: (name, owner) for number, name, owner in names}
-
-    rows, names = file.read(work)
+    of_gpu = (_OF_ONE_GPU.format(table=span.table), (since, step_s, step_s, until, gpu))
+    rows, tenants = file.read(of_gpu, _TENANTS)
+    names = {number: (name, owner) for number, name, owner in tenants}
     steps = span.seconds // span.step_s
     numbers, sums = summed([((at - since) // span.step_s, data) for at, data in rows], steps)
     own = sums[numbers == GPU_ROW]
@@ -387,7 +375,7 @@ def timeline_of(file: HistoryFile, gpu: str, span: Range, now_s: float) -> Timel
     for number, one in zip(numbers.tolist(), sums, strict=True):
         if number == GPU_ROW:
             continue
-        parts = {field: _where(known, np.round(one[:, field] / whole, 4)) for field in (USED, PROMISED, LENT, WAITED)}
+        parts = {field: where(known, np.round(one[:, field] / whole, 4)) for field in (USED, PROMISED, LENT, WAITED)}
         windows = one[:, WINDOWS]
         lanes.append(
             Lane(
@@ -396,9 +384,9 @@ def timeline_of(file: HistoryFile, gpu: str, span: Range, now_s: float) -> Timel
                 promised=parts[PROMISED],
                 lent=parts[LENT],
                 waited=parts[WAITED],
-                memory_mib=_where(known, np.round(one[:, MEMORY] * 1000 / np.maximum(one[:, SPAN], 1), 1)),
-                kept_percent=_where(known & (windows > 0), np.round(100 * one[:, KEPT] / np.maximum(windows, 1), 2)),
-                handovers=_where(known, one[:, HANDOVERS]),
+                memory_mib=where(known, np.round(one[:, MEMORY] * 1000 / np.maximum(one[:, SPAN], 1), 1)),
+                kept_percent=where(known & (windows > 0), np.round(100 * one[:, KEPT] / np.maximum(windows, 1), 2)),
+                handovers=where(known, one[:, HANDOVERS]),
             )
         )
     at_s = list(range(since, until, span.step_s))
@@ -406,7 +394,8 @@ def timeline_of(file: HistoryFile, gpu: str, span: Range, now_s: float) -> Timel
     return Timeline(gpu, since, until, span.step_s, at_s, recorded, sorted(lanes, key=lambda lane: lane.tenant))
 
 
-def _where(known: NDArray[np.bool_], values: NDArray[Any]) -> list[Any]:
+def where(known: NDArray[np.bool_], values: NDArray[Any]) -> list[Any]:
+    """The values, None where they are not known."""
     return [value if there else None for there, value in zip(known.tolist(), values.tolist(), strict=True)]
 
 
@@ -418,15 +407,10 @@ def hours_of(file: HistoryFile, span: Range, now_s: float) -> Hours:
     """
     since, until = _quarters(span, now_s)
 
-    def work(base: sqlite3.Connection) -> tuple[list[bytes], dict[int, tuple[str, str, str]]]:
-        rows = base.execute(
-            "SELECT data FROM hours WHERE id >= ? AND id < ?", (key_of(since), key_of(until))
-        ).fetchall()
-        groups = base.execute("SELECT id, namespace, owner, model FROM groups").fetchall()
-        return [data for (data,) in rows], {number: (space, owner, model) for number, space, owner, model in groups}
-
-    rows, groups = file.read(work)
-    numbers, sums = summed([(0, data) for data in rows], 1)
+    of_time = ("SELECT data FROM hours WHERE id >= ? AND id < ?", (key_of(since), key_of(until)))
+    rows, found = file.read(of_time, ("SELECT id, namespace, owner, model FROM groups", ()))
+    groups = {number: names for number, *names in found}
+    numbers, sums = summed([(0, data) for (data,) in rows], 1)
     recorded, lines = 0, []
     for number, (row,) in zip(numbers.tolist(), sums.tolist(), strict=True):
         namespace, owner, model = groups.get(number, ("", f"group {number}", ""))
@@ -434,7 +418,7 @@ def hours_of(file: HistoryFile, span: Range, now_s: float) -> Hours:
             recorded += row[SPAN]
             continue
         lines.append(_line(namespace, owner, model, row))
-    return totalled(Hours(since, until, recorded / HOUR_MS, lines, _line("", "", "", [0] * 10)))
+    return totalled(Hours(since, until, recorded / HOUR_MS, lines, NO_HOURS))
 
 
 def _quarters(span: Range, now_s: float) -> tuple[int, int]:
@@ -451,14 +435,11 @@ def uses_of(file: HistoryFile, span: Range, now_s: float) -> Uses:
     """
     since, until = _quarters(span, now_s)
 
-    def work(base: sqlite3.Connection) -> tuple[list[bytes], list[tuple[int, str, str]]]:
-        rows = base.execute("SELECT data FROM uses WHERE id >= ? AND id < ?", (key_of(since), key_of(until)))
-        return [data for (data,) in rows], base.execute("SELECT id, name, owner FROM tenants").fetchall()
-
-    rows, tenants = file.read(work)
+    of_time = ("SELECT data FROM uses WHERE id >= ? AND id < ?", (key_of(since), key_of(until)))
+    rows, tenants = file.read(of_time, _TENANTS)
     names = {number: names_of_use(name, owner) for number, name, owner in tenants}
     sums: dict[tuple[str, str, str], tuple[Counter[int], Counter[int]]] = {}
-    whole = np.concatenate([np.zeros((2, 0), np.int64), *(unpack(data, 1) for data in rows)], axis=1)
+    whole = np.concatenate([np.zeros((2, 0), np.int64), *(unpack(data, 1) for (data,) in rows)], axis=1)
     keys, place = np.unique(whole[0], return_inverse=True)
     for key, ms in zip(keys.tolist(), np.bincount(place, whole[1], len(keys)).astype(int).tolist(), strict=True):
         kind, rest = divmod(key, 1 << USE_BITS[0])

@@ -15,53 +15,28 @@ import math
 import queue
 import threading
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from aliquot.status import Gpu, History, HourLine, Hours, Range, Series, Timeline
-from aliquot.status.history import Reading
+from aliquot.status import Gpu, History, Hours, Range, Series, Timeline
+from aliquot.status.history import QUARTER_S, Reading
+from aliquot.status.hours import NO_HOURS
 from aliquot.status.uses import Uses
-from aliquot.web.history.file import QUARTER_S, HistoryFile, Limits, hours_of, timeline_of, uses_of
+from aliquot.web.history.file import HistoryFile, Limits, hours_of, timeline_of, uses_of
 from aliquot.web.history.points import Minute, MinuteSums
 from aliquot.web.log import defect, notice
 
+T = TypeVar("T", Timeline, Hours, Uses)
 WAITING: Final = 15
 _STOP_S: Final = 10.0
 METRICS: Final = ("usage_milli", "wait_ms", "quota_ms", "debt_ms", "memory_mib")
 HOUR_S: Final = 3600.0
-_NAN: Final = math.nan
-
-
-class _Ring:
-    """One tenant's points; the slot of a point is its number modulo the length."""
-
-    __slots__ = ("columns", "last")
-
-    def __init__(self, length: int) -> None:
-        self.columns = [array("f", [_NAN]) * length for _ in METRICS]
-        self.last = -1
-
-    def put(self, number: int, values: Iterable[float]) -> None:
-        length = len(self.columns[0])
-        for gap in range(max(self.last + 1, number - length + 1), number):
-            for column in self.columns:
-                column[gap % length] = _NAN
-        for column, value in zip(self.columns, values, strict=True):
-            column[number % length] = value
-        self.last = number
-
-    def get(self, metric: int, first: int, end: int) -> list[float | None]:
-        column = self.columns[metric]
-        length = len(column)
-        return [
-            None if n > self.last or math.isnan(value := column[n % length]) else round(value, 2)
-            for n in range(first, end)
-        ]
 
 
 class HistoryRing:
@@ -72,7 +47,8 @@ class HistoryRing:
         self._length = max(2, round(span_s / step_s))
         self._at_s: deque[float] = deque(maxlen=self._length)
         self._count = 0
-        self._rings: dict[str, dict[str, _Ring]] = {}
+        self._rings: dict[str, dict[str, NDArray[np.float32]]] = {}
+        """Of each GPU and tenant the metrics; the place of a point is its number modulo the length."""
         self._lock = threading.Lock()
 
     @property
@@ -83,22 +59,23 @@ class HistoryRing:
     def add(self, at_s: float, gpus: Iterable[Gpu]) -> None:
         """One point of every tenant on every GPU that is measured."""
         with self._lock:
+            place = self._count % self._length
+            for rings in self._rings.values():
+                for points in rings.values():
+                    points[:, place] = np.nan
             for gpu in (gpu for gpu in gpus if gpu.measured):
                 rings = self._rings.setdefault(gpu.uuid, {})
                 for share in gpu.shares:
-                    ring = rings.get(share.tenant)
-                    if ring is None:
-                        ring = rings[share.tenant] = _Ring(self._length)
+                    if share.tenant not in rings:
+                        rings[share.tenant] = np.full((len(METRICS), self._length), np.nan, np.float32)
                     point = (share.usage_milli, share.wait_ms, share.quota_ms, share.debt_ms, share.memory_used_mib)
-                    ring.put(self._count, point)
+                    rings[share.tenant][:, place] = point
             self._at_s.append(at_s)
             self._count += 1
             if self._count % 60 == 0:  # forget the tenants that left an hour ago
-                oldest = self._count - self._length
                 for uuid, rings in list(self._rings.items()):
-                    recent = {name: ring for name, ring in rings.items() if ring.last >= oldest}
-                    self._rings[uuid] = recent
-                    if not recent:
+                    self._rings[uuid] = {name: points for name, points in rings.items() if not np.isnan(points).all()}
+                    if not self._rings[uuid]:
                         del self._rings[uuid]
 
     def read(self, gpu: str, seconds: float, clock_offset_s: float = 0.0) -> History:
@@ -111,10 +88,14 @@ class HistoryRing:
             first_kept = self._count - len(at_s)
             wanted = min(len(at_s), max(1, math.ceil(seconds / self.step_s))) if at_s else 0
             first = self._count - wanted
+            places = np.arange(first, self._count) % self._length
+            found = {name: points[:, places] for name, points in sorted(self._rings.get(gpu, {}).items())}
             series = [
-                Series(name, *(ring.get(metric, first, self._count) for metric in range(len(METRICS))))
-                for name, ring in sorted(self._rings.get(gpu, {}).items())
-                if ring.last >= first
+                Series(
+                    name, *([None if math.isnan(value) else round(value, 2) for value in row] for row in kept.tolist())
+                )
+                for name, kept in found.items()
+                if not np.isnan(kept).all()
             ]
             return History(gpu, self.step_s, at_s[first - first_kept :], series)
 
@@ -170,32 +151,27 @@ class LongHistory:
 
     def timeline(self, gpu: str, span: Range) -> Timeline:
         """See `Past`."""
-        try:
-            file = self._opened()
-            found = timeline_of(file, gpu, span, self._wall())
-        except OSError as error:
-            return Timeline(gpu, 0, 0, span.step_s, [], [], [], f"The history cannot be read: {error}")
-        return msgspec.structs.replace(found, note=self._why or file.note)
+        nothing = Timeline(gpu, 0, 0, span.step_s, [], [], [])
+        return self._read(lambda file: timeline_of(file, gpu, span, self._wall()), nothing)
 
     def hours(self, span: Range) -> Hours:
         """See `Past`."""
-        try:
-            file = self._opened()
-            found = hours_of(file, span, self._wall())
-        except OSError as error:
-            until = -int(-self._wall() // QUARTER_S) * QUARTER_S
-            nothing = HourLine("", "", "", 0, 0, 0, 0, 0, 0)
-            return Hours(until - span.seconds, until, 0.0, [], nothing, f"The history cannot be read: {error}")
-        return msgspec.structs.replace(found, note=self._why or file.note)
+        until = -int(-self._wall() // QUARTER_S) * QUARTER_S
+        nothing = Hours(until - span.seconds, until, 0.0, [], NO_HOURS)
+        return self._read(lambda file: hours_of(file, span, self._wall()), nothing)
 
     def uses(self, span: Range) -> Uses:
         """See `Past`."""
+        return self._read(lambda file: uses_of(file, span, self._wall()), Uses(0, 0, []))
+
+    def _read(self, work: Callable[[HistoryFile], T], nothing: T) -> T:
+        """What is found in the file; `nothing` where it cannot be read, with the reason."""
         try:
             file = self._opened()
-            found = uses_of(file, span, self._wall())
+            found, note = work(file), self._why or file.note
         except OSError as error:
-            return Uses(0, 0, [], f"The history cannot be read: {error}")
-        return msgspec.structs.replace(found, note=self._why or file.note)
+            found, note = nothing, f"The history cannot be read: {error}"
+        return msgspec.structs.replace(found, note=note)
 
     def _put(self, minute: Minute) -> None:
         if self._thread is None:

@@ -98,12 +98,11 @@ def rows_of(table: Table) -> dict[int, list[int]]:
     return {column[0]: column[1:] for column in table.T.tolist()}
 
 
-def added(rows: Rows, others: Rows) -> dict[int, list[int]]:
-    """The sums of two periods."""
-    found = {number: list(row) for number, row in rows.items()}
-    for number, row in others.items():
-        found[number] = [a + b for a, b in zip(found[number], row, strict=True)] if number in found else list(row)
-    return found
+def add_to(sums: dict[int, list[int]], rows: Rows) -> None:
+    """Add the sums of another period."""
+    for number, row in rows.items():
+        held = sums.get(number)
+        sums[number] = list(row) if held is None else [a + b for a, b in zip(held, row, strict=True)]
 
 
 def summed(parts: Iterable[tuple[int, bytes]], places: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -162,11 +161,9 @@ class MinuteSums:
                 if tenant.counts is None and before is not None and key in before:
                     now[key] = tenant._replace(counts=before[key].counts)
             if before is not None:
-                held = self._sums.get(gpu.uuid)
-                span_ms = (held.span_ms if held else 0) + round(step_s * 1000)
-                sums = self._sums[gpu.uuid] = GpuMinute(
-                    gpu, span_ms, held.tenants if held else {}, held.peak_mib if held else {}
-                )
+                held = self._sums.get(gpu.uuid) or GpuMinute(gpu, 0, {}, {})
+                span_ms = held.span_ms + round(step_s * 1000)
+                sums = self._sums[gpu.uuid] = held._replace(gpu=gpu, span_ms=span_ms)
                 for key in (key for key in now if key in before):
                     _grow(sums.tenants.setdefault(key, [0] * len(FIELDS)), before[key], now[key], step_s)
                     sums.peak_mib[key] = max(now[key].memory_mib, sums.peak_mib.get(key, 0))

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.status import HourLine, Hours, Past, Range, Timeline
-from aliquot.status.history import MINUTE_S, Lane
-from aliquot.status.hours import totalled
+from aliquot.status.history import MINUTE_S, QUARTER_S, Lane
+from aliquot.status.hours import NO_HOURS, totalled
 from aliquot.status.uses import Uses
-from aliquot.web.history.file import QUARTER_S
+from aliquot.web.history.file import where
 
 T = TypeVar("T")
 ANSWER_S: Final = 5.0
@@ -127,8 +127,7 @@ class PrometheusPast:
         for namespace in sorted(set().union(*sums.values())):
             promised, used, borrowed, idle = (sums[field].get(namespace, 0.0) for field in RULES)
             lines.append(HourLine(namespace, "", "", promised, used, borrowed, 0.0, idle, 0.0))
-        nothing = HourLine("", "", "", 0, 0, 0, 0, 0, 0)
-        return totalled(Hours(until - seconds, until, recorded, lines, nothing, source=SOURCE))
+        return totalled(Hours(until - seconds, until, recorded, lines, NO_HOURS, source=SOURCE))
 
     def _absent(self, error: Exception) -> str:
         if not isinstance(error, _StillAbsent):
@@ -247,17 +246,17 @@ def _lane(tenant: str, sums: Mapping[str, Sums], recorded: Sums, span: Range) ->
     seconds = np.minimum(looked * sample_s(span), span.step_s)
     windows = np.maximum(held["windows"], 1e-9)
 
-    def where(values: Sums, digits: int, there: NDArray[np.bool_] = known) -> list[Any]:
-        return [round(value, digits) if so else None for so, value in zip(there.tolist(), values.tolist(), strict=True)]
+    def shown(values: Sums, digits: int, there: NDArray[np.bool_] = known) -> list[Any]:
+        return where(there, np.round(values, digits))
 
     return Lane(
         tenant,
         "",
-        used=where(np.minimum(1.0, held["used"] / seconds), 4),
-        promised=where(np.minimum(1.0, held["promised"] / looked), 4),
+        used=shown(np.minimum(1.0, held["used"] / seconds), 4),
+        promised=shown(np.minimum(1.0, held["promised"] / looked), 4),
         lent=[None] * len(recorded),
-        waited=where(np.minimum(1.0, held["waited"] / seconds), 4),
-        memory_mib=where(held["memory"] / np.maximum(held["there"], 1) / _MIB, 1),
-        kept_percent=where(np.minimum(100.0, 100 * held["kept"] / windows), 2, known & (held["windows"] >= 0.5)),
-        handovers=[None if value is None else int(value) for value in where(held["handovers"], 0)],
+        waited=shown(np.minimum(1.0, held["waited"] / seconds), 4),
+        memory_mib=shown(held["memory"] / np.maximum(held["there"], 1) / _MIB, 1),
+        kept_percent=shown(np.minimum(100.0, 100 * held["kept"] / windows), 2, known & (held["windows"] >= 0.5)),
+        handovers=where(known, np.round(held["handovers"]).astype(int)),
     )
