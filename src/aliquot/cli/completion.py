@@ -27,6 +27,9 @@ def completion(shell: str) -> None:
     bash  eval "$(aliquot completion bash)" in ~/.bashrc
     zsh   eval "$(aliquot completion zsh)" in ~/.zshrc, after compinit
     fish  aliquot completion fish > ~/.config/fish/completions/aliquot.fish
+
+    Example, for this shell only:
+      eval "$(aliquot completion bash)"
     """
 
     made = get_completion_class(shell)

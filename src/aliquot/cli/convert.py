@@ -30,6 +30,9 @@ def convert(files: tuple[str, ...], target: str, aliyun_unit: str, output: str) 
 
     Documents without a GPU request are printed unchanged. Comments of the file are not kept. Fields that are
     not understood, or that have no counterpart, are reported on stderr, one line each, and make the exit status 1.
+
+    Example, a manifest of another project, in Aliquot's words:
+      aliquot convert -f pod.yaml --to aliquot
     """
     from aliquot.cli.calling import read_text
     from aliquot.cli.forms import text_of

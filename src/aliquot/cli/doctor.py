@@ -29,7 +29,11 @@ from aliquot.model.findings import Finding
 )  # fmt: skip
 @output_option
 def doctor(of_node: bool, root: Path, config: Path | None, output: str) -> int:
-    """Check this machine: driver, protection level, and how to fix each problem; exit status 1 when there is one."""
+    """Check this machine: driver, protection level, and how to fix each problem; exit status 1 when there is one.
+
+    Example, the problems of this machine, as JSON:
+      aliquot doctor -o json
+    """
     if not of_node and (config is not None or root != Path("/")):
         raise click.UsageError("--root and --config are about a node; give --node with them")
     if not of_node:

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Final, NoReturn
 
 INTERRUPTED: Final = 128 + signal.SIGINT
@@ -19,24 +20,12 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 
 def main() -> None:
     """`aliquot`."""
-
-    def program() -> None:
-        from aliquot.cli.main import main as run
-
-        run()
-
-    interruptible(program)
+    interruptible(lambda: import_module("aliquot.cli.main").main())
 
 
 def kubectl() -> None:
     """`kubectl aliquot`."""
-
-    def program() -> None:
-        from aliquot.cli.kubectl import main as run
-
-        run()
-
-    interruptible(program)
+    interruptible(lambda: import_module("aliquot.cli.kubectl").main())
 
 
 def interruptible(run: Callable[[], None]) -> None:

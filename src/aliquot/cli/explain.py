@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aliquot.cli.calling import ask_engine, read_text
 from aliquot.cli.completion import sharepod_names
+from aliquot.cli.forms import show
 from aliquot.cli.options import (
     Milli,
     device_options,
@@ -52,6 +52,9 @@ def explain(
 
     Without any of them: every SharePod and run that waits. The running engine answers; with --emulate an empty machine
     is used, with --books a saved cluster.
+
+    Example, why a SharePod waits:
+      aliquot explain research/notebook
     """
     if sum((bool(name), file is not None, wanted["gpu_request"] is not None)) > 1:
         raise UserError("explain one thing at a time: a name, a file with -f, or a request with --gpu-request")
@@ -88,8 +91,5 @@ def explain(
         subject = name.removeprefix("sharepod/")
         calls = [ExplainCall(subject)] if requests is None else [ExplainCall(who, one) for who, one in requests]
         explanations = [one for call in calls for one in ask_engine(call).explanations]
-    if output == "json":
-        click.echo(json.dumps([{"name": one.name, **one.facts} for one in explanations], indent=2))
-        return
-    for line in [line for one in explanations for line in one.lines] or ["nothing waits"]:
-        click.echo(line)
+    lines = [line for one in explanations for line in one.lines] or ["nothing waits"]
+    show(output, [{"name": one.name, **one.facts} for one in explanations], lambda: lines)

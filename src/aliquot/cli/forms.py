@@ -27,6 +27,7 @@ NONE: Final = "<none>"
 _EXAMPLES: Final = {JSONPATH: "'{.items[*].name}'", COLUMNS: "NAME:.name,MEMORY:.memory_mib"}
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 _QUOTED: Final = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')""")
+_BRACED: Final = re.compile(rf"""\{{((?:{_QUOTED.pattern}|[^}}"'])*)""")
 _NAME: Final = re.compile(r"\.((?:\\.|[^.\[\\\]])+)")
 _ESCAPED: Final = re.compile(r"\\(.)")
 
@@ -151,20 +152,18 @@ def _pieces(text: str) -> Iterator[tuple[bool, str]]:
     """
     at = 0
     while at < len(text):
-        opened = text.find("{", at)
-        if opened != at:
-            yield False, text[at : opened if opened >= 0 else len(text)]
-        if opened < 0:
-            return
-        closed = opened + 1
-        while closed < len(text) and text[closed] != "}":
-            quoted = _QUOTED.match(text, closed)
-            if quoted is None and text[closed] in "\"'":
-                raise BadPath(f"{text[closed:][:60]} has no closing quote")
-            closed = quoted.end() if quoted else closed + 1
-        if closed >= len(text):
-            raise BadPath(f'"{text[opened:][:61]}" has no closing brace')
-        yield True, text[opened + 1 : closed]
+        inner = _BRACED.match(text, at)
+        if inner is None:
+            piece = text[at:].partition("{")[0]
+            yield False, piece
+            at += len(piece)
+            continue
+        closed = inner.end()
+        if closed == len(text):
+            raise BadPath(f'"{text[at:][:61]}" has no closing brace')
+        if text[closed] != "}":
+            raise BadPath(f"{text[closed:][:60]} has no closing quote")
+        yield True, inner[1]
         at = closed + 1
 
 

@@ -193,6 +193,9 @@ def get(
     hours are GPU-hours as on the dashboard's page. -o json and yaml print a list, or the one object that was named;
     SharePods in YAML are documents that aliquot apply takes, with what has become of each as its status.
     jsonpath=TEMPLATE and custom-columns=COLUMNS pick its fields as kubectl does, those of a list under .items.
+
+    Example, the SharePods with a label, and what changes:
+      aliquot get pods -l team=a -w
     """
     kinds, names = read_words(words)
     if namespace and everywhere:

@@ -1,7 +1,9 @@
 """Groups of commands: import each command only when it is called, and list all in --help.
 
-A package adds commands with the entry point group `aliquot.commands`: a module with `COMMANDS` and `EXAMPLES`, tables
-as in `main.py`. A name of the core cannot be taken by a package.
+A package adds commands with the entry point group `aliquot.commands`: a module with `COMMANDS`, a table as in
+`main.py`. A name of the core cannot be taken by a package.
+
+The docstring of a command ends with an example, which stands behind the options in its --help.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
+from inspect import cleandoc
 from keyword import iskeyword
 from typing import Any, Final
 
@@ -25,6 +28,7 @@ _MEANT: Final = {
     "submit": "run", "srun": "run", "why": "explain", "info": "doctor", "topology": "topo",
 }  # fmt: skip
 """What people of other tools type for a command of ours."""
+_EXAMPLE: Final = "\n\nExample, "
 _CHANGING: Final = ("edit", "patch", "replace", "restart", "rollout", "scale", "set")
 """What people of other tools type to change what runs."""
 
@@ -85,21 +89,17 @@ class WholeSentences(SuggestingGroup):
 class LazyGroup(SuggestingGroup):
     """Commands by a table: name -> (module, line in --help). A command has its name in its module.
 
-    `examples` are the epilogues of their help; `added` is the entry point group of more commands.
+    `added` is the entry point group of more commands.
     """
 
-    def __init__(
-        self, *, table: Mapping[str, tuple[str, str]], examples: Mapping[str, tuple[str, str]], added: str = "",
-        **settings: Any,
-    ) -> None:  # fmt: skip
+    def __init__(self, *, table: Mapping[str, tuple[str, str]], added: str = "", **settings: Any) -> None:
         super().__init__(**settings)
         self._table = table
-        self._examples = examples
         self._group = added
 
     @cached_property
-    def _added(self) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[str, str]]]:
-        """Commands and examples of installed packages.
+    def _added(self) -> dict[str, tuple[str, str]]:
+        """Commands of installed packages.
 
         Raises:
             AliquotError: A package's table cannot be loaded.
@@ -107,17 +107,14 @@ class LazyGroup(SuggestingGroup):
         from importlib.metadata import entry_points  # takes 20 ms, which no command of the table should pay for
 
         commands: dict[str, tuple[str, str]] = {}
-        examples: dict[str, tuple[str, str]] = {}
         for entry in entry_points(group=self._group) if self._group else ():
             try:
-                module = entry.load()
-                commands.update(module.COMMANDS)
-                examples.update(module.EXAMPLES)
+                commands.update(entry.load().COMMANDS)
             except (ImportError, AttributeError) as error:
                 raise AliquotError(
                     f"the commands of {entry.value} cannot be loaded ({error}); install it again"
                 ) from None
-        return commands, examples
+        return commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of the table, then those of packages."""
@@ -125,18 +122,18 @@ class LazyGroup(SuggestingGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command itself, imported now."""
-        table, examples = (self._table, self._examples) if cmd_name in self._table else self._added
+        table = self._table if cmd_name in self._table else self._added
         if cmd_name not in table:
             return None
         command = getattr(import_module(table[cmd_name][0]), cmd_name + "_" * iskeyword(cmd_name))
         assert isinstance(command, click.Command)
-        if cmd_name in examples and not command.epilog:
-            text, line = examples[cmd_name]
-            command.epilog = f"\b\nExample, {text}:\n  {line}"
+        text, mark, example = cleandoc(command.help or "").rpartition(_EXAMPLE)
+        if mark:
+            command.help, command.epilog = text, f"\b{mark[1:]}{example}"
         return command
 
     def _rows(self) -> Mapping[str, tuple[str, str]]:
-        return {**self._table, **self._added[0], **self._table}
+        return {**self._table, **self._added, **self._table}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands from the table, so that a Tab imports none of them."""

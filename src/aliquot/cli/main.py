@@ -46,47 +46,6 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "completion": ("aliquot.cli.completion", "Print the script that makes Tab complete."),
     "arbiter": ("aliquot.cli.programs", "Serve tokens (started by the engine; rarely by hand)."),
 }
-EXAMPLES: Final[dict[str, tuple[str, str]]] = {
-    "run": (
-        "a third of a GPU, up to two thirds while others are idle, with 4 GiB of its memory",
-        "aliquot run --gpu-request .3 --gpu-limit .6 --gpu-mem 4Gi -- python train.py",
-    ),
-    "share": (
-        "a third of a GPU for containers, as aliquot.dev/share=train",
-        "aliquot share create train --gpu-request .3 --gpu-mem 4Gi",
-    ),
-    "up": (
-        "two emulated GPUs in the background, the dashboard on port 9000",
-        "aliquot up -d --emulate h100x2 --port 9000",
-    ),
-    "apply": ("the SharePods of a file", "aliquot apply -f examples/neighbours.yaml"),
-    "resize": (
-        "half a GPU and 6 GiB from now on, if there is room",
-        "aliquot resize research/notebook --gpu-request .5 --gpu-mem 6Gi",
-    ),
-    "recommend": ("what a SharePod should ask for, from the last day", "aliquot recommend notebook --since 24h"),
-    "park": ("free the memory of an idle notebook", "aliquot park research/notebook"),
-    "unpark": ("and have it back before its next cell runs", "aliquot unpark research/notebook"),
-    "yield": ("let others have the memory while data is prepared", "aliquot yield"),
-    "acquire": ("and have it back for the next epoch", "aliquot acquire"),
-    "down": ("give programs five minutes to end", "aliquot down --timeout 5m"),
-    "get": ("the SharePods with a label, and what changes", "aliquot get pods -l team=a -w"),
-    "describe": ("one SharePod with its events", "aliquot describe research/notebook"),
-    "delete": ("everything that a file started", "aliquot delete -f examples/neighbours.yaml"),
-    "logs": ("the last lines of a SharePod, then what comes", "aliquot logs --tail 20 -f notebook"),
-    "exec": ("a shell in the place of a SharePod", "aliquot exec notebook -- bash"),
-    "top": ("print one table and exit", "aliquot top --once"),
-    "dashboard": ("the link that signs you in", "aliquot dashboard"),
-    "explain": ("why a SharePod waits", "aliquot explain research/notebook"),
-    "topo": ("which four GPUs of an emulated machine talk fastest", "aliquot topo --emulate v100x8 --best 4"),
-    "doctor": ("the problems of this machine, as JSON", "aliquot doctor -o json"),
-    "convert": ("a manifest of another project, in Aliquot's words", "aliquot convert -f pod.yaml --to aliquot"),
-    "node": ("this node's settings as a file", "aliquot node --print-config"),
-    "scheduler": ("the configuration for kube-scheduler", "aliquot scheduler --print-kube-scheduler-config"),
-    "completion": ("for this shell only", 'eval "$(aliquot completion bash)"'),
-    "arbiter": ("a separate arbiter", "aliquot arbiter --runtime-dir /tmp/arbiter --fresh"),
-}
-"""One example for each command, shown at the end of its --help: what it does, and how it is written."""
 LAB: Final = ("demo", "bench", "sim")
 """Commands of the distribution `aliquot-lab`, by entry points."""
 
@@ -104,7 +63,6 @@ class _Commands(LazyGroup):
 @click.group(
     cls=_Commands,
     table=COMMANDS,
-    examples=EXAMPLES,
     added="aliquot.commands",
     context_settings={
         "help_option_names": ["-h", "--help"],

@@ -23,6 +23,9 @@ def park(name: str, namespace: str, output: str) -> None:
 
     Its programs go on, and their next call that needs the GPU brings the memory back, once there is room. The time
     that it asked for stays its own.
+
+    Example, free the memory of an idle notebook:
+      aliquot park research/notebook
     """
     _move(name, namespace, output, back=False)
 
@@ -32,7 +35,11 @@ def park(name: str, namespace: str, output: str) -> None:
 @_NAMESPACE
 @output_option
 def unpark(name: str, namespace: str, output: str) -> None:
-    """Bring the GPU memory of a parked SharePod or run back, as its next call of the GPU would."""
+    """Bring the GPU memory of a parked SharePod or run back, as its next call of the GPU would.
+
+    Example, and have it back before its next cell runs:
+      aliquot unpark research/notebook
+    """
     _move(name, namespace, output, back=True)
 
 
@@ -41,6 +48,9 @@ def yield_() -> None:
     """Say that the run or SharePod this is called in needs no GPU until further notice.
 
     Nothing is moved while all fit. Where others need its memory it is parked at once, before those that are idle.
+
+    Example, let others have the memory while data is prepared:
+      aliquot yield
     """
     from aliquot.standalone.phases import say
 
@@ -51,7 +61,11 @@ def yield_() -> None:
 @click.option("--timeout", "timeout_s", type=Span(), metavar="TIME",
               help="Fail after this time: 30s, 10m. [default: wait until it is there]")  # fmt: skip
 def acquire(timeout_s: float | None) -> None:
-    """Say that the run or SharePod this is called in needs its GPU, and wait until its memory is there."""
+    """Say that the run or SharePod this is called in needs its GPU, and wait until its memory is there.
+
+    Example, and have it back for the next epoch:
+      aliquot acquire
+    """
     from aliquot.standalone.phases import say
 
     said = set[str]()

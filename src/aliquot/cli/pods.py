@@ -42,6 +42,9 @@ def apply(paths: tuple[str, ...], files: tuple[str, ...], restart: bool) -> None
     New SharePods start, unchanged ones stay. One that runs is resized in place where only request, limit and memory of
     its part of a GPU have changed. Any other change needs a new start: it is refused, with what would be lost, unless
     --restart is given. Logs and events are kept.
+
+    Example, the SharePods of a file:
+      aliquot apply -f examples/neighbours.yaml
     """
     from aliquot.kube.manifest import read_sharepods
     from aliquot.standalone.wire import ApplyCall
@@ -61,7 +64,11 @@ def apply(paths: tuple[str, ...], files: tuple[str, ...], restart: bool) -> None
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Its namespace. [default: default]")
 @output_option
 def describe(name: str, namespace: str, output: str) -> None:
-    """Show details of one SharePod."""
+    """Show details of one SharePod.
+
+    Example, one SharePod with its events:
+      aliquot describe research/notebook
+    """
     from aliquot.standalone.wire import PodsCall
 
     pod = ask_engine(PodsCall(full_name(name, namespace))).pods[0]
@@ -114,7 +121,11 @@ def _description(pod: PodFacts) -> Iterator[str]:
 def delete(
     names: tuple[str, ...], files: tuple[str, ...], selector: str, everything: bool, namespace: str, everywhere: bool
 ) -> None:
-    """End SharePods and forget them with their logs: by name, of a file, by labels, or all of a namespace."""
+    """End SharePods and forget them with their logs: by name, of a file, by labels, or all of a namespace.
+
+    Example, everything that a file started:
+      aliquot delete -f examples/neighbours.yaml
+    """
     ways = [bool(names), bool(files), bool(selector), everything]
     if sum(ways) != 1:
         raise UserError("delete takes names, files with -f, labels with -l, or --all; give one of them")
@@ -152,7 +163,11 @@ def logs(
     names: tuple[str, ...], container: str, follow: bool, tail: int | None, since: float | None, previous: bool,
     selector: str, namespace: str, prefix: bool,
 ) -> None:  # fmt: skip
-    """Show the output of SharePods."""
+    """Show the output of SharePods.
+
+    Example, the last lines of a SharePod, then what comes:
+      aliquot logs --tail 20 -f notebook
+    """
     from aliquot.standalone.wire import LogCut, LogsCall
 
     if bool(names) == bool(selector):
@@ -238,6 +253,9 @@ def exec(
 
     It has the container's environment and folder, sees the same GPU, and what it uses is charged to the same share. It
     is ended with the container.
+
+    Example, a shell in the place of a SharePod:
+      aliquot exec notebook -- bash
     """
     from aliquot.standalone.client import EngineConnection
     from aliquot.standalone.paths import RuntimeDir, engine_dir

@@ -84,7 +84,11 @@ def _option(name: str, hint: Any, default: Any) -> Decorator:
     otlp_endpoint=otlp_option,
 )
 def node(settings: NodeSettings) -> None:
-    """Serve this node's GPUs to the pods that were planned on it."""
+    """Serve this node's GPUs to the pods that were planned on it.
+
+    Example, this node's settings as a file:
+      aliquot node --print-config
+    """
     from aliquot.node.agent import serve
 
     serve(settings)
@@ -96,7 +100,11 @@ def node(settings: NodeSettings) -> None:
 @click.option("--url", default="", help="For --print-kube-scheduler-config: how kube-scheduler reaches the extender.")
 @click.option("--ca-file", default="", help="For --print-kube-scheduler-config: CA of the extender's certificate.")
 def scheduler(settings: SchedulerSettings, print_kube_scheduler_config: bool, url: str, ca_file: str) -> None:
-    """Answer the stock kube-scheduler: which nodes fit, which is best, which pods to evict; and bind with the plan."""
+    """Answer the stock kube-scheduler: which nodes fit, which is best, which pods to evict; and bind with the plan.
+
+    Example, the configuration for kube-scheduler:
+      aliquot scheduler --print-kube-scheduler-config
+    """
     if print_kube_scheduler_config:
         import yaml
 
@@ -143,5 +151,9 @@ async def dashboard(program: Scheduler) -> AsyncIterator[None]:
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def arbiter(options: tuple[str, ...]) -> None:
-    """Serve tokens; see --help."""
+    """Serve tokens; see --help.
+
+    Example, a separate arbiter:
+      aliquot arbiter --runtime-dir /tmp/arbiter --fresh
+    """
     os.execv(sys.executable, [sys.executable, "-m", "aliquot.arbiter", *options])

@@ -19,6 +19,9 @@ def recommend(name: str, since: str, output: str) -> None:
 
     The request follows what 95 of 100 minutes used, the memory the most that was held, each with a margin. A share
     that fits stays, and an hour must be recorded.
+
+    Example, what a SharePod should ask for, from the last day:
+      aliquot recommend notebook --since 24h
     """
     import msgspec
 

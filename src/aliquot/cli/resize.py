@@ -36,6 +36,9 @@ def resize(
 
     A larger share is decided like a new request on the same GPU, and refused with what would fit. A smaller one is free
     for others at once, its memory as the program frees it: no allocation that was granted is taken back.
+
+    Example, half a GPU and 6 GiB from now on, if there is room:
+      aliquot resize research/notebook --gpu-request .5 --gpu-mem 6Gi
     """
     from aliquot.standalone.wire import ResizeCall
 

@@ -55,6 +55,9 @@ def run(
 
     An engine is started when none is up, and ends with its last run. Processes that the command leaves behind go on,
     but those that use its GPU are ended. After --timeout, or when this program is killed, all of them are ended.
+
+    Example, a third of a GPU, up to two thirds while others are idle, with 4 GiB of its memory:
+      aliquot run --gpu-request .3 --gpu-limit .6 --gpu-mem 4Gi -- python train.py
     """
     from aliquot.standalone.client import lease
     from aliquot.standalone.paths import RuntimeDir, engine_dir, runtime_dir

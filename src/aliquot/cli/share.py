@@ -23,6 +23,9 @@ def share() -> None:
     A share is a tenant like that of `aliquot run`, without a program of its own: a container that is given the device
     aliquot.dev/share=NAME has it. A second container with the same device shares the share. Of an account that uses
     the machine's engine the device is aliquot.dev/share=NAME.ACCOUNT.
+
+    Example, a third of a GPU for containers, as aliquot.dev/share=train:
+      aliquot share create train --gpu-request .3 --gpu-mem 4Gi
     """
 
 
@@ -59,20 +62,17 @@ def create(name: str, rm: bool, **wanted: Any) -> None:
 @output_option
 def list_(output: str) -> None:
     """List the shares of the engine that is up, and the containers that have them."""
-    from aliquot.cli.forms import text_of
+    import msgspec
+
+    from aliquot.cli.forms import show
     from aliquot.cli.tables import aligned, tenant_table
     from aliquot.standalone.wire import SharesCall
 
     shares = ask_engine(SharesCall()).shares
-    if output == "json":
-        import msgspec
-
-        click.echo(text_of("json", msgspec.to_builtins(shares)))
-    elif not shares:
-        click.echo("no shares; make one: aliquot share create NAME --gpu-request .3", err=True)
+    if shares or output == "json":
+        show(output, msgspec.to_builtins(shares), lambda: aligned(tenant_table([facts.tenant for facts in shares])))
     else:
-        for line in aligned(tenant_table([facts.tenant for facts in shares])):
-            click.echo(line)
+        click.echo("no shares; make one: aliquot share create NAME --gpu-request .3", err=True)
 
 
 @share.command()

@@ -39,7 +39,11 @@ _LEAST_NAME: Final = 6
               help="Seconds between refreshes, 0.1 at least.")  # fmt: skip
 @output_option
 def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
-    """Show the use of the GPUs: on a terminal with keys and history, otherwise as one table."""
+    """Show the use of the GPUs: on a terminal with keys and history, otherwise as one table.
+
+    Example, print one table and exit:
+      aliquot top --once
+    """
     from aliquot.standalone.paths import RuntimeDir, engine_dir
     from aliquot.standalone.wire import InfoCall, RunningCall, StatusCall
 

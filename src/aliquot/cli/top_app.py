@@ -125,9 +125,9 @@ class TopApp(App[int]):
         Binding("escape", "leave", "Back"),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
-        Binding("o", "overview", "All", show=False),
-        Binding("w", "workloads", "Workloads"),
-        Binding("g", "gpus", "GPUs"),
+        Binding("o", f"go('{OVERVIEW}')", "All", show=False),
+        Binding("w", "go('workloads')", "Workloads"),
+        Binding("g", "go('gpus')", "GPUs"),
         Binding("x", "end", "End"),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("ctrl+c", "interrupt", "Quit", show=False, priority=True),
@@ -223,10 +223,11 @@ class TopApp(App[int]):
         """The keys and the columns."""
         self.push_screen(Help())
 
-    def action_overview(self) -> None:
-        """Everything on one page."""
-        self._home = OVERVIEW
-        self._go(OVERVIEW)
+    def action_go(self, view: str) -> None:
+        """Everything on one page, or all GPUs, to which Escape returns from now on; or what runs or waits."""
+        if view != "workloads":
+            self._home = view
+        self._go(view)
 
     def action_end(self) -> None:
         """End the workload of the row, if the answer is yes."""
@@ -253,15 +254,6 @@ class TopApp(App[int]):
             text = str(error)
         with contextlib.suppress(RuntimeError):  # the application has ended
             self.call_from_thread(self.notify, text)
-
-    def action_workloads(self) -> None:
-        """Everything that runs or waits."""
-        self._go("workloads")
-
-    def action_gpus(self) -> None:
-        """All GPUs."""
-        self._home = "gpus"
-        self._go("gpus")
 
     def action_interrupt(self) -> None:
         """End as an interrupted command does."""

@@ -55,6 +55,9 @@ def topo(file: str | None, emulate: str | None, best: int | None, used: str, out
     """Show how GPUs are connected: of this machine, of FILE (what nvidia-smi topo -m printed; - is stdin), or emulated.
 
     Costs are of a pair, lower is nearer. The best set is the one whose pairs cost least in all.
+
+    Example, which four GPUs of an emulated machine talk fastest:
+      aliquot topo --emulate v100x8 --best 4
     """
     if file and emulate:
         raise UserError(f"{file} and --emulate {emulate} are two machines; give one of them")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +22,6 @@ from click.core import ParameterSource
 
 from aliquot.cli.calling import ask_engine, read_text, short_name
 from aliquot.cli.options import Amount, Span, emulate_option, not_gpus_option, only_gpus_option
-from aliquot.cli.systemd import notify, unit
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.quantities import format_mib
 from aliquot.standalone.paths import (
@@ -98,6 +99,9 @@ def up(context: click.Context, /, detach: bool, **options: Any) -> None:
 
     With --system the engine is the machine's: aliquot run, get, top and the other commands of every account find it,
     unless an engine of the account's own is up. Each account reads, changes and ends what is its own.
+
+    Example, two emulated GPUs in the background, the dashboard on port 9000:
+      aliquot up -d --emulate h100x2 --port 9000
     """
     from aliquot.driver.policies import maker
     from aliquot.kube.manifest import read_sharepods
@@ -374,12 +378,31 @@ def _start_detached(context: click.Context, runtime: RuntimeDir) -> None:
     click.echo(f"{READY}{runtime.root}, pid {process.pid}. Its log: {runtime.engine_log}. End it: aliquot down")
 
 
+def unit(words: Sequence[str]) -> str:
+    """The unit by which systemd starts `aliquot up` with these words at boot."""
+    command = [sys.executable, "-m", "aliquot.cli", "up", *words]
+    template = Path(__file__).with_name("aliquot.service").read_text("utf-8")
+    return template.format(command=shlex.join(command).replace("%", "%%"))
+
+
+def notify(state: str) -> None:
+    """Say `READY=1`, `WATCHDOG=1` or `STOPPING=1` to the service manager; nothing where none waits for it."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
+
+
 @click.command()
 def dashboard() -> None:
     """Print the address of the dashboard of the engine that is up.
 
     Of the machine's engine it is a link that signs your account in: it works once, for a minute, in a browser of this
     machine that is yours. You see events of what is your own then, and its logs, and can end it.
+
+    Example, the link that signs you in:
+      aliquot dashboard
     """
     from aliquot.standalone.wire import DashboardCall
 
@@ -390,7 +413,11 @@ def dashboard() -> None:
 @click.option("--timeout", "timeout_s", type=Span(), default="60s", show_default=True, metavar="TIME",
               help="How long to wait for the engine's end: 10m, 90s.")  # fmt: skip
 def down(timeout_s: float) -> None:
-    """End the engine that is up with everything it runs, and wait until it has ended."""
+    """End the engine that is up with everything it runs, and wait until it has ended.
+
+    Example, give programs five minutes to end:
+      aliquot down --timeout 5m
+    """
     from aliquot.standalone.client import NoEngine, ask
     from aliquot.standalone.wire import InfoCall, PodsCall, TenantsCall
 

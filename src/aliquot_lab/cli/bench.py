@@ -24,7 +24,11 @@ MAX_JOBS = 6
 
 @click.group(cls=WholeSentences)
 def bench() -> None:
-    """Measure the cost and the accuracy of sharing. The methods are in bench/README.md."""
+    """Measure the cost and the accuracy of sharing. The methods are in bench/README.md.
+
+    Example, the hook's cost of a launch:
+      aliquot bench gate
+    """
 
 
 def _emulate(command: Callable[..., None]) -> Callable[..., None]:

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from aliquot.cli.systemd import notify, unit
+from aliquot.cli.up import notify, unit
 
 
 @pytest.mark.parametrize("abstract", [False, True])

@@ -25,26 +25,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "topo": (f"{__name__}.topo", "Show how the GPUs of a node are connected, and which are free."),
     "doctor": (f"{__name__}.doctor", "Check the cluster's set-up."),
 }
-EXAMPLES: Final[dict[str, tuple[str, str]]] = {
-    "get": ("every GPU with its UUID", "kubectl aliquot get gpus -o wide"),
-    "top": ("the GPUs that one namespace uses, once", "kubectl aliquot top -n research --once"),
-    "explain": ("why a pod waits", "kubectl aliquot explain pod train-7 -n research"),
-    "recommend": ("what the workloads of a namespace should ask for", "kubectl aliquot recommend -n research"),
-    "resize": (
-        "half a GPU and 6 GiB, if there is room",
-        "kubectl aliquot resize notebook --gpu-request .5 --gpu-mem 6Gi",
-    ),
-    "inspect": ("the comparison, for a program", "kubectl aliquot inspect -o json"),
-    "topo": ("which two free GPUs of a node to take together", "kubectl aliquot topo node-a --best 2"),
-    "doctor": ("the problems of the cluster, as JSON", "kubectl aliquot doctor -o json"),
-}
-"""One example for each command; see `aliquot.cli.main`."""
 
 
 @click.group(
     cls=LazyGroup,
     table=COMMANDS,
-    examples=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name=PACKAGE, prog_name="kubectl aliquot")

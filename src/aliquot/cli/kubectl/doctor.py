@@ -58,7 +58,11 @@ class _Version(Wire):
 @target_options
 @form_option
 def doctor(scheduler: str, config: Path | None, agent_port: int, target: Target, form: str) -> int:
-    """Check the cluster's set-up, with a remedy for each problem; exit status 1 when there is one."""
+    """Check the cluster's set-up, with a remedy for each problem; exit status 1 when there is one.
+
+    Example, the problems of the cluster, as JSON:
+      kubectl aliquot doctor -o json
+    """
     link = Link.of(scheduler)
     findings = [] if config is None else configuration(config)
     scene = target.run(read_scene(target))

@@ -43,7 +43,11 @@ NOT_SERVING = "its agent does not serve claims (aliquot node --claims)"
 @form_option
 def explain(what: str, name: str, target: Target, form: str) -> None:
     """Explain why a pod, SharePod or ResourceClaim waits, by node and device, and what would make it fit; or where it
-    is placed."""
+    is placed.
+
+    Example, why a pod waits:
+      kubectl aliquot explain pod train-7 -n research
+    """
     kind, slash, after = what.partition("/")
     if slash and not name:
         name = after

@@ -47,6 +47,9 @@ def get(what: str, name: str, target: Target, form: Form, since: str, by: str, d
     hours are GPU-hours as the dashboard's page shows them to you, of all namespaces unless -n names one.
     -o json and yaml print a list, or the one object that was named. jsonpath=TEMPLATE and custom-columns=COLUMNS pick
     its fields as kubectl does, those of a list under .items.
+
+    Example, every GPU with its UUID:
+      kubectl aliquot get gpus -o wide
     """
     kind = ALIASES.get(what, what)
     if kind == HOURS:
@@ -84,18 +87,17 @@ def get(what: str, name: str, target: Target, form: Form, since: str, by: str, d
 def sharepods(scene: ClusterScene) -> list[dict[str, Any]]:
     """The SharePods of the namespace; the state of one that has a pod is the pod's."""
     states = {pod.metadata.key: pod.state for pod in scene.pods}
+
+    def amount(given: object) -> str:
+        return "" if given is None else str(given)
+
     return [
         {
             "namespace": pod.metadata.namespace,
             "name": pod.metadata.name,
-            **{
-                field: "" if amount is None else str(amount)
-                for field, amount in (
-                    ("request", pod.spec.gpu.request),
-                    ("limit", pod.spec.gpu.limit),
-                    ("memory", pod.spec.gpu.memory),
-                )
-            },
+            "request": amount(pod.spec.gpu.request),
+            "limit": amount(pod.spec.gpu.limit),
+            "memory": amount(pod.spec.gpu.memory),
             "state": states.get(f"{pod.metadata.namespace}/{pod.status.pod_name}", pod.status.phase or PENDING),
             "node": pod.status.node_name,
             "vgpu": pod.status.gpu_id,

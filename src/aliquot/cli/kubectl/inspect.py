@@ -26,6 +26,9 @@ def inspect(scheduler: str, target: Target, form: str) -> int:
     """Compare the scheduler's ledger with the pods' plans; exit status 1 where they differ.
 
     A pod that is being bound is in the ledger before it is in the API server: repeat the check before you act.
+
+    Example, the comparison, for a program:
+      kubectl aliquot inspect -o json
     """
     link = Link.of(scheduler)
 

@@ -24,6 +24,9 @@ def recommend(name: str, target: Target, form: str, since: str, dashboard: str, 
 
     Of all namespaces that you may see, unless -n names one. The request follows what 95 of 100 minutes used, the memory
     the most that was held, each with a margin. A share that fits stays, and an hour must be recorded.
+
+    Example, what the workloads of a namespace should ask for:
+      kubectl aliquot recommend -n research
     """
     answer = target.run(read_past(target, "recommendations", Recommendations, since, dashboard, token))
     found = recommended(answer, name, "" if target.everywhere else target.namespace)

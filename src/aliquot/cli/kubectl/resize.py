@@ -51,6 +51,9 @@ def resize(
 
     The scheduler decides a larger share like a new request on the same GPU; where there is no room the pod keeps what
     it has and is tried again. Others get what a smaller one leaves once the node has applied it.
+
+    Example, half a GPU and 6 GiB, if there is room:
+      kubectl aliquot resize notebook --gpu-request .5 --gpu-mem 6Gi
     """
     if gpu_request is None and gpu_limit is None and gpu_mem is None:
         raise UserError("resize needs a new size: --gpu-request, --gpu-limit or --gpu-mem")

@@ -34,6 +34,9 @@ def top(context: click.Context, agent_port: int, once: bool, interval_s: float, 
     On a terminal it refreshes, with keys and history, as `aliquot top` does; elsewhere, with --once or -o it is printed
     once. Every namespace is shown unless -n names one. Shares come from the pods' plans and from ResourceClaims; use is
     queried from the nodes' agents, and is "-" where none answers, with the reason under the table.
+
+    Example, the GPUs that one namespace uses, once:
+      kubectl aliquot top -n research --once
     """
     source = context.get_parameter_source("form")
     asked = source is not None and source is not click.core.ParameterSource.DEFAULT

@@ -19,6 +19,9 @@ def topo(node: str, best: int | None, target: Target, form: str) -> None:
     """Show how the GPUs of NODE are connected and how much of them is free.
 
     Costs are of a pair, lower is nearer. The best set is the one whose pairs cost least in all.
+
+    Example, which two free GPUs of a node to take together:
+      kubectl aliquot topo node-a --best 2
     """
     show_topology(picture_of(target.run(read_scene(target)), node), best, form)
 
