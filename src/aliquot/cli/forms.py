@@ -100,7 +100,7 @@ class Template:
             BadPath: it is no template.
         """
         self._parts: list[str | Path | _Range] = []
-        open_parts, ranges = [self._parts], 0
+        open_parts = [self._parts]
         for braced, piece in _pieces(text):
             word = piece.strip()
             if not braced:
@@ -115,12 +115,11 @@ class Template:
                 inner = _Range(Path.of(word.removeprefix("range")), [])
                 open_parts[-1].append(inner)
                 open_parts.append(inner.body)
-                ranges += 1
             else:
                 open_parts[-1].append(Path.of(word))
         if len(open_parts) > 1:
             raise BadPath("{range} has no {end} after it")
-        if not any(not isinstance(part, str) for part in self._parts) and not ranges:
+        if not self.paths:
             raise BadPath(f'"{text:.60}" has no path in braces; write one such as {_EXAMPLES[JSONPATH]}')
 
     def filled(self, whole: Any) -> str:

@@ -20,32 +20,14 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from aliquot.cli.top_views import (
-    GPUS,
-    GPUS_WIDE,
-    SORTS,
-    TENANTS,
-    WAITS,
-    WORKLOADS,
-    DetailBox,
-    Look,
-    Row,
-    UsageHistory,
-    gpu_row,
-    head,
-    matching,
-    ordered,
-    overview,
-    share_row,
-    workload_row,
-)
+import aliquot.cli.top_views as views
 from aliquot.model.errors import AliquotError
 from aliquot.status import Gpu
 
 NARROW: Final = 100
 HIGH: Final = 40
 OVERVIEW: Final = "overview"
-Source = Callable[[], Look]
+Source = Callable[[], views.Look]
 HELP: Final = """\
  arrows, j k    move            Enter   open a GPU, its tenants
  Escape         back            /       filter by node, model, tenant
@@ -110,7 +92,7 @@ class Rows(DataTable[str | Text]):
 class Looked(Message):
     """A snapshot; without one, the error."""
 
-    def __init__(self, look: Look | None, why: str = "") -> None:
+    def __init__(self, look: views.Look | None, why: str = "") -> None:
         super().__init__()
         self.look = look
         self.why = why
@@ -138,17 +120,17 @@ class TopApp(App[int]):
         super().__init__()
         self._source = source
         self._interval_s = interval_s
-        self._look: Look | None = None
+        self._look: views.Look | None = None
         self._view = OVERVIEW  # overview, gpus, workloads, or the UUID of a GPU
         self._news = ""  # when the last look was
         self._columns: tuple[str, ...] = ()
         self._keys: list[str] = []
-        self._drawn: dict[str, Row] = {}
+        self._drawn: dict[str, views.Row] = {}
         self._widths: dict[str, int] = {}
         self._text = ""
-        self._sort = SORTS[0]
+        self._sort = views.SORTS[0]
         self._home = OVERVIEW
-        self._past = UsageHistory()
+        self._past = views.UsageHistory()
 
     def compose(self) -> ComposeResult:
         """The parts, from top to bottom."""
@@ -184,7 +166,7 @@ class TopApp(App[int]):
             return
         if self._view == OVERVIEW:
             uuid, _, tenant = key.partition("|")
-            self._go("workloads" if key.startswith(WAITS) else uuid)
+            self._go("workloads" if key.startswith(views.WAITS) else uuid)
             if tenant in self._keys:
                 self.table.move_cursor(row=self._keys.index(tenant))
         elif self._view == "gpus":
@@ -216,7 +198,7 @@ class TopApp(App[int]):
 
     def action_sort(self) -> None:
         """The next order of GPUs."""
-        self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]
+        self._sort = views.SORTS[(views.SORTS.index(self._sort) + 1) % len(views.SORTS)]
         self._draw()
 
     def action_help(self) -> None:
@@ -233,7 +215,7 @@ class TopApp(App[int]):
         """End the workload of the row, if the answer is yes."""
         name, end = self._current() or "", getattr(self._source, "end", None)
         if self._view == OVERVIEW:
-            name = name.removeprefix(WAITS) if name.startswith(WAITS) else name.partition("|")[2]
+            name = name.removeprefix(views.WAITS) if name.startswith(views.WAITS) else name.partition("|")[2]
         elif self._view == "gpus":
             name = ""
         if not name or end is None:
@@ -322,9 +304,9 @@ class TopApp(App[int]):
         if self._look is None or not self.query("#head"):
             return  # before the first look, or ending
         look, gpu = self._look, self._gpu(self._view)
-        self.query_one("#head", Static).update(_line(head(look)))
+        self.query_one("#head", Static).update(_line(views.head(look)))
         self._fill(*self._rows(look))
-        waits = "waiting, " if any(key.startswith(WAITS) for key in self._keys) else ""
+        waits = "waiting, " if any(key.startswith(views.WAITS) for key in self._keys) else ""
         parts = {OVERVIEW: f"{waits}GPUs and their tenants", "gpus": "GPUs", "workloads": "workloads"}
         what = f"GPU {gpu.index} of {gpu.node}, {gpu.model}" if gpu else parts.get(self._view, "this GPU is gone")
         sort = f"   sorted by {self._sort}" if self._view in (OVERVIEW, "gpus") else ""
@@ -332,24 +314,25 @@ class TopApp(App[int]):
         self.query_one("#note", Static).update(_line(f"{look.title}   {what}{sort}{text}"))
         self._draw_detail()
 
-    def _rows(self, look: Look) -> tuple[tuple[str, ...], dict[str, Row]]:
+    def _rows(self, look: views.Look) -> tuple[tuple[str, ...], dict[str, views.Row]]:
         """The columns and rows of the view."""
         wide = self.size.width >= NARROW
         if self._view == OVERVIEW:
-            return overview(look, self.size.width, sort=self._sort, text=self._text)
+            return views.overview(look, self.size.width, sort=self._sort, text=self._text)
         if self._view == "workloads":
             workloads = [each for each in look.workloads if self._text.lower() in f"{each.name} {each.state}".lower()]
-            return WORKLOADS, {each.name: workload_row(each) for each in workloads}
+            return views.WORKLOADS, {each.name: views.workload_row(each) for each in workloads}
         if self._view == "gpus":
-            gpus = ordered(matching(look.gpus, self._text), self._sort)
-            rows = {gpu.uuid: gpu_row(gpu, self._past.busy[gpu.uuid], wide=wide) for gpu in gpus}
-            return (GPUS_WIDE if wide else GPUS), rows
+            gpus = views.ordered(views.matching(look.gpus, self._text), self._sort)
+            rows = {gpu.uuid: views.gpu_row(gpu, self._past.busy[gpu.uuid], wide=wide) for gpu in gpus}
+            return (views.GPUS_WIDE if wide else views.GPUS), rows
         gpu = self._gpu(self._view)
         shares = [share for share in gpu.shares if self._text.lower() in share.tenant.lower()] if gpu else []
         assert gpu is not None or not shares
-        return (TENANTS if wide else TENANTS[:6]), {s.tenant: share_row(gpu, s, wide=wide) for s in shares if gpu}
+        rows = {share.tenant: views.share_row(gpu, share, wide=wide) for share in shares if gpu}
+        return (views.TENANTS if wide else views.TENANTS[:6]), rows
 
-    def _fill(self, columns: tuple[str, ...], rows: dict[str, Row]) -> None:
+    def _fill(self, columns: tuple[str, ...], rows: dict[str, views.Row]) -> None:
         """Change cells in place where rows are the same, else make the table anew with the cursor on its row.
 
         Widths are ours: the table measures only when it has nothing else to do, which on a busy machine may be never.
@@ -385,10 +368,10 @@ class TopApp(App[int]):
         if self._look is None or not self.query("#detail"):
             return
         key, lines = self._current(), []
-        box = DetailBox(self._look, self._past, self.size.width, high=self.size.height >= HIGH)
+        box = views.DetailBox(self._look, self._past, self.size.width, high=self.size.height >= HIGH)
         if key is not None:
-            views = {OVERVIEW: box.overview, "gpus": box.gpu, "workloads": box.workload}
-            lines = views[self._view](key) if self._view in views else box.share(self._view, key)
+            boxes = {OVERVIEW: box.overview, "gpus": box.gpu, "workloads": box.workload}
+            lines = boxes[self._view](key) if self._view in boxes else box.share(self._view, key)
         self.query_one("#detail", Static).update(_line("\n".join(lines) or "no tenants"))
 
     def _current(self) -> str | None:

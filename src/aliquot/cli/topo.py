@@ -6,6 +6,7 @@ The facts are plain values, which `-o json` prints as they are; the lines for pe
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -110,15 +111,14 @@ def _this_machine() -> tuple[str, Topology, tuple[str, ...], dict[int, int]]:
     from aliquot.standalone.client import NoEngine
     from aliquot.standalone.wire import InfoCall, TenantsCall
 
-    taken: dict[int, int] = {}
+    taken = Counter[int]()
     try:
         up = ask_engine(InfoCall())
         gpus, source = up.gpus, f"{up.emulate} (emulated, engine up)" if up.emulate else "this machine (engine up)"
         index = {gpu.uuid: gpu.index for gpu in gpus}
         for tenant in ask_engine(TenantsCall()).tenants:
             for piece in tenant.slices:
-                at = index[piece.gpu]
-                taken[at] = taken.get(at, 0) + piece.request_milli
+                taken[index[piece.gpu]] += piece.request_milli
     except NoEngine:
         try:
             gpus, source = list_gpus(find_driver().libnvml), "this machine"
@@ -201,10 +201,9 @@ def _set_facts(topology: Topology, gpus: tuple[int, ...]) -> dict[str, Any]:
     pairs = [
         {"gpus": [a, b], "link": topology.links[a][b], "cost": topology.cost[a][b]} for a, b in combinations(gpus, 2)
     ]
-    links: dict[str, int] = {}
-    for a, b in sorted(combinations(sorted(gpus), 2), key=lambda pair: topology.cost[pair[0]][pair[1]]):
-        links[topology.links[a][b]] = links.get(topology.links[a][b], 0) + 1
-    return {"gpus": list(gpus), "cost": set_cost(topology, gpus), "links": links, "pairs": pairs}
+    by_cost = sorted(combinations(sorted(gpus), 2), key=lambda pair: topology.cost[pair[0]][pair[1]])
+    links = Counter(topology.links[a][b] for a, b in by_cost)
+    return {"gpus": list(gpus), "cost": set_cost(topology, gpus), "links": dict(links), "pairs": pairs}
 
 
 def _tree_facts(node: TreeNode, free: Collection[int]) -> dict[str, Any]:

@@ -37,7 +37,12 @@ class Certificate:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.renew()
         if client_ca:
-            self._trust(client_ca)
+            try:
+                self.context.load_verify_locations(client_ca)
+            except (OSError, ValueError) as error:
+                why = f"{client_ca} has no certificates of authorities: {_why(error)}"
+                raise BadCertificate(f"{why}; give PEM") from None
+            self.context.verify_mode = ssl.CERT_REQUIRED
 
     async def follow(self, told: Callable[[BadCertificate | None], None]) -> None:
         """Renew whenever the files change, until cancelled; `told` is called for each change, with its error if any."""
@@ -48,13 +53,6 @@ class Certificate:
                     told(None)
             except BadCertificate as error:
                 told(error)
-
-    def _trust(self, client_ca: str) -> None:
-        try:
-            self.context.load_verify_locations(client_ca)
-        except (OSError, ValueError) as error:
-            raise BadCertificate(f"{client_ca} has no certificates of authorities: {_why(error)}; give PEM") from None
-        self.context.verify_mode = ssl.CERT_REQUIRED
 
     def renew(self) -> bool:
         """Reload the files if they have changed since the last try; returns whether they had.

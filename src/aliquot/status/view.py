@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from aliquot.model.ids import split_key
 from aliquot.model.requests import GpuRequest
-from aliquot.status.answers import Event, Explanation, History, Reason, TopologyFacts, Trial
+from aliquot.status.answers import Event, Explanation, History, TopologyFacts, Trial
 from aliquot.status.gpus import Gpu, Share
 from aliquot.status.history import Lane, Past, Range, Timeline, Turn, Turns
 from aliquot.status.hours import Hours, totalled
@@ -26,6 +26,7 @@ from aliquot.status.sums import Node, Pool, QuotaLine
 from aliquot.status.uses import Uses
 from aliquot.status.workloads import Workload
 
+Answer = TypeVar("Answer", Explanation, Trial)
 OTHERS: Final = "(another namespace)"
 OTHER_NAMESPACES: Final = "(other namespaces)"
 HANDOVER_S: Final = 0.001
@@ -107,13 +108,10 @@ class NamespacedView(View):
             return None
         turns: list[Turn] = []
         for turn in found.turns:
-            before = turns[-1] if turns else None
             if self._mine(turn.tenant):
                 turns.append(turn)
-            elif (
-                before is not None and before.tenant == OTHER_NAMESPACES and turn.since_s - before.until_s <= HANDOVER_S
-            ):
-                turns[-1] = Turn(OTHER_NAMESPACES, before.since_s, max(before.until_s, turn.until_s))
+            elif turns and turns[-1].tenant == OTHER_NAMESPACES and turn.since_s - turns[-1].until_s <= HANDOVER_S:
+                turns[-1] = Turn(OTHER_NAMESPACES, turns[-1].since_s, max(turns[-1].until_s, turn.until_s))
             else:
                 turns.append(msgspec.structs.replace(turn, tenant=OTHER_NAMESPACES))
         return msgspec.structs.replace(found, turns=turns)
@@ -129,27 +127,15 @@ class NamespacedView(View):
     def explain(self, name: str) -> Explanation | None:
         """None for a workload of another namespace, as for one that does not exist."""
         found = self._facts.explain(name) if self._mine(name) else None
-        if found is None:
-            return None
-        return msgspec.structs.replace(
-            found,
-            why=self._nameless(found.why),
-            reasons=self._nameless_reasons(found.reasons),
-            nearest="",  # it may name another viewer's workload
-            ways=[],
-        )
+        return None if found is None else self._nameless(found)
 
     def try_request(self, request: GpuRequest) -> Trial:
         """See `StatusSource`; other tenants of a GPU are left out."""
         trial = self._facts.try_request(request)
         return msgspec.structs.replace(
-            trial,
+            self._nameless(trial),
             before=[self._masked(gpu) for gpu in trial.before],
             after=[self._masked(gpu, own=len(was.shares)) for gpu, was in zip(trial.after, trial.before, strict=True)],
-            why=self._nameless(trial.why),
-            reasons=self._nameless_reasons(trial.reasons),
-            nearest="",
-            ways=[],
         )
 
     def _mine(self, name: str) -> bool:
@@ -165,18 +151,19 @@ class NamespacedView(View):
         holder = gpu.holder if self._mine(gpu.holder) else ""
         return msgspec.structs.replace(gpu, shares=shares, holder=holder, vgpu=gpu.vgpu if named else "")
 
-    def _nameless(self, sentences: Sequence[str]) -> list[str]:
-        """The sentences without names of others: the reason why waking cannot be promised names the tenant."""
+    def _nameless(self, found: Answer) -> Answer:
+        """Without names of others: the reason why waking cannot be promised names the tenant.
+
+        `nearest` and `ways` may name another viewer's workload, and are left out.
+        """
         others = {share.tenant for gpu in self._facts.gpus() for share in gpu.shares if not self._mine(share.tenant)}
 
         def shown(word: re.Match[str]) -> str:
             return OTHERS if word[0] in others or word[0].rstrip(".") in others else word[0]
 
-        return [_WORD.sub(shown, sentence) for sentence in sentences]
-
-    def _nameless_reasons(self, reasons: Sequence[Reason]) -> list[Reason]:
-        texts = self._nameless([reason.text for reason in reasons])
-        return [msgspec.structs.replace(reason, text=text) for reason, text in zip(reasons, texts, strict=True)]
+        why = [_WORD.sub(shown, sentence) for sentence in found.why]
+        reasons = [msgspec.structs.replace(each, text=_WORD.sub(shown, each.text)) for each in found.reasons]
+        return msgspec.structs.replace(found, why=why, reasons=reasons, nearest="", ways=[])
 
 
 class OwnedView(View):

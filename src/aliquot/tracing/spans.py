@@ -48,28 +48,21 @@ class Spans:
         error: str = "",
     ) -> TraceContext:
         """A span that has ended, with times since the epoch; `itself` gives it ids chosen before."""
+        from opentelemetry import trace
         from opentelemetry.context import Context
-        from opentelemetry.trace import (
-            NonRecordingSpan,
-            SpanContext,
-            Status,
-            StatusCode,
-            TraceFlags,
-            set_span_in_context,
-        )
 
         context = Context()
         if parent is not None:
-            flags = TraceFlags(TraceFlags.SAMPLED if parent.sampled else TraceFlags.DEFAULT)
-            above = SpanContext(parent.trace_id, parent.span_id, is_remote=True, trace_flags=flags)
-            context = set_span_in_context(NonRecordingSpan(above), context)
+            flags = trace.TraceFlags(trace.TraceFlags.SAMPLED if parent.sampled else trace.TraceFlags.DEFAULT)
+            above = trace.SpanContext(parent.trace_id, parent.span_id, is_remote=True, trace_flags=flags)
+            context = trace.set_span_in_context(trace.NonRecordingSpan(above), context)
         facts = {**attributes, "aliquot.duration_ms": round((ended_ns - began_ns) / 1e6, 3)}
         with self._lock:
             self._ids.chosen = itself
             span = self._tracer.start_span(name, context=context, attributes=facts, start_time=began_ns)
             self._ids.chosen = None
         if error:
-            span.set_status(Status(StatusCode.ERROR, error))
+            span.set_status(trace.Status(trace.StatusCode.ERROR, error))
         span.end(end_time=ended_ns)
         made = span.get_span_context()
         return TraceContext(made.trace_id, made.span_id)

@@ -81,11 +81,6 @@ class WebServer:
         self._thread.join(_STOP_S)
 
     def _run(self) -> None:
-        def loop() -> asyncio.AbstractEventLoop:
-            factory = self._server.config.get_loop_factory()
-            self._loop = factory() if factory is not None else asyncio.new_event_loop()
-            return self._loop
-
         def renewed(fault: BadCertificate | None) -> None:
             if fault is None:
                 notice("the dashboard has a new certificate")
@@ -93,10 +88,11 @@ class WebServer:
                 defect("the dashboard's new certificate is not used", fault)
 
         async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
             following = asyncio.create_task(self._certificate.follow(renewed)) if self._certificate else None
             await self._server.serve()
             if following is not None:
                 following.cancel()
 
-        with asyncio.Runner(loop_factory=loop) as runner:
+        with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
             runner.run(serve())

@@ -82,15 +82,10 @@ class Sessions:
     def token_of(self, headers: Mapping[str, str]) -> str:
         """The token of a request: from its Authorization header, otherwise its session's; empty without one."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return token.strip()
-        return self._token(headers)
+        return token.strip() if scheme.lower() == "bearer" else self.session(headers)
 
-    def signed_in(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request carries an open session."""
-        return bool(self._token(headers))
-
-    def _token(self, headers: Mapping[str, str]) -> str:
+    def session(self, headers: Mapping[str, str]) -> str:
+        """The token of the open session that a request carries; empty without one."""
         return next((token for sealed in _sealed(headers) if (token := self._opened(sealed))), "")
 
     def _opened(self, sealed: str) -> str:

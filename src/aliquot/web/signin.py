@@ -44,7 +44,7 @@ class SignIn:
 
     def signed_in(self, request: Request) -> bool:
         """Whether a viewer is signed in."""
-        return self._sessions.signed_in(request.headers)
+        return bool(self._sessions.session(request.headers))
 
     def _form(self, request: Request) -> Response:
         return HTMLResponse(sign_in_page(request, "" if _may_bring_token(request) else NOT_HERE))

@@ -34,7 +34,7 @@ from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.settings import SchedulerSettings
 from aliquot.scheduler.status_source import SchedulerSource, waiting_pods
 from aliquot.scheduler.status_source import owners as owners_of
-from aliquot.status import NamespacedView
+from aliquot.status import Explanation, NamespacedView
 from aliquot.status.source import totals
 from aliquot.status.view import OTHERS
 from aliquot.web.pages.overview import alerts
@@ -383,4 +383,5 @@ def test_a_claim_of_another_namespace_is_not_named():
     (share,) = (share for gpu in shown.gpus() for share in gpu.shares)
 
     assert (True, []) == (share.hidden, share.pods) and "held" not in share.tenant
-    assert ["has others"] == [text.replace(OTHERS, "others") for text in shown._nameless(["has web/claim:held/held"])]
+    told = shown._nameless(Explanation("x", "waits", why=["has web/claim:held/held"])).why
+    assert ["has others"] == [text.replace(OTHERS, "others") for text in told]

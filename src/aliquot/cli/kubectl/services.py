@@ -206,16 +206,13 @@ async def _forwarded(target: Target, dashboard: str) -> AsyncIterator[str]:
             "kubectl is not on the PATH; install it, or name the dashboard's address with --dashboard"
         ) from None
     assert forward.stdout is not None and forward.stderr is not None
-    listening, why = None, ""
+    listening, why = None, f"it took longer than {FORWARD_S:g} s"
     try:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FORWARD_S):
                 if (listening := _FORWARDING.match(await forward.stdout.readline())) is None:
-                    why = ((await forward.stderr.read()).decode("utf-8", "replace").strip() or "it ended").splitlines()[
-                        -1
-                    ]
-        except TimeoutError:
-            why = f"it took longer than {FORWARD_S:g} s"
+                    said = (await forward.stderr.read()).decode("utf-8", "replace").strip() or "it ended"
+                    why = said.splitlines()[-1]
         if listening is None:
             reason = why.removeprefix("error: ").removeprefix("Error from server (NotFound): ")
             serve = "; the chart serves it with web.enabled=true, elsewhere name it with --dashboard"

@@ -29,37 +29,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+import aliquot.web.history.points as points
 from aliquot.lib.files import open_plain
 from aliquot.model.ids import split_key
 from aliquot.status import HourLine, Hours, Range, Timeline
 from aliquot.status.history import MINUTE_S, QUARTER_S, Lane
 from aliquot.status.hours import NO_HOURS, totalled
 from aliquot.status.uses import ControllerUse, Uses, names_of_use, spread
-from aliquot.web.history.points import (
-    BORROWED,
-    FIELDS,
-    GPU_ROW,
-    HANDOVERS,
-    KEPT,
-    LENT,
-    MEMORY,
-    PROMISED,
-    SPAN,
-    USE_BITS,
-    USE_STEPS,
-    USED,
-    WAITED,
-    WINDOWS,
-    Minute,
-    add_to,
-    pack,
-    rows_by_number,
-    rows_of,
-    share_out,
-    summed,
-    unpack,
-    uses_by_number,
-)
 from aliquot.web.log import notice
 
 T = TypeVar("T")
@@ -148,7 +124,7 @@ class HistoryFile:
         with self._lock, contextlib.suppress(sqlite3.Error):
             self._base.close()
 
-    def add(self, minute: Minute) -> None:
+    def add(self, minute: points.Minute) -> None:
         """Add a minute, to what is there of it if the clock was put back.
 
         Raises:
@@ -229,7 +205,7 @@ class HistoryFile:
             raise
         return base
 
-    def _add(self, minute: Minute) -> None:
+    def _add(self, minute: points.Minute) -> None:
         quarter_s = minute.at_s // QUARTER_S * QUARTER_S
         base = self._base
         known = dict(self._numbers)
@@ -245,16 +221,16 @@ class HistoryFile:
                     base.execute("UPDATE gpus SET node = ?, number = ?, model = ? WHERE id = ?", (*place, gpu))
                     self._numbers["place", (uuid, *place)] = (gpu, quarter_s)
                 numbers = {key: self._number("tenants", ("name", "owner"), key, quarter_s) for key in one.tenants}
-                add_to(uses, uses_by_number(one, numbers))
-                rows = rows_by_number(one, numbers)
-                share_out(rows)
+                points.add_to(uses, points.uses_by_number(one, numbers))
+                rows = points.rows_by_number(one, numbers)
+                points.share_out(rows)
                 for key, number in numbers.items():
                     group = Group(split_key(key[0])[0], key[1], model)
-                    add_to(groups, {self._number("groups", Group._fields, group, quarter_s): rows[number]})
+                    points.add_to(groups, {self._number("groups", Group._fields, group, quarter_s): rows[number]})
                 own = self._number("groups", Group._fields, Group("", "", model), quarter_s)
-                add_to(groups, {own: rows[GPU_ROW]})
+                points.add_to(groups, {own: rows[points.GPU_ROW]})
                 for row in rows.values():
-                    row[BORROWED] = 0  # no timeline has it, and it takes a tenth of the file
+                    row[points.BORROWED] = 0  # no timeline has it, and it takes a tenth of the file
                 for table, at_s in (("minutes", minute.at_s), ("quarters", quarter_s)):
                     _merge(base, table, key_of(at_s, gpu), rows)
             if groups:
@@ -335,15 +311,15 @@ def key_of(at_s: int, gpu: int = 0) -> int:
 
 
 def _merge(
-    base: sqlite3.Connection, table: str, key: int, rows: Mapping[int, list[int]], fields: int = len(FIELDS)
+    base: sqlite3.Connection, table: str, key: int, rows: Mapping[int, list[int]], fields: int = len(points.FIELDS)
 ) -> None:
     held = base.execute(f"SELECT data FROM {table} WHERE id = ?", (key,)).fetchone()
     if held is None:
-        base.execute(f"INSERT INTO {table} VALUES(?, ?)", (key, pack(rows)))
+        base.execute(f"INSERT INTO {table} VALUES(?, ?)", (key, points.pack(rows)))
     else:
-        sums = rows_of(unpack(held[0], fields))
-        add_to(sums, rows)
-        base.execute(f"UPDATE {table} SET data = ? WHERE id = ?", (pack(sums), key))
+        sums = points.rows_of(points.unpack(held[0], fields))
+        points.add_to(sums, rows)
+        base.execute(f"UPDATE {table} SET data = ? WHERE id = ?", (points.pack(sums), key))
 
 
 def _used_bytes(base: sqlite3.Connection) -> int:
@@ -367,26 +343,31 @@ def timeline_of(file: HistoryFile, gpu: str, span: Range, now_s: float) -> Timel
     rows, tenants = file.read(of_gpu, _TENANTS)
     names = {number: (name, owner) for number, name, owner in tenants}
     steps = span.seconds // span.step_s
-    numbers, sums = summed([((at - since) // span.step_s, data) for at, data in rows], steps)
-    own = sums[numbers == GPU_ROW]
-    spans = own[0, :, SPAN] if len(own) else np.zeros(steps, np.int64)
+    numbers, sums = points.summed([((at - since) // span.step_s, data) for at, data in rows], steps)
+    own = sums[numbers == points.GPU_ROW]
+    spans = own[0, :, points.SPAN] if len(own) else np.zeros(steps, np.int64)
     known, whole = spans > 0, np.maximum(spans, 1)
     lanes = []
     for number, one in zip(numbers.tolist(), sums, strict=True):
-        if number == GPU_ROW:
+        if number == points.GPU_ROW:
             continue
-        parts = {field: where(known, np.round(one[:, field] / whole, 4)) for field in (USED, PROMISED, LENT, WAITED)}
-        windows = one[:, WINDOWS]
+        parts = {
+            field: where(known, np.round(one[:, field] / whole, 4))
+            for field in (points.USED, points.PROMISED, points.LENT, points.WAITED)
+        }
+        windows = one[:, points.WINDOWS]
         lanes.append(
             Lane(
                 *names.get(number, (f"tenant {number}", "")),
-                used=parts[USED],
-                promised=parts[PROMISED],
-                lent=parts[LENT],
-                waited=parts[WAITED],
-                memory_mib=where(known, np.round(one[:, MEMORY] * 1000 / np.maximum(one[:, SPAN], 1), 1)),
-                kept_percent=where(known & (windows > 0), np.round(100 * one[:, KEPT] / np.maximum(windows, 1), 2)),
-                handovers=where(known, one[:, HANDOVERS]),
+                used=parts[points.USED],
+                promised=parts[points.PROMISED],
+                lent=parts[points.LENT],
+                waited=parts[points.WAITED],
+                memory_mib=where(known, np.round(one[:, points.MEMORY] * 1000 / np.maximum(one[:, points.SPAN], 1), 1)),
+                kept_percent=where(
+                    known & (windows > 0), np.round(100 * one[:, points.KEPT] / np.maximum(windows, 1), 2)
+                ),
+                handovers=where(known, one[:, points.HANDOVERS]),
             )
         )
     at_s = list(range(since, until, span.step_s))
@@ -410,12 +391,12 @@ def hours_of(file: HistoryFile, span: Range, now_s: float) -> Hours:
     of_time = ("SELECT data FROM hours WHERE id >= ? AND id < ?", (key_of(since), key_of(until)))
     rows, found = file.read(of_time, ("SELECT id, namespace, owner, model FROM groups", ()))
     groups = {number: names for number, *names in found}
-    numbers, sums = summed([(0, data) for (data,) in rows], 1)
+    numbers, sums = points.summed([(0, data) for (data,) in rows], 1)
     recorded, lines = 0, []
     for number, (row,) in zip(numbers.tolist(), sums.tolist(), strict=True):
         namespace, owner, model = groups.get(number, ("", f"group {number}", ""))
         if not owner:
-            recorded += row[SPAN]
+            recorded += row[points.SPAN]
             continue
         lines.append(_line(namespace, owner, model, row))
     return totalled(Hours(since, until, recorded / HOUR_MS, lines, NO_HOURS))
@@ -439,14 +420,14 @@ def uses_of(file: HistoryFile, span: Range, now_s: float) -> Uses:
     rows, tenants = file.read(of_time, _TENANTS)
     names = {number: names_of_use(name, owner) for number, name, owner in tenants}
     sums: dict[tuple[str, str, str], tuple[Counter[int], Counter[int]]] = {}
-    whole = np.concatenate([np.zeros((2, 0), np.int64), *(unpack(data, 1) for (data,) in rows)], axis=1)
+    whole = np.concatenate([np.zeros((2, 0), np.int64), *(points.unpack(data, 1) for (data,) in rows)], axis=1)
     keys, place = np.unique(whole[0], return_inverse=True)
     for key, ms in zip(keys.tolist(), np.bincount(place, whole[1], len(keys)).astype(int).tolist(), strict=True):
-        kind, rest = divmod(key, 1 << USE_BITS[0])
-        number, steps = divmod(rest, 1 << USE_BITS[1])
+        kind, rest = divmod(key, 1 << points.USE_BITS[0])
+        number, steps = divmod(rest, 1 << points.USE_BITS[1])
         if number in names:
             held = sums.setdefault(names[number], (Counter(), Counter()))
-            held[kind][steps * USE_STEPS[kind]] += ms
+            held[kind][steps * points.USE_STEPS[kind]] += ms
     uses = [
         ControllerUse(*key, milli.total() // 1000, milli[0] // 1000, spread(milli), spread(mib))
         for key, (milli, mib) in sorted(sums.items())
@@ -455,6 +436,6 @@ def uses_of(file: HistoryFile, span: Range, now_s: float) -> Uses:
 
 
 def _line(namespace: str, owner: str, model: str, row: Sequence[int]) -> HourLine:
-    idle = row[PROMISED] - (row[USED] - row[BORROWED]) - row[LENT]
-    sums = (row[PROMISED], row[USED], row[BORROWED], row[LENT], idle, row[WAITED])
+    idle = row[points.PROMISED] - (row[points.USED] - row[points.BORROWED]) - row[points.LENT]
+    sums = (row[points.PROMISED], row[points.USED], row[points.BORROWED], row[points.LENT], idle, row[points.WAITED])
     return HourLine(namespace, owner, model, *(ms / HOUR_MS for ms in sums))

@@ -17,13 +17,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlencode
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from aliquot.lib.bounded import Bounded
 from aliquot.status import HourLine, Hours, Past, Range, Timeline
 from aliquot.status.history import MINUTE_S, QUARTER_S, Lane
 from aliquot.status.hours import NO_HOURS, totalled
@@ -68,7 +69,7 @@ class PrometheusPast:
         self._names = names
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: dict[Hashable, tuple[float, Any]] = {}
+        self._kept: Bounded[Hashable, tuple[float, Any]] = Bounded(MAX_KEPT)
         self._failed_s = -math.inf
         self._why = ""
 
@@ -89,13 +90,11 @@ class PrometheusPast:
     def _remembered(self, key: Hashable, work: Callable[[], T]) -> T:
         with self._lock:
             now_s = self._clock()
-            self._kept = {each: held for each, held in self._kept.items() if 0 <= now_s - held[0] < KEPT_S}
-            if key not in self._kept:
-                while len(self._kept) >= MAX_KEPT:
-                    del self._kept[next(iter(self._kept))]
-                self._kept[key] = (now_s, work())
-            found: T = self._kept[key][1]
-            return found
+            read_s, found = self._kept.get(key, (-math.inf, None))
+            if not 0 <= now_s - read_s < KEPT_S:
+                found = work()
+                self._kept[key] = (now_s, found)
+            return cast(T, found)
 
     def _timeline(self, gpu: str, span: Range) -> Timeline:
         until_s = int(self._clock()) // MINUTE_S * MINUTE_S

@@ -101,10 +101,8 @@ def matching(gpus: Sequence[Gpu], query: Query) -> list[Gpu]:
         if (state is None or state(gpu))
         and (not model or gpu.model == model)
         and (not node or gpu.node == node)
-        and (
-            not text
-            or any(text in name.lower() for name in (gpu.node, gpu.model, gpu.uuid, gpu.vgpu))
-            or any(text in share.tenant.lower() for share in gpu.shares)
+        and any(
+            text in name.lower() for name in (gpu.node, gpu.model, gpu.uuid, gpu.vgpu, *(s.tenant for s in gpu.shares))
         )
     ]
 

@@ -6,6 +6,7 @@ drawing's viewBox. Only the nearest links are drawn as arcs (NVLink): what is fu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aliquot.status import StatusSource, TopologyFacts, TreeNode
@@ -45,7 +46,8 @@ def draw(facts: StatusSource, query: Query) -> Drawn:
     )
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """A box of the tree; `index` is that of the GPU, -1 for a box that is none."""
 
     x: float

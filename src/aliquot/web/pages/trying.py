@@ -9,20 +9,9 @@ import msgspec
 import yaml
 
 from aliquot.kube.manifest import MAX_DEPTH, read_yaml
+from aliquot.model import sharepod
 from aliquot.model.errors import UserError
 from aliquot.model.requests import GpuRequest, checked, parse_label
-from aliquot.model.sharepod import (
-    API_VERSION,
-    ContainerTemplate,
-    GpuSpec,
-    Metadata,
-    PodTemplateSpec,
-    SharePodManifest,
-    SharePodSpec,
-    TemplateSpec,
-    gpu_request,
-    parse_sharepod,
-)
 from aliquot.status import StatusSource
 from aliquot.web.pages import Drawn, Query, commands
 from aliquot.web.pages.bars import with_bars
@@ -59,7 +48,7 @@ def request_of(query: Query) -> GpuRequest:
     return _request(gpu_spec(query), query.get("gpu", "").strip())
 
 
-def gpu_spec(query: Query) -> GpuSpec:
+def gpu_spec(query: Query) -> sharepod.GpuSpec:
     """The request of a query as a SharePod has it: that of its `yaml`, a SharePod, or else its fields.
 
     Raises:
@@ -69,7 +58,7 @@ def gpu_spec(query: Query) -> GpuSpec:
     if not text:
         given: dict[str, Any] = {name: query[name].strip() for name in _FIELDS if query.get(name, "").strip()}
         labels = {name: parse_label(given[name]) for name in _LABELS if name in given}
-        return GpuSpec(**{"request": "0.5"} | given | labels)
+        return sharepod.GpuSpec(**{"request": "0.5"} | given | labels)
     if len(text) > TEXT_BYTES:
         raise UserError(f"the SharePod is longer than {TEXT_BYTES} characters; paste less")
     # Of aliases a few hundred bytes could be made into gigabytes.
@@ -89,16 +78,16 @@ def gpu_spec(query: Query) -> GpuSpec:
     documents = read_yaml(text)
     if len(documents) != 1:
         raise UserError(f"the text has {len(documents)} documents; paste one SharePod")
-    return parse_sharepod(documents[0]).spec.gpu
+    return sharepod.parse_sharepod(documents[0]).spec.gpu
 
 
-def _request(gpu: GpuSpec, uuid: str) -> GpuRequest:
-    return checked(replace(gpu_request(gpu), gpu=uuid), request_name="request", limit_name="limit")
+def _request(gpu: sharepod.GpuSpec, uuid: str) -> GpuRequest:
+    return checked(replace(sharepod.gpu_request(gpu), gpu=uuid), request_name="request", limit_name="limit")
 
 
-def manifest(gpu: GpuSpec) -> str:
+def manifest(gpu: sharepod.GpuSpec) -> str:
     """A SharePod with this request, in YAML, for its owner to complete."""
-    container = ContainerTemplate("main", command=["python3", "train.py"])
-    spec = SharePodSpec(gpu, PodTemplateSpec(TemplateSpec([container])))
-    pod = SharePodManifest(API_VERSION, "SharePod", Metadata("train"), spec)
+    container = sharepod.ContainerTemplate("main", command=["python3", "train.py"])
+    spec = sharepod.SharePodSpec(gpu, sharepod.PodTemplateSpec(sharepod.TemplateSpec([container])))
+    pod = sharepod.SharePodManifest(sharepod.API_VERSION, "SharePod", sharepod.Metadata("train"), spec)
     return yaml.safe_dump(msgspec.to_builtins(pod), sort_keys=False, allow_unicode=True)

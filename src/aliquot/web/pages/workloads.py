@@ -66,10 +66,5 @@ def matching(workloads: Sequence[Workload], query: Query) -> list[Workload]:
         for workload in workloads
         if (not state or workload.state == state)
         and (not namespace or workload.namespace == namespace)
-        and (
-            not text
-            or text in workload.name.lower()
-            or text in workload.model.lower()
-            or any(text in piece.node.lower() for piece in workload.pieces)
-        )
+        and any(text in name.lower() for name in (workload.name, workload.model, *(p.node for p in workload.pieces)))
     ]
