@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from kit.compiling import compile_c
 
+from aliquot.driver.policies import use_kernels
 from aliquot.lib.log import set_up_log
 
 MAX_MEASURED = 60
@@ -28,7 +29,8 @@ def pytest_configure() -> None:
     """Undo what a caller may have set: an ignored Ctrl-C is inherited by children, and so is a low descriptor limit.
 
     COLUMNS and LINES are the terminal's that pytest was started in: readline writes them into the environment.
-    The log is set up as programs do: `structlog.testing.capture_logs` would leave structlog's own default behind.
+    The log is set up as programs do: `structlog.testing.capture_logs` would leave structlog's own default behind. So
+    are the inner loops of placement.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("COLUMNS", "LINES"):
@@ -36,6 +38,7 @@ def pytest_configure() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     set_up_log()
+    use_kernels()
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,9 +1,8 @@
 /* kernels.h: the inner loops of placement, as plain functions over the columns of a cluster.
  *
- * Every function here has a plain Python oracle of the same answers (src/aliquot/placement/kernels.py and
- * placement/plain.py); doubles are computed in the same order, so results are equal to the last bit. Nothing
- * here keeps a pointer of the caller beyond the call, knows a clock, locks, or writes to a stream. A handle belongs to
- * one thread at a time. The library is optional: without it the oracles do the work, slower.
+ * Every function here has a plain Python oracle of the same answers (tests/plain_kernels.py); doubles are computed in
+ * the same order, so results are equal to the last bit. Nothing here keeps a pointer of the caller beyond the call,
+ * knows a clock, locks, or writes to a stream. A handle belongs to one thread at a time.
  *
  * Failure policy: a function that can run out of memory returns ALIQUOT_NO_MEMORY and leaves its handle usable.
  */

@@ -7,6 +7,7 @@ the policy when called without arguments.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from aliquot.driver.native import KERNELS, NativePartMissing, native_part
@@ -35,7 +36,9 @@ def maker(name: str) -> Callable[[], Policy]:
     Raises:
         UnknownPolicy: there is none; the text lists those there are.
         BrokenPolicy: its package cannot be loaded.
+        NativePartMissing: as `use_kernels`.
     """
+    use_kernels()
     if name in POLICIES:
         return POLICIES[name]
     for entry in _entries().select(name=name):
@@ -53,13 +56,16 @@ def _entries() -> EntryPoints:
     return entry_points(group=GROUP)
 
 
-def use_kernels() -> bool:
-    """Whether the native loops are in use from now on; without them placement gives the same answers, slower.
+@cache
+def use_kernels() -> None:
+    """Have placement use its native loops from now on, which policies need.
 
-    Called once by each program that decides.
+    Raises:
+        NativePartMissing: the installation has none that load here.
     """
     try:
-        return kernels.use(str(native_part(KERNELS))).native
-    except (NativePartMissing, OSError):
-        kernels.use(None)
-        return False
+        kernels.use(str(native_part(KERNELS)))
+    except NativePartMissing:
+        raise
+    except OSError as error:
+        raise NativePartMissing(f"the inner loops of placement cannot be loaded: {error}") from None

@@ -36,7 +36,7 @@ def apply(change: Suggestion, cluster: Cluster) -> Ask:
 
 
 def changes(
-    cluster: Cluster, ask: Ask, verdicts: Sequence[Verdict], quotas: Quotas | None = None, namespace: str = ""
+    cluster: Cluster, ask: Ask, verdicts: Sequence[Verdict], quotas: Quotas, namespace: str
 ) -> list[Suggestion]:
     """Ways to make an ask fit that nothing can take now, the smallest first, at most one a kind and node.
 
@@ -64,7 +64,7 @@ def changes(
 class _Trial:
     """Tries changes on one node of a writable ledger, and takes each back."""
 
-    def __init__(self, cluster: Cluster, node: str, quotas: Quotas | None, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, node: str, quotas: Quotas, namespace: str) -> None:
         self.cluster, self.node, self.namespace = cluster, node, namespace
         self.number = cluster.node_index(node)
         self.spec = cluster.spec(self.number)
@@ -79,7 +79,7 @@ class _Trial:
     def within_quota(self, ask: Ask) -> Ask:
         """The ask cut to what quotas leave of it; as it is where nothing is left, or where a part of it has no size."""
         for _ in range(_QUOTAS_TRIED):
-            closed = self._quotas.closed(self.cluster, self.namespace, ask) if self._quotas else {}
+            closed = self._quotas.closed(self.cluster, self.namespace, ask)
             excess = next((closed[device.model] for device in self.spec.gpus if device.model in closed), None)
             left = excess.allowed - excess.held if excess else 0
             if excess is None or left <= 0 or (excess.memory and ask.devices > 1):
@@ -295,7 +295,7 @@ def _ended(trial: _Trial, ask: Ask, names: tuple[str, ...], g: int) -> Suggestio
 # Drop
 
 
-def _drop(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> Iterator[Suggestion]:
+def _drop(cluster: Cluster, ask: Ask, quotas: Quotas, namespace: str) -> Iterator[Suggestion]:
     """The ask without one of its wishes, where that is all it takes."""
     wishes = {"model": bool(ask.models), "gpu": bool(ask.gpu_uuid), "gpu_id": bool(ask.gpu_id)}
     without = [ask.but(**{name: ""}) for name, given in wishes.items() if given]

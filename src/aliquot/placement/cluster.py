@@ -31,6 +31,7 @@ from aliquot.placement.entries import (
     UndoLog,
     kind_of,
 )
+from aliquot.topology.machine import MAX_GPUS
 
 __all__ = ["Cluster", "Holding", "LedgerError", "NodeSpec", "Placement", "Resident"]
 
@@ -98,11 +99,13 @@ class Cluster:
         """Take a node in, all of it free; its index.
 
         Raises:
-            LedgerError: a node of that name, or a device of that UUID, is here.
+            LedgerError: a node of that name, or a device of that UUID, is here; or the node has too many devices.
         """
         assert self._undo is None, "nodes do not come in a trial"
         if spec.name in self.index:
             raise LedgerError(f'a node "{spec.name}" is here already; remove it first')
+        if len(spec.gpus) > MAX_GPUS:
+            raise LedgerError(f'node "{spec.name}" has {len(spec.gpus)} GPUs; a machine has {MAX_GPUS} at most')
         for device in spec.gpus:
             if device.uuid in self.uuids:
                 raise LedgerError(f'GPU {device.uuid} of node "{spec.name}" is on another node already')

@@ -1,25 +1,26 @@
 """What the inner loops of placement read and return: the columns of a cluster, and records of fixed layout.
 
-The layouts are those of `native/kernels/kernels.h`; the plain oracles use the same records, so one caller serves both.
+The layouts are those of `native/kernels/kernels.h`.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.placement.asks import Shape
+from aliquot.placement.entries import GONE
 
 if TYPE_CHECKING:
     from aliquot.placement.cluster import Cluster
 
 MODELS: Final = 32
 """Bits of a set of models; model 31 and all later ones share the last bit."""
-IDLE_MILLI: Final = 1000
 ANY_MODEL: Final = 0xFFFF_FFFF
 
 TARGET: Final = np.dtype(
@@ -33,6 +34,8 @@ SLOT: Final = np.dtype(
 )
 
 Records: TypeAlias = NDArray[np.void]
+ARRAYS: Final = ("free_milli", "free_mib", "size_mib", "model", "cpu_free", "memory_free", "version")
+"""The columns that the loops read, by their names in `Cluster`."""
 
 
 class ShapeRecord(ctypes.Structure):
@@ -49,14 +52,6 @@ class ShapeRecord(ctypes.Structure):
         ("models", ctypes.c_uint32),
         ("unused", ctypes.c_uint32),
     )
-    id: int
-    cpu_milli: int
-    memory_mib: int
-    gpu_mib: int
-    gpu_mem_ppm: int
-    whole: int
-    rest_milli: int
-    models: int
 
 
 class ViewRecord(ctypes.Structure):
@@ -65,13 +60,7 @@ class ViewRecord(ctypes.Structure):
     _fields_ = (
         ("nodes", ctypes.c_int64),
         ("gpus", ctypes.c_int64),
-        ("free_milli", ctypes.c_void_p),
-        ("free_mib", ctypes.c_void_p),
-        ("size_mib", ctypes.c_void_p),
-        ("model", ctypes.c_void_p),
-        ("cpu_free", ctypes.c_void_p),
-        ("memory_free", ctypes.c_void_p),
-        ("version", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ARRAYS),
     )
 
 
@@ -93,18 +82,19 @@ class Columns:
         self.model, self.cpu_free, self.memory_free = cluster.model, cluster.cpu_free, cluster.memory_free
         self.version = cluster.version
         self.nodes, self.gpus = self.free_milli.shape
-        arrays = (self.free_milli, self.free_mib, self.size_mib, self.model, self.cpu_free, self.memory_free)
-        self.record = ViewRecord(self.nodes, self.gpus, *(array.ctypes.data for array in (*arrays, self.version)))
-        self.pointer = ctypes.addressof(self.record)
+        self._point()
         return self
 
+    def only(self, node: int, gpus: Sequence[int]) -> Columns:
+        """A copy in which the other devices of a node have no room for a part of a GPU."""
+        left = copy(self)
+        left.free_mib = self.free_mib.copy()
+        left.free_mib[node, [g for g in range(self.gpus) if g not in gpus]] = GONE
+        left._point()
+        return left
 
-def model_bits(indices: Iterable[int]) -> int:
-    """The set of models as bits."""
-    bits = 0
-    for index in indices:
-        bits |= model_bit(index)
-    return bits
+    def _point(self) -> None:
+        self.record = ViewRecord(self.nodes, self.gpus, *(getattr(self, name).ctypes.data for name in ARRAYS))
 
 
 def model_bit(index: int) -> int:
@@ -116,7 +106,8 @@ def shape_record(cluster: Cluster, shape: Shape, number: int) -> ShapeRecord:
     """The record of a shape on this cluster; made again when the cluster gets a new model."""
     bits = ANY_MODEL
     if shape.models:
-        bits = model_bits(np.flatnonzero(cluster.model_mask(shape.models)).tolist())
+        allowed = {model_bit(index) for index in np.flatnonzero(cluster.model_mask(shape.models)).tolist()}
+        bits = sum(allowed)
     return ShapeRecord(
         number,
         shape.cpu_milli,

@@ -19,9 +19,9 @@ from aliquot.placement.asks import Ask, PlacementUnit, Shape
 from aliquot.placement.cluster import Cluster, Holding, Placement
 from aliquot.placement.fits import Rules, fitting_nodes, hold_rest, hold_whole, rules_for
 from aliquot.placement.policy import LabelAware, Policy
-from aliquot.placement.quota import Quotas
+from aliquot.placement.quota import NO_QUOTAS, Quotas
 from aliquot.placement.reasons import Infeasible
-from aliquot.placement.together import bounds, place
+from aliquot.placement.together import PodTrial, bounds, one_model_each
 
 NEVER: Final = np.iinfo(np.int64).min
 """The score of a node that does not fit."""
@@ -49,10 +49,10 @@ class _Memo:
 class Decider:
     """Decides for one cluster under one policy; commits nothing unless asked to.
 
-    `quotas`, when given, rule out the models of which a namespace may have no more.
+    `quotas` rule out the models of which a namespace may have no more.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy, seed: int = 0, quotas: Quotas | None = None) -> None:
+    def __init__(self, cluster: Cluster, policy: Policy, seed: int = 0, quotas: Quotas = NO_QUOTAS) -> None:
         self.cluster = cluster
         self.policy = policy
         self.quotas = quotas
@@ -95,7 +95,7 @@ class Decider:
     ) -> tuple[BoolArray, BoolArray]:
         """`together.bounds`, within quota: nodes on which the units fit together, and those on which they may."""
         surely, maybe = bounds(self.cluster, units, nodes, lambda ask: self._rules(ask, namespace))
-        if self.quotas is not None and self.quotas.closed(self.cluster, namespace, *(unit.ask for unit in units)):
+        if self.quotas.closed(self.cluster, namespace, *(unit.ask for unit in units)):
             surely[:] = False  # what the first ones take may leave too little for the others
         return surely, maybe
 
@@ -115,7 +115,14 @@ class Decider:
             placed = self.place_on(ask, node, namespace)
             return None if isinstance(placed, Infeasible) else placed
 
-        return place(self.cluster, units, node, namespace, place_on, refused)
+        for choice in one_model_each(self.cluster, units, node):
+            trial = PodTrial(self.cluster, node, namespace, place_on)
+            with self.cluster.trial():
+                unplaced = next((unit for unit in choice if not trial.place(unit, last=unit is choice[-1])), None)
+                if unplaced is None:
+                    return trial.placements
+                refused(unplaced)
+        return None
 
     def scores(self, ask: Ask, namespace: str = "") -> IntArray:
         """The policy's score of every node for the ask, `NEVER` where it does not fit: int64 [N].
@@ -148,8 +155,7 @@ class Decider:
             LedgerError: it does not fit any more.
             QuotaExceeded: the tenant's namespace may have no more of these.
         """
-        if self.quotas is not None:
-            self.quotas.require(self.cluster, tenant, placement, ask)
+        self.quotas.require(self.cluster, tenant, placement, ask)
         self.cluster.reserve(tenant, placement, ask)
 
     def release(self, tenant: str) -> Holding | None:
@@ -170,17 +176,13 @@ class Decider:
         self._place_in_order[self._order] = np.arange(len(self._order))
         self._memos.clear()
 
-    def _rules(self, ask: Ask, namespace: str) -> Rules | None:
-        closed = self.quotas.closed(self.cluster, namespace, ask) if self.quotas is not None else ()
-        return rules_for(self.cluster, ask, closed)
+    def _rules(self, ask: Ask, namespace: str, *, certain: bool = False) -> Rules | None:
+        return rules_for(self.cluster, ask, self.quotas.closed(self.cluster, namespace, ask), certain=certain)
 
     def _choices(self, ask: Ask, namespace: str) -> list[Rules | None]:
         """The rules, and before them those under which a promise of waking is certain to be kept."""
         rules = self._rules(ask, namespace)
-        if not ask.wake_us:
-            return [rules]
-        closed = self.quotas.closed(self.cluster, namespace, ask) if self.quotas is not None else ()
-        return [rules_for(self.cluster, ask, closed, certain=True), rules]
+        return [self._rules(ask, namespace, certain=True), rules] if ask.wake_us else [rules]
 
     def _fit(self, shape: Shape) -> _Memo:
         """What is remembered of a shape, with the nodes that it fits brought up to date."""

@@ -28,8 +28,6 @@ from aliquot.placement.codes import (
 from aliquot.placement.decide import NEVER, Decider
 from aliquot.placement.entries import Placement
 from aliquot.placement.fits import obstacle
-from aliquot.placement.policy import Policy
-from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Infeasible
 from aliquot.placement.sentences import (
     FITS,
@@ -152,13 +150,6 @@ class PlacementExplanation:
             "why": self.account, "nodes": self.nodes, "nodes_fitting": self.nodes_fitting, "verdicts": verdicts,
             "changes": changes,
         } | ({"placed_on": list(self.held)} if self.held else {})  # fmt: skip
-
-
-def explain(
-    cluster: Cluster, ask: Ask, policy: Policy, quotas: Quotas | None = None, namespace: str = ""
-) -> PlacementExplanation:
-    """Explain a request under a policy, which is started fresh on this cluster; nothing is changed."""
-    return explain_with(Decider(cluster, policy, quotas=quotas), ask, namespace)
 
 
 def explain_with(

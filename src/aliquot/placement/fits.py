@@ -165,9 +165,7 @@ class Rules:
         return np.asarray(everywhere[nodes])
 
 
-def rules_for(
-    cluster: Cluster, ask: Ask, closed_models: Collection[str] = (), *, certain: bool = False
-) -> Rules | None:
+def rules_for(cluster: Cluster, ask: Ask, closed_models: Collection[str], *, certain: bool) -> Rules | None:
     """The rules for an ask now; None when nothing is ruled out anywhere.
 
     With `certain`, devices on which a promise of waking cannot be judged yet are ruled out too.

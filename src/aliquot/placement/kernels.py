@@ -1,49 +1,68 @@
-"""The native inner loops of placement, loaded by ctypes, and the choice between them and their plain oracles.
+"""The inner loops of placement: `libaliquot_kernels.so`, loaded by ctypes.
 
-Who starts a program says where the library is: `use(str(native_part(KERNELS)))`. Without that, or where the library
-does not load, `kernels()` gives those in plain Python, which have the same answers to the last bit and take longer.
-For the policy `fgd` and the simulator's fragmentation metric: `kernels().fragmentation` and `.fgd_scores`.
+Where it is, `driver.policies` says, which makes the policies of programs. For the policy `fgd` and the simulator's
+fragmentation metric: `kernels().fragmentation` and `.fgd_scores`. Tests compare it with loops in plain Python
+(`tests/plain_kernels.py`), whose answers are equal to the last bit.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.lib.arrays import BoolArray, FloatArray, IntArray
-from aliquot.placement.columns import MODELS, Columns, Records, ShapeRecord
-from aliquot.placement.plain import Future, Kernels
+from aliquot.placement.columns import MODELS, Columns, Records, ShapeRecord, ViewRecord
 
 ABI: Final = 1
-MAX_GPUS: Final = 64
-"""Most devices of one node in the library's own tables."""
 MEMO_BYTES: Final = 64 << 20
 """Most memory that one future spends on scores per shape and node."""
-_KINDS: Final = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "j": ctypes.c_int32, "d": ctypes.c_double, "-": None}
+
+
+class _Array:
+    """How an array is handed over: ctypes calls `from_param`. numpy's own `ndpointer` takes 2 us more for each."""
+
+    @staticmethod
+    def from_param(array: np.ndarray[Any, Any]) -> ctypes.c_void_p:
+        """The address; of an array whose elements lie in a row."""
+        assert array.flags.c_contiguous
+        return ctypes.c_void_p(array.ctypes.data)
+
+
+_KINDS: Final = {
+    "p": ctypes.c_void_p,
+    "i": ctypes.c_int64,
+    "j": ctypes.c_int32,
+    "d": ctypes.c_double,
+    "a": _Array,
+    "s": ctypes.POINTER(ShapeRecord),
+    "v": ctypes.POINTER(ViewRecord),
+    "-": None,
+}
 _SIGNATURES: Final = {
     "kernels_abi": ("j", ""),
-    "idle": ("i", "pp"),
-    "fragmentation": ("-", "ppipip"),
-    "fgd_scores": ("-", "ppipppipp"),
+    "idle": ("i", "va"),
+    "fragmentation": ("-", "vaiaia"),
+    "fgd_scores": ("-", "vaisaaiaa"),
     "future_new": ("p", "iii"),
     "future_free": ("-", "p"),
     "future_work": ("i", "p"),
-    "future_learn": ("j", "ppiip"),
-    "future_price": ("j", "ppipd"),
-    "future_capacity": ("-", "ppidpp"),
-    "future_value": ("d", "pjipi"),
-    "future_scores": ("i", "ppppidp"),
-    "future_tend": ("j", "ppppdi"),
-    "future_option": ("d", "pppii"),
+    "future_learn": ("j", "paiia"),
+    "future_price": ("j", "paiad"),
+    "future_capacity": ("-", "vaidaa"),
+    "future_value": ("d", "pjiai"),
+    "future_scores": ("i", "pvsaida"),
+    "future_tend": ("j", "pvsadi"),
+    "future_option": ("d", "pvsii"),
 }
-"""Result and arguments of the functions in kernels.h: p pointer, i 64-bit integer, j 32-bit integer, d double."""
+"""Result and arguments of the functions in kernels.h: v view, s shape, a array, p handle, i 64-bit integer, j 32-bit
+integer, d double."""
 
 
-class NativeFuture(Future):
-    """`aliquot_future` of the library."""
+class Future:
+    """The value of nodes for arrivals to come, and scores by it (docs/policy-aliquot.md): `aliquot_future`."""
 
     def __init__(self, library: ctypes.CDLL, nodes: int, gpus: int) -> None:
         self._library = library
@@ -62,64 +81,37 @@ class NativeFuture(Future):
         return int(self._library.aliquot_future_work(self._handle))
 
     def learn(self, visits: Records, weight: FloatArray) -> None:
-        """As in `Future`."""
-        sequences, count = visits.shape
-        visits = np.ascontiguousarray(visits)
-        done = self._library.aliquot_future_learn(
-            self._handle, visits.ctypes.data, sequences, count, weight.ctypes.data
-        )
-        _require(done)
+        """New sequences: `VISIT` [sequences, visits], weight [visits]; forgets all values."""
+        _require(self._library.aliquot_future_learn(self._handle, visits, *visits.shape, weight))
 
     def price(self, slots: Records, model_price: FloatArray, chi: float) -> None:
-        """As in `Future`."""
-        done = self._library.aliquot_future_price(
-            self._handle, slots.ctypes.data, len(slots), model_price.ctypes.data, chi
-        )
-        _require(done)
-
-    def value(self, model: int, cpu_milli: int, left: IntArray) -> float:
-        """As in `Future`."""
-        devices = np.ascontiguousarray(left, dtype=np.int32)
-        return float(
-            self._library.aliquot_future_value(self._handle, model, cpu_milli, devices.ctypes.data, len(devices))
-        )
+        """Set the prices of slots (`SLOT` [slots]) and models (per milli-GPU, [MODELS]); chi weighs partial slots."""
+        _require(self._library.aliquot_future_price(self._handle, slots, len(slots), model_price, chi))
 
     def scores(self, columns: Columns, shape: ShapeRecord, nodes: IntArray, quantum: float) -> IntArray:
-        """As in `Future`."""
-        out = np.empty(len(nodes), dtype=np.int64)
-        done = self._library.aliquot_future_scores(
-            self._handle,
-            columns.pointer,
-            ctypes.byref(shape),
-            nodes.ctypes.data,
-            len(nodes),
-            quantum,
-            out.ctypes.data,
-        )
-        _require(done)
+        """Scores of nodes that fit."""
+        out, view = np.empty(len(nodes), dtype=np.int64), columns.record
+        _require(self._library.aliquot_future_scores(self._handle, view, shape, nodes, len(nodes), quantum, out))
         return out
 
     def tend(self, columns: Columns, shape: ShapeRecord, open_nodes: BoolArray, quantum: float, budget: int) -> bool:
-        """As in `Future`."""
-        done = self._library.aliquot_future_tend(
-            self._handle, columns.pointer, ctypes.byref(shape), open_nodes.ctypes.data, quantum, budget
-        )
+        """Have the scores of a shape ready on all open nodes that fit it; False when the budget of values ended it."""
+        view = columns.record
+        done = self._library.aliquot_future_tend(self._handle, view, shape, open_nodes, quantum, budget)
         _require(done)
         return bool(done)
 
     def option(self, columns: Columns, shape: ShapeRecord, node: int, gpu: int) -> float:
-        """As in `Future`."""
-        return float(self._library.aliquot_future_option(self._handle, columns.pointer, ctypes.byref(shape), node, gpu))
+        """What the shape's shared part changes on one device; minus infinity where it does not fit."""
+        return float(self._library.aliquot_future_option(self._handle, columns.record, shape, node, gpu))
 
 
-class NativeKernels(Kernels):
-    """The library `libaliquot_kernels.so`.
+class Kernels:
+    """The loops over a cluster; see `native/kernels/kernels.h` for the contract of each.
 
     Raises:
-        OSError: it cannot be loaded, or is of another version.
+        OSError: the library cannot be loaded, or is of another version.
     """
-
-    native = True
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
@@ -131,60 +123,34 @@ class NativeKernels(Kernels):
             raise OSError(f"{path} is of another version than this program; run make setup")
 
     def idle(self, columns: Columns) -> tuple[int, IntArray]:
-        """As in `Kernels`."""
+        """Idle milli-GPU in all, and by model bit [MODELS]."""
         by_model = np.empty(MODELS, dtype=np.int64)
-        return int(self._library.aliquot_idle(columns.pointer, by_model.ctypes.data)), by_model
+        return int(self._library.aliquot_idle(columns.record, by_model)), by_model
 
     def fragmentation(self, columns: Columns, targets: Records, nodes: IntArray) -> FloatArray:
-        """As in `Kernels`."""
-        if columns.gpus > MAX_GPUS:
-            return super().fragmentation(columns, targets, nodes)
+        """Milli-GPU of each node that the next pod of the target workload (`TARGET` [m]) cannot use."""
         amount = np.empty(len(nodes), dtype=np.float64)
-        self._library.aliquot_fragmentation(
-            columns.pointer, targets.ctypes.data, len(targets), nodes.ctypes.data, len(nodes), amount.ctypes.data
-        )
+        self._library.aliquot_fragmentation(columns.record, targets, len(targets), nodes, len(nodes), amount)
         return amount
 
     def fgd_scores(
         self, columns: Columns, targets: Records, shape: ShapeRecord, before: FloatArray, nodes: IntArray
     ) -> tuple[IntArray, NDArray[np.int16]]:
-        """As in `Kernels`."""
-        if columns.gpus > MAX_GPUS:
-            return super().fgd_scores(columns, targets, shape, before, nodes)
+        """FGD's integer scores of fitting nodes and the device of each; `before` is the fragmentation of all N."""
         scores, gpus = np.empty(len(nodes), dtype=np.int64), np.empty(len(nodes), dtype=np.int16)
-        self._library.aliquot_fgd_scores(
-            columns.pointer,
-            targets.ctypes.data,
-            len(targets),
-            ctypes.byref(shape),
-            before.ctypes.data,
-            nodes.ctypes.data,
-            len(nodes),
-            scores.ctypes.data,
-            gpus.ctypes.data,
-        )
+        view, count = columns.record, len(nodes)
+        self._library.aliquot_fgd_scores(view, targets, len(targets), shape, before, nodes, count, scores, gpus)
         return scores, gpus
 
-    def capacity(self, columns: Columns, slots: Records, chi: float, held: BoolArray | None = None) -> FloatArray:
-        """As in `Kernels`."""
-        if columns.gpus > MAX_GPUS:
-            return super().capacity(columns, slots, chi, held)
+    def capacity(self, columns: Columns, slots: Records, chi: float, held: BoolArray) -> FloatArray:
+        """The slots of each shape in the cluster, without the nodes in `held`: float64 [slots]."""
         found = np.empty(len(slots), dtype=np.float64)
-        self._library.aliquot_future_capacity(
-            columns.pointer,
-            slots.ctypes.data,
-            len(slots),
-            chi,
-            None if held is None else held.ctypes.data,
-            found.ctypes.data,
-        )
+        self._library.aliquot_future_capacity(columns.record, slots, len(slots), chi, held, found)
         return found
 
     def future(self, nodes: int, gpus: int) -> Future:
-        """As in `Kernels`; machines with more GPUs than the library knows get the oracle."""
-        if gpus > MAX_GPUS:
-            return super().future(nodes, gpus)
-        return NativeFuture(self._library, nodes, gpus)
+        """A value function for clusters of this size."""
+        return Future(self._library, nodes, gpus)
 
 
 def _require(done: int) -> None:
@@ -192,20 +158,20 @@ def _require(done: int) -> None:
         raise MemoryError("no memory for the scores of placement")
 
 
-_current: Kernels = Kernels()
+_current: Kernels | None = None
 
 
-def use(path: str | None) -> Kernels:
-    """Take the library at this path for all that is made from now on, None for the plain oracles.
+def use(path: str) -> None:
+    """Take the library at this path for all that is made from now on.
 
     Raises:
         OSError: it cannot be loaded, or is of another version.
     """
     global _current
-    _current = NativeKernels(path) if path else Kernels()
-    return _current
+    _current = Kernels(path)
 
 
 def kernels() -> Kernels:
     """The inner loops in use."""
+    assert _current is not None, "policies of programs are made by driver.policies.maker"
     return _current

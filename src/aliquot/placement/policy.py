@@ -207,13 +207,12 @@ POLICIES: Final[Mapping[str, Callable[[], Policy]]] = {
 """How to make each policy, by name."""
 
 
-def policy(name: str, more: Mapping[str, Callable[[], Policy]] | None = None) -> Policy:
-    """A fresh policy by name; `more` are those that were found outside, by entry points.
+def policy(name: str) -> Policy:
+    """A fresh policy of the core by name.
 
     Raises:
         UnknownPolicy: no policy has that name; the text lists all.
     """
-    known = {**POLICIES, **(more or {})}
-    if name not in known:
-        raise UnknownPolicy(f'there is no policy "{name}"; there are {", ".join(sorted(known))}')
-    return known[name]()
+    if name not in POLICIES:
+        raise UnknownPolicy(f'there is no policy "{name}"; there are {", ".join(sorted(POLICIES))}')
+    return POLICIES[name]()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import Labels
+from aliquot.model.requests import Labels, Slice
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.codes import QuotaExcess
@@ -109,20 +110,30 @@ class Quotas:
         quotas = self._by_namespace.get(namespace)
         if quotas is None:
             return
-        more: dict[str, tuple[int, int]] = {}
-        for piece in placement.slices:
-            cell = cluster.uuids[piece.gpu]
-            model = cluster.models[cluster.model.item(*cell)]
-            milli, memory_mib = piece.request_milli, piece.memory_mib
-            if ask.request.labels.exclusion:
-                first = not cluster.holds(namespace, *cell)
-                milli, memory_mib = first * MILLI, first * cluster.size_mib.item(*cell)
-            more[model] = (more.get(model, (0, 0))[0] + milli, more.get(model, (0, 0))[1] + memory_mib)
+        more = added(cluster, namespace, placement.slices, exclusive=bool(ask.request.labels.exclusion))
         used = cluster.usage(namespace)
         whole = bool(ask.request.labels.exclusion and ask.milli % MILLI)
         for quota in quotas:
             if excess := quota.excess(used, more, whole=whole):
                 raise QuotaExceeded(f"{over_quota(excess)}; ask for less, or for a higher quota")
+
+
+NO_QUOTAS: Final = Quotas()
+
+
+def added(cluster: Cluster, namespace: str, slices: Iterable[Slice], *, exclusive: bool) -> dict[str, tuple[int, int]]:
+    """What slices add to a namespace, (milli-GPU, MiB) by model; of an exclusive tenant its GPUs count whole."""
+    more: dict[str, tuple[int, int]] = {}
+    for piece in slices:
+        cell = cluster.uuids[piece.gpu]
+        model = cluster.models[cluster.model.item(*cell)]
+        milli, mib = piece.request_milli, piece.memory_mib
+        if exclusive:
+            first = not cluster.holds(namespace, *cell)
+            milli, mib = first * MILLI, first * cluster.size_mib.item(*cell)
+        before_milli, before_mib = more.get(model, (0, 0))
+        more[model] = (before_milli + milli, before_mib + mib)
+    return more
 
 
 def _of_model(cluster: Cluster, namespace: str, ask: Ask, model: str, size_mib: int) -> tuple[int, int]:

@@ -22,6 +22,8 @@ YOURS = TenantName("your-request")
 THIS: Final = "It"
 """The name of a request that has none."""
 REASONS: Final = 50
+_OF_GPU: Final = ("index", "uuid", "model", "memory_mib", "free_milli", "free_mib")
+_OF_SHARE: Final = ("tenant", "request_milli", "limit_milli", "memory_mib")
 Hidden = Callable[[str], bool]
 """Whether a tenant is a program's own and not shown."""
 
@@ -59,23 +61,8 @@ def ledger_gpus(cluster: Cluster, node: str, hidden: Hidden = lambda tenant: Fal
 
 def ledger_facts(gpu: Gpu) -> dict[str, Any]:
     """What the ledger says of a GPU as plain values, for JSON; its node is the reader's to add."""
-    return {
-        "index": gpu.index,
-        "uuid": gpu.uuid,
-        "model": gpu.model,
-        "memory_mib": gpu.memory_mib,
-        "free_milli": gpu.free_milli,
-        "free_mib": gpu.free_mib,
-        "residents": [
-            {
-                "tenant": share.tenant,
-                "request_milli": share.request_milli,
-                "limit_milli": share.limit_milli,
-                "memory_mib": share.memory_mib,
-            }
-            for share in gpu.shares
-        ],
-    }
+    residents = [{name: getattr(share, name) for name in _OF_SHARE} for share in gpu.shares]
+    return {name: getattr(gpu, name) for name in _OF_GPU} | {"residents": residents}
 
 
 def shown(name: str, found: PlacementExplanation, said: str = "") -> Explanation:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.codes import EXCLUSIVE, UNHEALTHY, Code, QuotaExcess, UnmetConstraint, Verdict
 from aliquot.placement.fits import FLUID, fitting_nodes, hold_rest, hold_whole, obstacle, one_model
-
-if TYPE_CHECKING:
-    from aliquot.placement.quota import Quotas
+from aliquot.placement.quota import NO_QUOTAS, Quotas
 
 ALL: Final = slice(None)
 OF_ONE_MODEL: Final = "one model"
@@ -163,39 +161,26 @@ def _host(cluster: Cluster, ask: Ask, left: BoolArray, rows: slice) -> Iterator[
 class Infeasible:
     """No node can take the request now. Reasons are computed on demand, from the cluster's current state."""
 
-    __slots__ = ("__dict__", "ask", "cluster", "namespace", "quotas")
+    __slots__ = ("ask", "cluster", "namespace", "quotas")
 
-    def __init__(self, cluster: Cluster, ask: Ask, quotas: Quotas | None = None, namespace: str = "") -> None:
+    def __init__(self, cluster: Cluster, ask: Ask, quotas: Quotas = NO_QUOTAS, namespace: str = "") -> None:
         self.cluster, self.ask, self.quotas, self.namespace = cluster, ask, quotas, namespace
 
     def reasons(self) -> tuple[Verdict, ...]:
         """What stands against it on every node, by node index."""
-        return self._verdicts
-
-    @property
-    def lasting(self) -> bool:
-        """Whether no node could ever take it, even if all were empty."""
-        return all(verdict.lasting for verdict in self._verdicts)
-
-    @cached_property
-    def _verdicts(self) -> tuple[Verdict, ...]:
         numbers = [self.cluster.node_index(spec.name) for spec in self.cluster.nodes]
-        return _verdicts(self.cluster, self.ask, _closed(self.cluster, self.ask, self.quotas, self.namespace), numbers)
+        return _verdicts(self.cluster, self.ask, self.quotas.closed(self.cluster, self.namespace, self.ask), numbers)
 
 
-def judge(cluster: Cluster, ask: Ask, node: str, quotas: Quotas | None = None, namespace: str = "") -> Verdict:
+def judge(cluster: Cluster, ask: Ask, node: str, quotas: Quotas = NO_QUOTAS, namespace: str = "") -> Verdict:
     """What stands against an ask on one node."""
-    return _verdicts(cluster, ask, _closed(cluster, ask, quotas, namespace), [cluster.node_index(node)])[0]
+    return _verdicts(cluster, ask, quotas.closed(cluster, namespace, ask), [cluster.node_index(node)])[0]
 
 
-def fits_on(cluster: Cluster, ask: Ask, node: str, quotas: Quotas | None = None, namespace: str = "") -> bool:
+def fits_on(cluster: Cluster, ask: Ask, node: str, quotas: Quotas, namespace: str) -> bool:
     """Whether nothing stands against an ask on one node."""
     number = cluster.node_index(node)
-    return _room(cluster, ask, number, _devices(cluster, ask, number, _closed(cluster, ask, quotas, namespace))).fits
-
-
-def _closed(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> dict[str, QuotaExcess]:
-    return {} if quotas is None else quotas.closed(cluster, namespace, ask)
+    return _room(cluster, ask, number, _devices(cluster, ask, number, quotas.closed(cluster, namespace, ask))).fits
 
 
 def _verdicts(

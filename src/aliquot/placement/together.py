@@ -162,27 +162,11 @@ def _devices(cluster: Cluster, ask: Ask, nodes: IntArray, rules: Rules | None) -
     return mask, often * mask
 
 
-def place(
-    cluster: Cluster,
-    units: Sequence[PlacementUnit],
-    node: str,
-    namespace: str,
-    place_on: Callable[[Ask], Placement | None],
-    refused: Callable[[PlacementUnit], None],
-) -> list[Placement] | None:
-    """As `Decider.place_together`; `place_on` decides for one ask on the node as it is."""
-    for choice in one_model_each(cluster, units, node):
-        trial = _Trial(cluster, node, namespace, place_on)
-        with cluster.trial():
-            unplaced = next((unit for unit in choice if not trial.place(unit, last=unit is choice[-1])), None)
-            if unplaced is None:
-                return trial.placements
-            refused(unplaced)
-    return None
+class PodTrial:
+    """The requests of a pod that have a place so far, those of them in the ledger that run beside the next one.
 
-
-class _Trial:
-    """The requests of a pod that have a place so far, those of them in the ledger that run beside the next one."""
+    `place_on` decides for one ask on the node as it is.
+    """
 
     def __init__(
         self, cluster: Cluster, node: str, namespace: str, place_on: Callable[[Ask], Placement | None]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from aliquot.driver.policies import maker, use_kernels
+from aliquot.driver.policies import maker
 from aliquot.http.certificate import BadCertificate, Certificate
 from aliquot.http.connections import ClientConnection
 from aliquot.http.listening import listening
@@ -48,7 +48,6 @@ class Scheduler:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        use_kernels()
         self.ledger = Ledger(maker(settings.policy)(), settings.seed)
         self.nodes: Reflector[Node] = Reflector(self.api, NODES, self._node_changed)
         self.pods: Reflector[Pod] = Reflector(self.api, PODS, self._pod_changed)

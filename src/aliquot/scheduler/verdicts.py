@@ -194,7 +194,7 @@ def _reasons(
         fine = alone | fits
         if fine.all():
             continue
-        closed = decider.quotas.closed(cluster, namespace, unit.ask) if decider.quotas is not None else {}
+        closed = decider.quotas.closed(cluster, namespace, unit.ask)
         mixed = decider.feasible(unit.ask.but(mixed=True), namespace) if one_model(cluster, unit.ask) else None
         found = node_reasons(cluster, unit.ask, fine, closed, mixed)
         own = np.array(

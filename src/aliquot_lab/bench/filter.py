@@ -203,18 +203,16 @@ class _Server:
     """The extender over a ledger with this many pods."""
 
     def __init__(self, nodes: int, pods: int) -> None:
-        from aliquot.driver.policies import use_kernels
+        from aliquot.driver.policies import maker
         from aliquot.kube.inventory import Inventory, write_inventory
         from aliquot.kube.names import GPUS
         from aliquot.kube.objects import Node, Pod
         from aliquot.kube.reflector import Change
         from aliquot.model.ids import GpuUuid
         from aliquot.model.requests import Device
-        from aliquot.placement.policy import policy
         from aliquot.scheduler.ledger import Ledger
 
-        use_kernels()
-        self.ledger = Ledger(policy("aliquot"))
+        self.ledger = Ledger(maker("aliquot")())
         self.chance = random.Random(1)
         self.made = 0
         self.here: list[tuple[Any, str]] = []

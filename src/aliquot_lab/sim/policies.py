@@ -7,17 +7,10 @@ has arrived.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 
 from aliquot.driver.policies import maker, use_kernels
 from aliquot.placement.asks import Shape
 from aliquot.placement.policy import Policy
-
-
-@cache
-def _with_kernels() -> bool:
-    """Take the native inner loops where they are installed, once a process."""
-    return use_kernels()
 
 
 def made(name: str, mix: Mapping[Shape, int] | None = None) -> Policy:
@@ -27,7 +20,7 @@ def made(name: str, mix: Mapping[Shape, int] | None = None) -> Policy:
         UnknownPolicy: no policy has that name; the text has the list.
         BrokenPolicy: an installed package's policy cannot be loaded.
     """
-    _with_kernels()
+    use_kernels()
     if name == "fgd" and mix:
         from aliquot.placement.policies.fgd import Fgd, target_workload
 

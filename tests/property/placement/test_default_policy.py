@@ -5,18 +5,19 @@ from asking import asking
 from histories import clusters, steps
 from hypothesis import HealthCheck, Phase, given, settings
 from ledger import check
+from plain_kernels import PlainKernels
 
-from aliquot.driver.native import KERNELS, native_part
 from aliquot.model.requests import Device
 from aliquot.placement import kernels as loops
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
-from aliquot.placement.kernels import Kernels, NativeKernels
+from aliquot.placement.kernels import Kernels
 from aliquot.placement.policies.aliquot import Aliquot, Constants
 
 SMALL = Constants(sequences=4, visits=8)
 """Few and short sequences: the oracle takes its time."""
+LIBRARY = loops.kernels()
 
 
 class Side:
@@ -60,17 +61,11 @@ class Side:
         return found
 
 
-@pytest.fixture(scope="module")
-def native() -> NativeKernels:
-    return NativeKernels(str(native_part(KERNELS)))
-
-
 @pytest.fixture(autouse=True)
 def same_loops_as_before():
     """What a test puts in use is not in use after it."""
-    before = loops.kernels()
     yield
-    loops._current = before
+    loops._current = LIBRARY
 
 
 @settings(
@@ -80,9 +75,9 @@ def same_loops_as_before():
     phases=[Phase.explicit, Phase.generate],
 )
 @given(specs=clusters(), history=steps())
-def test_memory_changes_no_decision(native: NativeKernels, specs, history):
+def test_memory_changes_no_decision(specs, history):
     """After arrivals, departures, failures and cordons, the library with its memos and the oracle without agree."""
-    quick, plain = Side(specs, native, forgetful=False), Side(specs, Kernels(), forgetful=True)
+    quick, plain = Side(specs, LIBRARY, forgetful=False), Side(specs, PlainKernels(), forgetful=True)
 
     for number, (kind, what) in enumerate(history):
         assert plain.step(number, kind, what) == quick.step(number, kind, what)
@@ -90,13 +85,13 @@ def test_memory_changes_no_decision(native: NativeKernels, specs, history):
     check(quick.cluster)
 
 
-def test_nine_gpus_and_more_are_no_other_case(native: NativeKernels):
+def test_nine_gpus_and_more_are_no_other_case():
     """Nodes of more devices than a register of the library holds are judged as by the oracle, full and empty."""
     specs = [
         NodeSpec(f"n{n}", tuple(Device(g, f"G-{n}-{g}", "V100", 16384) for g in range(count)), 96_000, 1 << 20, rank=n)
         for n, count in enumerate((8, 9, 16, 3))
     ]
-    sides = [Side(specs, native, forgetful=False), Side(specs, Kernels(), forgetful=True)]
+    sides = [Side(specs, LIBRARY, forgetful=False), Side(specs, PlainKernels(), forgetful=True)]
     sizes = (
         asking(rest_milli=470),
         asking(whole=1),

@@ -10,7 +10,7 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import Policy, policy
-from aliquot.placement.quota import Quotas
+from aliquot.placement.quota import NO_QUOTAS, Quotas
 from aliquot.placement.reasons import Infeasible
 from aliquot.topology import Topology
 
@@ -43,7 +43,7 @@ class Scene:
     """A cluster under a policy."""
 
     def __init__(
-        self, *nodes: NodeSpec, by: str | Policy = "binpack", seed: int = 0, quotas: Quotas | None = None
+        self, *nodes: NodeSpec, by: str | Policy = "binpack", seed: int = 0, quotas: Quotas = NO_QUOTAS
     ) -> None:
         self.cluster = Cluster(nodes)
         self.decider = Decider(self.cluster, policy(by) if isinstance(by, str) else by, seed, quotas)

@@ -32,6 +32,12 @@ def test_the_ledger_refuses_what_labels_forbid():
         scene.decider.commit("late", found, late)
 
 
+def test_a_machine_has_64_gpus_at_most():
+    """A node with more is refused; the driver knows no machine with as many."""
+    with pytest.raises(LedgerError, match='node "a" has 65 GPUs; a machine has 64 at most'):
+        Cluster([node("a", 65)])
+
+
 @pytest.mark.parametrize(
     ("slices", "milli", "says"),
     [

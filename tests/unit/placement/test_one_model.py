@@ -56,13 +56,13 @@ def test_models_are_mixed_where_that_is_asked():
 def test_a_refusal_says_that_models_are_the_reason():
     """A node with enough GPUs of different models never has enough of one; a busy one may have later."""
     few = decider("aliquot", V100, A100).decide(asking(whole=2))
-    assert isinstance(few, Infeasible) and few.lasting
+    assert isinstance(few, Infeasible) and all(verdict.lasting for verdict in few.reasons())
     assert ["n has 1 GPU of one model, 2 were asked"] == [sentence_of(verdict.reason) for verdict in few.reasons()]
 
     busy = decider("aliquot", V100, V100, A100)
     busy.cluster.reserve("a", busy.decide(asking(whole=1, models=("V100",))), asking(whole=1, models=("V100",)))
     now = busy.decide(asking(whole=2))
-    assert isinstance(now, Infeasible) and not now.lasting
+    assert isinstance(now, Infeasible) and not any(verdict.lasting for verdict in now.reasons())
     assert ["n does not have 2 free GPUs of one model"] == [sentence_of(verdict.reason) for verdict in now.reasons()]
 
 

@@ -1,11 +1,11 @@
 """Scenes for the tests of expected future fill: small clusters, and both forms of the inner loops."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from plain_kernels import PlainKernels
 
-from aliquot.driver.native import KERNELS, native_part
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement import kernels as loops
@@ -13,7 +13,7 @@ from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.columns import ANY_MODEL, VISIT, Records
 from aliquot.placement.decide import Decider
-from aliquot.placement.kernels import Kernels, NativeKernels
+from aliquot.placement.kernels import Kernels
 
 MakeCluster = Callable[..., Cluster]
 
@@ -56,27 +56,7 @@ class Feed:
         return found
 
 
-@pytest.fixture(scope="session")
-def native() -> Kernels:
-    """The library, which every installation has."""
-    return NativeKernels(str(native_part(KERNELS)))
-
-
 @pytest.fixture(params=["native", "plain"])
-def both(request: pytest.FixtureRequest) -> Iterator[Kernels]:
-    """Each form of the inner loops in turn, in use."""
-    path = str(native_part(KERNELS)) if request.param == "native" else None
-    yield loops.use(path)
-    loops.use(None)
-
-
-@pytest.fixture
-def fast(native: Kernels) -> Iterator[Kernels]:
-    """The library, in use."""
-    yield loops.use(str(native_part(KERNELS)))
-    loops.use(None)
-
-
-@pytest.fixture(scope="session")
-def plain() -> Kernels:
-    return Kernels()
+def both(request: pytest.FixtureRequest) -> Kernels:
+    """Each form of the inner loops in turn."""
+    return loops.kernels() if request.param == "native" else PlainKernels()

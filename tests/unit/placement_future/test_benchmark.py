@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.placement.kernels import Kernels
 from aliquot.placement.policies.aliquot import Aliquot
 from aliquot_lab.sim.openb.columns import columns
 from aliquot_lab.sim.openb.replay import replay
@@ -28,7 +27,7 @@ def published_fgd(trace: str, seed: int) -> float:
 
 
 @pytest.mark.parametrize(("trace", "at_least", "lead"), [("default", 96.05, 0.7), ("gpuspec33", 95.2, 7.0)])
-def test_more_is_allocated_than_by_fgd(trace: str, at_least: float, lead: float, fast: Kernels):
+def test_more_is_allocated_than_by_fgd(trace: str, at_least: float, lead: float):
     """At 100 % arrived the allocation is the measured one of docs/policy-aliquot.md, well above FGD's."""
     pods = read_pods(DATA / f"openb_pod_list_{trace}.csv.gz")
 

@@ -3,17 +3,16 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_kernels import PlainKernels, value_of
 from strategies import clusters, sequences, shapes, slots, targets
 
-from aliquot.driver.native import KERNELS, native_part
 from aliquot.placement.asks import Shape
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.columns import MODELS, Columns, Records, shape_record
 from aliquot.placement.fits import fitting_nodes
-from aliquot.placement.kernels import Kernels, NativeKernels
+from aliquot.placement.kernels import kernels
 
-NATIVE = NativeKernels(str(native_part(KERNELS)))
-PLAIN = Kernels()
+NATIVE, PLAIN = kernels(), PlainKernels()
 EXAMPLES = settings(max_examples=60, deadline=None)
 
 
@@ -81,4 +80,22 @@ def test_value_of_a_node(cluster: Cluster, sequence: Records, cpu_milli: int, le
         future.learn(sequence, weight)
     devices = np.array(left, dtype=np.int64)
 
-    assert plain.value(0, cpu_milli, devices) == native.value(0, cpu_milli, devices[::-1])
+    assert value_of(plain, 0, cpu_milli, devices) == value_of(native, 0, cpu_milli, devices[::-1])
+
+
+@EXAMPLES
+@given(clusters(), st.integers(1, 999), targets(), st.sets(st.integers(0, 7), min_size=1))
+def test_fgd_takes_one_of_the_devices_that_labels_leave(
+    cluster: Cluster, milli: int, workload: Records, allowed: set[int]
+):
+    """Where labels rule devices of a node out, FGD chooses among the others, by the same scores."""
+    shape, columns = Shape(rest_milli=milli), Columns(cluster)
+    record, everywhere = shape_record(cluster, shape, 0), np.arange(columns.nodes, dtype=np.int64)
+    before = PLAIN.fragmentation(columns, workload, everywhere)
+    for node in np.flatnonzero(fitting_nodes(cluster, shape, everywhere)).tolist():
+        left, one = columns.only(node, sorted(allowed)), np.array([node])
+        (score,), (gpu,) = NATIVE.fgd_scores(left, workload, record, before, one)
+        among = {g: PLAIN.fgd_scores(columns.only(node, [g]), workload, record, before, one)[0][0] for g in allowed}
+
+        assert score == max(among.values())
+        assert gpu == min((g for g in allowed if among[g] == score), default=-1) or score == -1

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
-from aliquot.placement.kernels import Kernels
 from aliquot.placement.policies.aliquot import Aliquot
 from aliquot.placement.policies.binpack import Binpack
 from aliquot.placement.policy import MAX_BYTES, BadMemory, pack, unpack
@@ -44,7 +43,7 @@ def taught(*asks: Ask) -> Aliquot:
 TEXT = pack(taught())
 
 
-def test_a_policy_goes_on_from_the_text_of_another(fast: Kernels):
+def test_a_policy_goes_on_from_the_text_of_another():
     """What is packed again after it was unpacked is the same text."""
     new = taught(KINDS[0])
 

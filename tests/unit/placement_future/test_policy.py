@@ -12,7 +12,6 @@ from aliquot.model.requests import Device
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
-from aliquot.placement.kernels import Kernels
 from aliquot.placement.policies.aliquot import Aliquot, BadMemory
 from aliquot.topology import parse_topo
 
@@ -77,14 +76,14 @@ class Watched(Aliquot):
         super()._learn()
 
 
-def test_one_history_has_one_answer(fast: Kernels):
+def test_one_history_has_one_answer():
     """The same arrivals and idle slices give the same placements."""
     arrivals = pods(300, 3)
 
     assert run(Aliquot(), arrivals, idle_us=300) == run(Aliquot(), arrivals, idle_us=300)
 
 
-def test_learning_between_arrivals_leaves_none_for_the_decision(fast: Kernels):
+def test_learning_between_arrivals_leaves_none_for_the_decision():
     """With idle slices nothing is learned on the way of a decision after the first; without them it still is."""
     rested, busy = Watched(), Watched()
     run(rested, pods(600, 4), idle_us=2000)
@@ -94,7 +93,7 @@ def test_learning_between_arrivals_leaves_none_for_the_decision(fast: Kernels):
     assert busy.inline > 5
 
 
-def test_a_burst_of_arrivals_does_not_bring_learning_back(fast: Kernels):
+def test_a_burst_of_arrivals_does_not_bring_learning_back():
     """Arrivals that come some at a time between two idle slices are decided without learning too."""
     bursts = Watched()
     run(bursts, pods(600, 4), idle_us=20_000, rest_every=6)
@@ -102,7 +101,7 @@ def test_a_burst_of_arrivals_does_not_bring_learning_back(fast: Kernels):
     assert 4 >= bursts.inline
 
 
-def test_who_stops_calling_idle_still_learns(fast: Kernels):
+def test_who_stops_calling_idle_still_learns():
     """After a long time without an idle slice what is due is learned on the way of a decision."""
     policy = Watched()
     run(policy, pods(100, 4), idle_us=2000)
@@ -113,7 +112,7 @@ def test_who_stops_calling_idle_still_learns(fast: Kernels):
     assert before < policy.inline
 
 
-def test_idle_ends(fast: Kernels):
+def test_idle_ends():
     """Slices are bounded, and after enough of them nothing is due."""
     policy = Aliquot()
     run(policy, pods(33, 5))
@@ -124,7 +123,7 @@ def test_idle_ends(fast: Kernels):
     assert slices < 1000
 
 
-def test_fractions_share_a_device_when_whole_ones_are_wanted(fast: Kernels):
+def test_fractions_share_a_device_when_whole_ones_are_wanted():
     """Where three of four pods want a whole GPU, a second 0.47 joins the first and leaves the other GPU untouched."""
     cluster = cluster_of(("T4", 1, 96000), ("T4", 1, 96000))
     policy = Aliquot()
@@ -137,7 +136,7 @@ def test_fractions_share_a_device_when_whole_ones_are_wanted(fast: Kernels):
     assert {60, 1000} == set(cluster.free_milli[:, 0].tolist())
 
 
-def test_whole_nodes_are_kept_for_those_who_need_them(fast: Kernels):
+def test_whole_nodes_are_kept_for_those_who_need_them():
     """Small pods leave the one node alone on which a pod of eight GPUs fits, while there is room elsewhere."""
     cluster = cluster_of(("V100", 8, 96000), *[("V100", 1, 12000)] * 8)
     policy = Aliquot()
@@ -151,7 +150,7 @@ def test_whole_nodes_are_kept_for_those_who_need_them(fast: Kernels):
     assert feed(asking(whole=8, cpu_milli=64000)) is not None
 
 
-def test_scarce_models_are_kept_for_those_who_need_them(fast: Kernels):
+def test_scarce_models_are_kept_for_those_who_need_them():
     """Pods that run anywhere leave the few T4 to pods that insist on them."""
     cluster = cluster_of(("T4", 1, 16000), *[("V100", 1, 16000)] * 3)
     policy = Aliquot()
@@ -166,7 +165,7 @@ def test_scarce_models_are_kept_for_those_who_need_them(fast: Kernels):
     assert feed(asking(whole=1, cpu_milli=4000, models=("T4",))) is not None
 
 
-def test_pods_of_several_gpus_get_linked_ones(fast: Kernels):
+def test_pods_of_several_gpus_get_linked_ones():
     """Two GPUs are a PIX pair, and a fraction opens the pair that is broken already."""
     topology = parse_topo(TWO_PAIRS)
     spec = cluster_of(("V100", 4, 96000)).spec(0)
@@ -180,7 +179,7 @@ def test_pods_of_several_gpus_get_linked_ones(fast: Kernels):
     assert ["GPU-0-2", "GPU-0-3"] == [piece.gpu for piece in pair.slices]
 
 
-def test_nodes_come_and_go(fast: Kernels):
+def test_nodes_come_and_go():
     """A policy that runs takes in new nodes and loses old ones, and what it had learned stays."""
     cluster = cluster_of(("T4", 1, 16000))
     policy = Aliquot()
@@ -196,7 +195,7 @@ def test_nodes_come_and_go(fast: Kernels):
     assert len(arrivals) + 2 == len(policy.dump()["recent"])
 
 
-def test_what_was_learned_outlives_a_restart(fast: Kernels):
+def test_what_was_learned_outlives_a_restart():
     """A policy that loads what another has learned decides like it."""
     cluster = mixed()
     old = Aliquot()
@@ -216,7 +215,7 @@ def test_what_was_learned_outlives_a_restart(fast: Kernels):
 
 
 @pytest.mark.parametrize("record", [{}, {"version": 99}, {"version": 1, "shapes": [{}], "recent": [3]}, {"version": 1}])
-def test_a_broken_record_is_refused_in_one_sentence(record: dict[str, object], fast: Kernels):
+def test_a_broken_record_is_refused_in_one_sentence(record: dict[str, object]):
     """What cannot be read is refused whole, and the policy goes on as it was."""
     policy = Aliquot()
     feed = Feed(Decider(mixed(), policy))
@@ -228,7 +227,7 @@ def test_a_broken_record_is_refused_in_one_sentence(record: dict[str, object], f
     assert before == policy.dump()
 
 
-def test_a_machine_without_gpus_and_an_empty_cluster(fast: Kernels):
+def test_a_machine_without_gpus_and_an_empty_cluster():
     """CPU-only pods go to machines without GPUs, which keeps the others' CPU; an empty cluster refuses."""
     cluster = cluster_of(("V100", 8, 16000), ("", 0, 16000))
     feed = Feed(Decider(cluster, Aliquot()))
@@ -241,7 +240,7 @@ def test_a_machine_without_gpus_and_an_empty_cluster(fast: Kernels):
     assert Feed(Decider(Cluster(), Aliquot()))(SOME[0]) is None
 
 
-def test_memory_counts_like_compute(fast: Kernels):
+def test_memory_counts_like_compute():
     """A device whose memory is taken is no place for the future, so memory-hungry pods go together."""
     cluster = cluster_of(("T4", 1, 96000), ("T4", 1, 96000), device_mib=16000)
     policy = Aliquot()
@@ -255,7 +254,7 @@ def test_memory_counts_like_compute(fast: Kernels):
     assert feed(asking(whole=1, cpu_milli=1000)) is not None
 
 
-def test_absurd_requests_do_no_harm(fast: Kernels):
+def test_absurd_requests_do_no_harm():
     """A request beyond any machine is refused and learned from like any other."""
     feed = Feed(Decider(mixed(), Aliquot()))
     absurd = asking(whole=2**40, cpu_milli=2**50, memory_mib=2**50)
@@ -264,7 +263,7 @@ def test_absurd_requests_do_no_harm(fast: Kernels):
     assert feed(SOME[0]) is not None
 
 
-def test_a_node_of_unequal_devices_keeps_one_for_the_rest(fast: Kernels):
+def test_a_node_of_unequal_devices_keeps_one_for_the_rest():
     """Two whole GPUs and 0.3 with 30,000 MiB of another fit where one device alone has so much; models are mixed."""
     sizes = {"GPU-a": ("A10", 23028), "GPU-b": ("A100", 81920), "GPU-c": ("A10", 23028), "GPU-d": ("V100", 16384)}
     gpus = tuple(Device(g, uuid, model, mib) for g, (uuid, (model, mib)) in enumerate(sizes.items()))

@@ -106,4 +106,4 @@ def test_quotas_are_read_once_each():
         bounds.append({key: [bound.milli for bound in found] for key, found in scheduler.operator.bounds.items()})
 
     assert [{"one/one": [1000]}, {"one/one": [1000], "two/two": [2000]}, {"two/two": [2000]}, {}] == bounds
-    assert scheduler.ledger.decider.quotas is None
+    assert {} == scheduler.ledger.decider.quotas._by_namespace

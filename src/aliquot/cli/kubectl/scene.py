@@ -19,6 +19,7 @@ import click
 import msgspec
 
 from aliquot.cli.options import together
+from aliquot.driver.policies import maker
 from aliquot.kube.api import Api, ClientLimits
 from aliquot.kube.claims import RESOURCE_CLAIMS, RESOURCE_SLICES, ResourceClaim
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
@@ -28,7 +29,6 @@ from aliquot.kube.quotas import quotas_of
 from aliquot.kube.reflector import Change
 from aliquot.model.ages import format_age
 from aliquot.model.errors import AliquotError
-from aliquot.placement.policy import policy as named_policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.read_model import ledger_facts, ledger_gpus
 from aliquot.scheduler.ledger import Ledger
@@ -127,7 +127,7 @@ class ClusterScene:
 
     def __post_init__(self) -> None:
         """Fill the ledger: every node, then every pod with a node, and every claim."""
-        ledger = self.ledger = Ledger(named_policy("aliquot"))
+        ledger = self.ledger = Ledger(maker("aliquot")())
         for node in sorted(self.nodes, key=lambda n: n.metadata.name):
             ledger.node_changed(Change("added", node))
         for pod in self.pods:
@@ -135,7 +135,7 @@ class ClusterScene:
         for claim in self.claims:
             ledger.claim_changed(Change("added", claim))
         bounds = [bound for quota in self.quotas for bound in quotas_of(quota)]
-        ledger.decider.quotas = Quotas(bounds) if bounds else None
+        ledger.decider.quotas = Quotas(bounds)
 
     def here(self, item: HasMeta) -> bool:
         """Whether a namespaced object is in the namespace to show."""

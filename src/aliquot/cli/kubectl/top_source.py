@@ -16,13 +16,13 @@ from typing import Any, Final, TypeVar
 from aliquot.cli.kubectl.scene import NoAnswer, Target
 from aliquot.cli.kubectl.services import proxied
 from aliquot.cli.top_views import Look, in_words
+from aliquot.driver.policies import maker
 from aliquot.kube.api import Api
 from aliquot.kube.claims import RESOURCE_CLAIMS, ResourceClaim
 from aliquot.kube.dialects import FOREIGN
 from aliquot.kube.errors import Forbidden, KubeError, NotFound
 from aliquot.kube.objects import NODES, PODS, Node, Pod
 from aliquot.kube.reflector import Reflector
-from aliquot.placement.policy import policy as named_policy
 from aliquot.scheduler.agents import Agents, Pace, is_agent
 from aliquot.scheduler.cluster_source import ClusterSource, LedgerReading
 from aliquot.scheduler.ledger import Ledger
@@ -46,7 +46,7 @@ class WatchedCluster:
         """
         self._port = agent_port
         self._api: Api = target.connect()
-        self._ledger = Ledger(named_policy("aliquot"))
+        self._ledger = Ledger(maker("aliquot")())
         self._cluster = ClusterSource(self._ledger.decider, title=target.context or "cluster")
         only = "" if target.everywhere else target.namespace
         self._facts: StatusSource = NamespacedView(self._cluster, frozenset({only})) if only else self._cluster

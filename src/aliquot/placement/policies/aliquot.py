@@ -29,8 +29,7 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.columns import VISIT, Columns, Records, ShapeRecord, shape_record
 from aliquot.placement.demand import WINDOW, ArrivalHistory, Pricing, ShapeDemand
 from aliquot.placement.fits import hold_rest
-from aliquot.placement.kernels import kernels
-from aliquot.placement.plain import Future
+from aliquot.placement.kernels import Future, kernels
 from aliquot.placement.policies.binpack import Binpack
 from aliquot.placement.policy import BadMemory, BasePolicy
 from aliquot.topology import singular

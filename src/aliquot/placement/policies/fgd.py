@@ -21,7 +21,6 @@ from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.columns import TARGET, Columns, Records, ShapeRecord, shape_record
 from aliquot.placement.kernels import kernels
-from aliquot.placement.plain import device_scores
 from aliquot.placement.policy import BasePolicy
 
 if TYPE_CHECKING:
@@ -113,12 +112,10 @@ class Fgd(BasePolicy):
         record = self._record(ask.shape)
         one = np.array([node], dtype=np.int64)
         _, gpus = kernels().fgd_scores(self._columns, self._targets, record, self._amount, one)
-        best = int(gpus[0])
-        if best in fitting:
-            return (best,)
-        # Labels took the best device away, so look at the others one by one.
-        scores = device_scores(self._columns, self._targets, record, self._amount.item(node), node, fitting)
-        return (max(fitting, key=lambda g: (scores[g], -g)),)
+        if gpus.item(0) not in fitting:  # labels took the best device away
+            left = self._columns.only(node, fitting)
+            _, gpus = kernels().fgd_scores(left, self._targets, record, self._amount, one)
+        return (gpus.item(0),)
 
     def fragmentation(self) -> NDArray[np.float64]:
         """Milli-GPU of every node that the next pod of the target workload cannot use: [N]."""

@@ -122,7 +122,7 @@ class Operator:
             self.queue.add(f"quota/{key}")
             if bounds := quotas_of(change.object):
                 self.bounds[key] = bounds
-        self.ledger.decider.quotas = Quotas(chain.from_iterable(self.bounds.values())) if self.bounds else None
+        self.ledger.decider.quotas = Quotas(chain.from_iterable(self.bounds.values()))
         self._by_namespace.changed(change)
 
     async def recover(self) -> None:

@@ -1,14 +1,13 @@
-"""The inner loops of placement in plain Python: the oracle of `native/kernels`, and what runs without it.
+"""The inner loops of placement in plain Python: the oracle of `native/kernels`.
 
-`Kernels` has the loops over a cluster, `Future` the value of a node for arrivals to come and the score of a placement
-by it, which docs/policy-aliquot.md describes. Every loop adds doubles in the order of the C code, so answers are equal
-to the last bit.
+`PlainKernels` has the loops over a cluster, `PlainFuture` the value of a node for arrivals to come and the score of a
+placement by it, which docs/policy-aliquot.md describes. Every loop adds doubles in the order of the C code, so answers
+are equal to the last bit.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, floor, inf
 from typing import Final
@@ -17,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.lib.arrays import BoolArray, FloatArray, IntArray
-from aliquot.placement.columns import IDLE_MILLI, MODELS, Columns, Records, ShapeRecord, model_bit
+from aliquot.model.quantities import MILLI
+from aliquot.placement.columns import MODELS, Columns, Records, ShapeRecord, model_bit
+from aliquot.placement.kernels import Future, Kernels
 
 NO_SCORE: Final = -(1 << 63)
 
@@ -33,8 +34,8 @@ class State:
     idle: int
 
 
-class Future:
-    """The value of nodes for arrivals to come, and scores by it (docs/policy-aliquot.md); in C: `NativeFuture`."""
+class PlainFuture(Future):
+    """The value of nodes for arrivals to come, and scores by it."""
 
     def __init__(self) -> None:
         self._work = 0
@@ -124,6 +125,14 @@ class Future:
         return self._values[key]
 
 
+def value_of(future: Future, model: int, cpu_milli: int, left: IntArray) -> float:
+    """Milli-GPU that future arrivals put on a node of this model with so much left, by either form of the loops."""
+    if isinstance(future, PlainFuture):
+        return future.value(model, cpu_milli, left)
+    devices = np.ascontiguousarray(left, dtype=np.int32)
+    return future._library.aliquot_future_value(future._handle, model, cpu_milli, devices, len(devices))
+
+
 class PlainNode:
     """One node of the columns, as plain integers; devices that are not there have no room."""
 
@@ -138,7 +147,7 @@ class PlainNode:
 
     def idle(self, gpu: int) -> bool:
         """Whether the device has no tenant."""
-        return self.free_milli[gpu] == IDLE_MILLI and self.free_mib[gpu] == self.size_mib[gpu]
+        return self.free_milli[gpu] == MILLI and self.free_mib[gpu] == self.size_mib[gpu]
 
     def rest_fits(self, shape: ShapeRecord, gpu: int) -> bool:
         """Whether the shape's shared part fits the device."""
@@ -216,7 +225,7 @@ def taken(left: list[int], need_milli: int, whole: int) -> list[int] | None:
     Whole GPUs are taken from idle devices, the shared part from the fullest device that has room.
     """
     kept = len(left) - whole
-    if whole and (kept < 0 or left[kept] < IDLE_MILLI):
+    if whole and (kept < 0 or left[kept] < MILLI):
         return None
     after = left[:kept]
     if need_milli:
@@ -241,13 +250,13 @@ def slots_of(state: State, gpus: float, cpu_milli: float, memory_mib: float, chi
     return whole if chi == 0.0 else whole + chi * (part * part * part)
 
 
-def slot_capacity(columns: Columns, slots: Records, chi: float, held: BoolArray | None) -> FloatArray:
+def slot_capacity(columns: Columns, slots: Records, chi: float, held: BoolArray) -> FloatArray:
     """The slots of each shape in the cluster, without the nodes in `held`: float64 [slots]."""
     found = np.zeros(len(slots), dtype=np.float64)
     nothing = ShapeRecord()
     for node in range(columns.nodes):
         state = Devices(columns, nothing, node).state()
-        if (held is not None and held[node]) or state.idle == 0:
+        if held[node] or state.idle == 0:
             continue
         for i, (gpus, cpu_milli, memory_mib, _, models, _) in enumerate(slots.tolist()):
             if models & model_bit(state.model) and len(state.left) >= gpus:
@@ -255,10 +264,11 @@ def slot_capacity(columns: Columns, slots: Records, chi: float, held: BoolArray 
     return found
 
 
-class Kernels:
-    """The inner loops; see `native/kernels/kernels.h` for the contract of each. `NativeKernels` has them in C."""
+class PlainKernels(Kernels):
+    """The inner loops; see `native/kernels/kernels.h` for the contract of each."""
 
-    native = False
+    def __init__(self) -> None:
+        pass
 
     def idle(self, columns: Columns) -> tuple[int, IntArray]:
         """Idle milli-GPU in all, and by model bit [MODELS]."""
@@ -280,13 +290,13 @@ class Kernels:
         scores, gpus = zip(*found, strict=True) if found else ((), ())
         return np.array(scores, dtype=np.int64), np.array(gpus, dtype=np.int16)
 
-    def capacity(self, columns: Columns, slots: Records, chi: float, held: BoolArray | None = None) -> FloatArray:
+    def capacity(self, columns: Columns, slots: Records, chi: float, held: BoolArray) -> FloatArray:
         """The slots of each shape in the cluster, without the nodes in `held`: float64 [slots]."""
         return slot_capacity(columns, slots, chi, held)
 
     def future(self, nodes: int, gpus: int) -> Future:
         """A value function for clusters of this size."""
-        return Future()
+        return PlainFuture()
 
 
 def rooms(free_milli: NDArray[np.int32], free_mib: IntArray, size_mib: IntArray) -> IntArray:
@@ -347,15 +357,3 @@ def _fgd_score(node: PlainNode, targets: Records, shape: ShapeRecord, before: fl
         if score > best:
             best, best_gpu = score, gpu
     return best, best_gpu
-
-
-def device_scores(
-    columns: Columns, targets: Records, shape: ShapeRecord, before: float, node: int, gpus: Sequence[int]
-) -> dict[int, int]:
-    """FGD's integer score of a part of a GPU on each of these devices of one node, all of which fit."""
-    cpu_milli, left, models = _open(PlainNode(columns, node))
-    found = {}
-    for gpu in gpus:
-        after = [*left[:gpu], left[gpu] - shape.rest_milli, *left[gpu + 1 :]]
-        found[gpu] = _gradient(before, _fragmentation(cpu_milli - shape.cpu_milli, after, models, targets))
-    return found
