@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from aliquot.standalone.engine import Engine
+from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.pods import Pods
 from aliquot_lab.bench.fig6 import ASKS, Tenant
 from aliquot_lab.bench.plots import COLOURS
@@ -70,7 +71,7 @@ def run_plan() -> dict[str, Any]:
     assert text, "docs/concepts.md has no plan.yaml"
     with tempfile.TemporaryDirectory(prefix="alq-") as runtime:
         os.environ["ALIQUOT_STATE_DIR"] = runtime  # what this machine learned before is not of the picture
-        engine = Engine.start("v100x4", runtime_dir=Path(runtime))
+        engine = Engine.start("v100x4", runtime=RuntimeDir(Path(runtime)))
         with engine:
             pods = Pods(engine)
             try:

@@ -89,9 +89,9 @@ def together(*commands: Sequence[str]) -> list[str]:
 @contextmanager
 def engine(**options: Any) -> Iterator[tuple[Any, Path]]:
     """An engine on the GPU, and a folder."""
-    from aliquot.standalone.engine import Engine
+    from spawning import engine_of
 
-    with Engine.start(emulate=EMULATE, **options) as running, tempfile.TemporaryDirectory(prefix="aliquot-gpu-") as at:
+    with engine_of(EMULATE, **options) as running, tempfile.TemporaryDirectory(prefix="aliquot-gpu-") as at:
         yield running, Path(at)
 
 
@@ -123,7 +123,10 @@ def kernels(progress: Path, kernel_us: int) -> list[str]:
 
 def spawn(running, name: str, argv: list[str], *, request=500, limit=1000, memory_mib=LIMIT_MIB, injection="auto"):
     """Start a program as a tenant."""
-    return running.spawn(
+    import spawning
+
+    return spawning.spawn(
+        running,
         name,
         argv,
         None,

@@ -45,7 +45,7 @@ WANTED = ("msgspec", "structlog", "click", "yaml", "prometheus_client", "numpy",
 
 def prepare_paths(emulate: str | None) -> None:
     """The checkout's package and native parts, for this process and all it starts."""
-    for path in (ROOT / "src", HERE):
+    for path in (ROOT / "src", HERE.parent, HERE):
         sys.path.insert(0, str(path))
     paths = [str(ROOT / "src"), str(HERE), str(HERE / "programs"), str(HERE.parent)]
     inherited = os.environ.get("PYTHONPATH")

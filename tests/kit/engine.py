@@ -66,4 +66,4 @@ def start_engine(folder: Path, arbiter: FakeArbiter) -> standalone.Engine:
     gpus = tuple(Gpu(g, uuid, "Tesla V100", GPU_MIB) for g, uuid in enumerate(UUIDS))
     machine = Machine(gpus, folder / "libcuda.so.1", folder / "libnvidia-ml.so.1")
     lock = SimpleNamespace(close=lambda: None)
-    return standalone.Engine(RuntimeDir(folder), machine, lock, ArbiterOptions(), injection="auto", policy="binpack")
+    return standalone.Engine(RuntimeDir(folder), machine, lock, ArbiterOptions(), policy="binpack")

@@ -181,7 +181,7 @@ def _serve(text: str, options: dict[str, Any], runtime: RuntimeDir, quotas: Acco
         named = ["turns", "quota_ms", "handover", "fail_policy", "metrics_port"]
         named += ["policy"] if options["policy"] else []
         engine = Engine.start(
-            options["emulate"], runtime_dir=runtime, state_dir=options["state_dir"] or state_dir(),
+            options["emulate"], runtime=runtime, state_dir=options["state_dir"] or state_dir(),
             window_ms=int(options["window_s"] * 1000), only_gpus=options["only_gpus"] or "",
             not_gpus=options["not_gpus"] or "", **{name: options[name] for name in named},
         )  # fmt: skip

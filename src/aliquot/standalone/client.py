@@ -7,7 +7,6 @@ import grp
 import os
 import select
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -21,13 +20,11 @@ import msgspec
 from aliquot.lib.package import of_another_version
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.standalone import wire
-from aliquot.standalone.accounts import own_account
+from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.paths import RuntimeDir, closed_to_all_but, is_trusted, state_dir
 
 A = TypeVar("A")
-START_TIMEOUT_S: Final = 30.0
 ATTEMPTS: Final = 5
-_PEER: Final = struct.Struct("3i")
 ENGINE_BACK_S: Final = 60.0
 """How long a run of the machine's engine goes on without one."""
 AGAIN_S: Final = 0.2
@@ -60,7 +57,7 @@ class EngineConnection:
             if (gid := closed_to_all_but(runtime.root)) is not None:
                 raise EngineRefused(_not_in_group(gid), 1) from None
             raise NoEngine(f"no engine is up at {runtime.root}. Start one: aliquot up") from None
-        if not is_trusted(uid := self._peer()[1], runtime.root):
+        if not is_trusted(uid := Account.of_peer(self._socket).uid, runtime.root):
             self._socket.close()  # it would name the libraries that our programs load
             raise EngineRefused(
                 f"what answers at {runtime.root} is of another account (user {uid}); remove it, or set "
@@ -81,11 +78,6 @@ class EngineConnection:
         """Close the connection, which ends its lease."""
         self._lines.close()
         self._socket.close()
-
-    def _peer(self) -> tuple[int, int, int]:
-        """Process, account and group of the engine."""
-        pid, uid, gid = _PEER.unpack(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        return pid, uid, gid
 
     def say_ended(self) -> int:
         """Report that the command has ended; returns how many processes the engine then ended on its GPU.
@@ -168,7 +160,9 @@ class EngineConnection:
             line = b""
         if not line:
             raise NoEngine("the engine went away")
-        if other := of_another_version(f"the engine at {self._root}", line, wire.WIRE, self._peer()[0]):
+        if other := of_another_version(
+            f"the engine at {self._root}", line, wire.WIRE, Account.of_peer(self._socket).pid
+        ):
             raise EngineRefused(other, 1)
         try:
             answer = wire.decode_answer(line)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from aliquot.driver.injection import Mode
 from aliquot.lib.backoff import doubled_s
 from aliquot.model.errors import AliquotError, in_words, status_in_words
 from aliquot.model.sharepod import ContainerTemplate, TemplateSpec
@@ -42,7 +41,6 @@ class ContainerRun:
         note: Callable[[str], None],
         on_ended: Callable[[], None],
         on_done: Callable[[], None],
-        injection: Mode,
     ) -> None:
         self.spec = spec
         self.log = log
@@ -57,7 +55,6 @@ class ContainerRun:
         self._note = note
         self._on_ended = on_ended
         self._on_done = on_done
-        self._injection: Mode = injection
         self._ending = threading.Event()
         self._backing_off = False
         self._attempted = threading.Event()
@@ -152,7 +149,6 @@ class ContainerRun:
                     self._tenant.folder,
                     [*self.spec.command, *self.spec.args],
                     self.environment,
-                    mode=self._injection,
                     cwd=self.cwd,
                     death_signal=signal.SIGKILL,
                     output=writer,

@@ -56,7 +56,7 @@ def main() -> int:
             if lock is None:  # another run was faster; its engine serves us too
                 _say(Ready())
                 return 0
-            with Engine.start(options.emulate, runtime_dir=runtime.root, state_dir=options.state_dir) as engine:
+            with Engine.start(options.emulate, runtime=runtime, state_dir=options.state_dir) as engine:
                 idle = threading.Event()
                 server = EngineServer(engine, Pods(engine), Shares(engine, idle.set), idle.set)
                 try:

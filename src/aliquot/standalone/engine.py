@@ -1,24 +1,16 @@
 """The engine: one machine's GPUs, their ledger, the arbiter, and a folder for every tenant.
 
 Everything a tenant needs is created here and removed here: its place in the ledger, its record at the arbiter, its
-folder. `aliquot up` serves an engine to others, the demonstration and the benchmarks use one in their own process:
-
-    with Engine.start(emulate="h100") as engine:
-        tenant = engine.spawn("a", ["python", "train.py"], None, request_milli=300, limit_milli=600, memory_mib=2048)
-        tenant.wait()
+folder. `aliquot up` serves an engine to others, the demonstration and the benchmarks use one in their own process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import shutil
-import signal
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -28,11 +20,11 @@ from msgspec import structs
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Status
 from aliquot.driver.gpu import Gpu, cuda_variables, nearest_cores, read_core_list
 from aliquot.driver.gpu_lock import GpuLock
-from aliquot.driver.injection import Mode, TenantConf, TenantFolder, make_cache
+from aliquot.driver.injection import TenantConf, TenantFolder, make_cache
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName
-from aliquot.model.quantities import MILLI, Memory
-from aliquot.model.requests import Enforce, GpuRequest, Plan
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import GpuRequest, Plan
 from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits, NoRoom
 from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
@@ -41,7 +33,6 @@ from aliquot.standalone.machine import Machine, find_machine
 from aliquot.standalone.orphans import IN_CONTAINER, end_orphans, pids_of
 from aliquot.standalone.parking import Parking
 from aliquot.standalone.paths import RuntimeDir, shown_driver_dir
-from aliquot.standalone.program import TenantProgram, start_program, with_tools
 from aliquot.standalone.tenants import (
     EngineTenant,
     InContainers,
@@ -72,8 +63,8 @@ class Engine:
     """One machine's GPUs being shared. Made by `Engine.start`; safe to use from several threads."""
 
     def __init__(
-        self, runtime: RuntimeDir, machine: Machine, gpu_lock: GpuLock, options: ArbiterOptions, *, injection: Mode,
-        policy: str, state_dir: Path | None = None, runs: Sequence[RunRecord] = (),
+        self, runtime: RuntimeDir, machine: Machine, gpu_lock: GpuLock, options: ArbiterOptions, *, policy: str,
+        state_dir: Path | None = None, runs: Sequence[RunRecord] = (),
     ) -> None:  # fmt: skip
         self.runtime = runtime
         self.machine = machine
@@ -83,16 +74,11 @@ class Engine:
         self.ledger = machine.ledger(policy)
         self._learned = LearnedFile(state_dir, self.ledger.decider.policy, emulated=machine.emulated)
         self._learned.recall()
-        self.injection: Mode = injection
         self._tenancy: Tenancy[EngineTenant] = Tenancy(
-            lambda: ArbiterClient(runtime.root), self._release_share, patience_s=ARBITER_BACK_S, end_programs=True,
-            recovering=bool(runs),
+            lambda: ArbiterClient(runtime.root), lambda key: self.ledger.release(TenantName(key)),
+            patience_s=ARBITER_BACK_S, end_programs=True, recovering=bool(runs),
         )  # fmt: skip
         self._lock = self._tenancy.lock  # the ledger's too
-        self._started: list[TenantProgram] = []
-        # The kernel ends a program with the thread that started it, so all are started by one that lives with us: an
-        # engine that is killed takes its programs along.
-        self._starter = ThreadPoolExecutor(1, thread_name_prefix="start-programs")
         self._freeing: set[TenantName] = set()  # with less memory than the ledger still reserves for them
         self._numbers = itertools.count(1 + max((int(Path(run.directory).name) for run in runs), default=0))
         self.check_quota: Callable[[MachineLedger, Account, Sequence[Account], Plan, GpuRequest, Plan], None] = (
@@ -101,7 +87,6 @@ class Engine:
         """Refuses what would take an account over its quota."""
         self.leaves_runs = False
         """Whether `stop` leaves the runs to the next engine."""
-        self._own_directory = False
         self._shown_driver = shown_driver_dir(runtime, state_dir)
         argv = options.argv(runtime.root, machine.libnvml)
         self._process = ArbiterProcess(argv, runtime.root, runtime.engine_log, self._reconcile, fresh=not runs)
@@ -121,9 +106,8 @@ class Engine:
         cls,
         emulate: str | None = None,
         *,
-        runtime_dir: Path | RuntimeDir | None = None,
+        runtime: RuntimeDir,
         state_dir: Path | None = None,
-        injection: Mode = "auto",
         policy: str = DEFAULT_POLICY,
         only_gpus: str = "",
         not_gpus: str = "",
@@ -131,18 +115,14 @@ class Engine:
     ) -> Engine:
         """An engine that is ready for tenants.
 
-        `emulate` is a spec such as `v100x4`; None drives this machine's GPUs. Without `runtime_dir` the engine has a
-        folder of its own, gone with it. In `state_dir` it keeps what placement has learned; None keeps nothing.
-        `only_gpus` and `not_gpus` name the GPUs that are shared and those that are not (`driver.choice`). `policy` is
-        the name of a placement policy, `options` are the fields of `ArbiterOptions`.
+        `emulate` is a spec such as `v100x4`; None drives this machine's GPUs. In `state_dir` it keeps what placement
+        has learned; None keeps nothing. `only_gpus` and `not_gpus` name the GPUs that are shared and those that are not
+        (`driver.choice`). `policy` is the name of a placement policy, `options` are the fields of `ArbiterOptions`.
 
         Raises:
             GpuTaken: another engine of the machine shares one of the GPUs.
             AliquotError: no GPU, unknown profile, or a part of the engine did not come up.
         """
-        private = runtime_dir is None
-        made = runtime_dir or Path(tempfile.mkdtemp(prefix="aliquot-"))
-        runtime = made if isinstance(made, RuntimeDir) else RuntimeDir(made)
         gpu_lock = None
         try:
             runtime.create()
@@ -163,19 +143,13 @@ class Engine:
             machine = find_machine(emulate, runtime.emulated, only=only_gpus, excluded=not_gpus, fresh=not runs)
             gpu_lock = GpuLock(machine.libnvml, machine.gpus, lambda: end_keeper(runtime))
             arbiter = ArbiterOptions(**options)
-            engine = cls(
-                runtime, machine, gpu_lock, arbiter, injection=injection, policy=policy, state_dir=state_dir, runs=runs
-            )
+            return cls(runtime, machine, gpu_lock, arbiter, policy=policy, state_dir=state_dir, runs=runs)
         except BaseException as error:
             if gpu_lock is not None:
                 gpu_lock.close()
-            if private:
-                shutil.rmtree(runtime.root, ignore_errors=True)
             if isinstance(error, OSError):  # a native part is missing, or a file cannot be written
                 raise EngineError(in_words(error)) from None
             raise
-        engine._own_directory = private
-        return engine
 
     def __enter__(self) -> Engine:
         return self
@@ -261,7 +235,14 @@ class Engine:
             owner = owner or own_account()
             owners = [tenant.owner for tenant in self.tenants.values()]
             self.check_quota(self.ledger, owner, owners, plan, request, Plan(()))
-            tenant = self._place(name, plan, cpu_bind, enforce, request, owner, container)
+            near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
+            others = [*self.tenants.values(), *self._tenancy.coming]
+            used = Counter(core for other in others for core in read_core_list(other.cpus))
+            cpus = nearest_cores(cpu_bind, near, used) if cpu_bind else ""
+            folders = self.runtime.containers_of(owner.uid) if container else self.runtime.tenants
+            directory = folders / str(next(self._numbers))
+            run = RunRecord.of(name, directory, request, plan, enforce, cpus, owner, container)
+            tenant = self._tenant(run, lasts=self.runtime.shared and bool(owner.pid))
             try:
                 self._tenancy.provision(tenant, lambda: self.ledger.reserve(name, plan, request))
             except OSError as error:
@@ -438,50 +419,6 @@ class Engine:
                 self._tenancy.remove(tenant.name)
                 self._write_runs()
 
-    def spawn(
-        self,
-        name: str,
-        argv: Sequence[str],
-        env: Mapping[str, str] | None = None,
-        *,
-        request_milli: int,
-        limit_milli: int = 1000,
-        memory_mib: int | None = None,
-        gpu: int | str = 0,
-        enforce: Enforce | None = None,
-        wake_us: int = 0,
-        park_after_s: float = 0.0,
-        injection: Mode | None = None,
-    ) -> TenantProgram:
-        """Start a program as a new tenant; it is released when the program is seen to have ended.
-
-        `env` is the whole environment (None: this process's).
-
-        Raises:
-            AliquotError: as `admit`.
-        """
-        memory = None if memory_mib is None else Memory(mib=memory_mib)
-        request = GpuRequest(
-            request_milli, limit_milli, memory, gpu=str(gpu), enforce=enforce, wake_us=wake_us,
-            park_after_s=park_after_s,
-        )  # fmt: skip
-        tenant = self.admit(TenantName(name), request)
-        environment = with_tools(os.environ if env is None else env, self.machine.libcuda)
-        environment |= tenant.variables
-        try:
-            way = injection or self.injection
-            process = self._starter.submit(
-                start_program, tenant.folder, argv, environment, mode=way, death_signal=signal.SIGKILL
-            ).result()
-        except BaseException:
-            self.release(tenant)
-            raise
-        program = TenantProgram(tenant.name, process, tenant.folder, lambda: self.release(tenant))
-        with self._lock:
-            self._started = [other for other in self._started if other.poll() is None]
-            self._started.append(program)
-        return program
-
     def stop(self) -> None:
         """End all tenants of this engine, then the arbiter, and remove what was made for them.
 
@@ -490,9 +427,6 @@ class Engine:
         self.parking.stop()
         for coming in self._tenancy.coming:
             self._tenancy.remove(coming.name)
-        for program in self._started:
-            program.end()
-        self._starter.shutdown()
         tenants = [tenant for tenant in self.tenants.values() if tenant.run is None or not self.leaves_runs]
         left = len(tenants) < len(self.tenants)
         end_orphans([tenant.folder.directory for tenant in tenants], grace_s=ORPHAN_GRACE_S)
@@ -505,26 +439,7 @@ class Engine:
         if not left:
             shutil.rmtree(self.runtime.tenants, ignore_errors=True)
             shutil.rmtree(self.runtime.emulated, ignore_errors=True)
-        if self._own_directory:
-            shutil.rmtree(self.runtime.root, ignore_errors=True)
         self._gpu_lock.close()
-
-    def _place(
-        self, name: TenantName, plan: Plan, cpu_bind: int, enforce: Enforce, request: GpuRequest, owner: Account,
-        container: InContainers | None,
-    ) -> EngineTenant:  # fmt: skip
-        """A tenant as it will be, in a folder of its own."""
-        near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
-        others = [*self.tenants.values(), *self._tenancy.coming]
-        used = Counter(core for tenant in others for core in read_core_list(tenant.cpus))
-        cpus = nearest_cores(cpu_bind, near, used) if cpu_bind else ""
-        directory = self.runtime.containers_of(owner.uid) if container else self.runtime.tenants
-        directory /= str(next(self._numbers))
-        run = None
-        if self.runtime.shared and owner.pid:
-            run = RunRecord.of(name, directory, request, plan, enforce, cpus, owner, container)
-        in_containers = container is not None
-        return self._tenant(name, plan, directory, enforce, cpus, request.wake_us, owner, run, container=in_containers)
 
     def _take_over(self, run: RunRecord) -> None:
         """Make a run of an earlier engine a tenant of this one, with the share that it has; end one that cannot be."""
@@ -532,10 +447,7 @@ class Engine:
         try:
             if gone := [piece.gpu for piece in plan.slices if self.machine.by_uuid(piece.gpu) is None]:
                 raise EngineError(f"{gone[0]} is not shared any more")
-            tenant = self._tenant(
-                name, plan, directory, run.enforce, run.cpus, run.request.wake_us, run.owner, run,
-                container=run.container is not None,
-            )  # fmt: skip
+            tenant = self._tenant(run, lasts=True)
             # It may have yet to free memory, or have a share that was not written down in time.
             status = self.measure()
             held = plan if status is None else at_least(plan, at_arbiter(name, plan, status))
@@ -558,35 +470,33 @@ class Engine:
                 self._keeper.keep(needed=bool(runs))
                 write_runs(self.runtime.runs, runs)
 
-    def _tenant(
-        self, name: TenantName, plan: Plan, directory: Path, enforce: Enforce, cpus: str, wake_us: int, owner: Account,
-        run: RunRecord | None, *, container: bool = False,
-    ) -> EngineTenant:  # fmt: skip
+    def _tenant(self, run: RunRecord, *, lasts: bool) -> EngineTenant:
+        """A tenant by its record, which it keeps where it outlives this engine."""
+        name, plan, directory, owner = TenantName(run.name), Plan(tuple(run.slices)), Path(run.directory), run.owner
         machine, shown = self.machine, None
-        if container:
-            used = {tenant.generation for tenant in (*self.tenants.values(), *self._tenancy.coming)}
+        if run.container:
+            used = {tenant.generation for tenant in [*self.tenants.values(), *self._tenancy.coming]}
             shown = machine.shown_driver(self._shown_driver, used)
         libcuda, libnvml = (shown.libcuda, shown.libnvml) if shown else (machine.libcuda, machine.libnvml)
-        conf = TenantConf(name, directory / "socket", libcuda, libnvml, cpus)
-        folder = TenantFolder(directory, conf, bare=enforce == "never")
+        conf = TenantConf(name, directory / "socket", libcuda, libnvml, run.cpus)
+        folder = TenantFolder(directory, conf, bare=run.enforce == "never")
         record = tenant_record(
-            name, conf.socket, plan.slices, self.machine.models, enforce=enforce, wake_us=wake_us,
-            uid=owner.uid if self.runtime.shared and not container else None,
+            name, conf.socket, plan.slices, machine.models, enforce=run.enforce, wake_us=run.request.wake_us,
+            uid=owner.uid if self.runtime.shared and not run.container else None,
         )  # fmt: skip
-        variables = cuda_variables(plan.uuids, machine.seen)
-        if shown is None:
-            return EngineTenant(name, plan, folder, enforce, record, cpus, variables, owner, run)
-        gpus = [gpu for gpu in machine.gpus if gpu.uuid in plan.uuids]
-        edits = machine.container_edits(folder, shown, gpus, mark=IN_CONTAINER)
-        return EngineTenant(name, plan, folder, enforce, record, cpus, variables, owner, run, edits, shown.name)
+        edits = None
+        if shown is not None:
+            gpus = [gpu for gpu in machine.gpus if gpu.uuid in plan.uuids]
+            edits = machine.container_edits(folder, shown, gpus, mark=IN_CONTAINER)
+        return EngineTenant(
+            name, plan, folder, run.enforce, record, run.cpus, cuda_variables(plan.uuids, machine.seen), owner,
+            run if lasts else None, edits, shown.name if shown else "",
+        )  # fmt: skip
 
     def _is_here(self, tenant: EngineTenant) -> bool:
         """Whether it is a tenant still, of whatever size by now; a newcomer of its name has another folder."""
         now = self.tenants.get(tenant.name)
         return now is not None and now.folder.directory == tenant.folder.directory
-
-    def _release_share(self, key: str) -> None:
-        self.ledger.release(TenantName(key))
 
     def _reconcile(self, status: Status) -> None:
         with contextlib.suppress(ArbiterError):

@@ -9,7 +9,7 @@ import msgspec
 
 from aliquot import status
 from aliquot.driver.gpu import Gpu, core_list
-from aliquot.driver.policies import maker, use_kernels
+from aliquot.driver.policies import maker
 from aliquot.lib.decoding import decode_json
 from aliquot.lib.misspelt import hint
 from aliquot.model.errors import UserError
@@ -128,7 +128,6 @@ def saved_cluster(text: str, name: str, by: str = "") -> Decider:
         UserError: they cannot be read.
         UnknownPolicy: no such policy.
     """
-    use_kernels()
     made = maker(by or DEFAULT_POLICY)()
     try:
         return Decider(load(decode_json(text, dict[str, Any])), made)

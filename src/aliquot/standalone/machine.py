@@ -13,7 +13,7 @@ from aliquot.driver.choice import check_named, choose
 from aliquot.driver.discovery import find_driver
 from aliquot.driver.gpu import Gpu
 from aliquot.driver.gpu_lock import check_no_share
-from aliquot.driver.policies import maker, use_kernels
+from aliquot.driver.policies import maker
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger
@@ -40,7 +40,6 @@ class Machine(SharedMachine):
         Raises:
             UnknownPolicy: there is none; the text lists those there are.
         """
-        use_kernels()
         return MachineLedger(self.gpus, topology=self.topology, by=maker(policy), node=socket.gethostname())
 
 
@@ -54,7 +53,6 @@ def imagined_ledger(spec: str, policy: str = "") -> MachineLedger:
     profile, count = emulation.parse_spec(spec)
     devices = [Device(g, GpuUuid(f"GPU-{g}"), profile.model, profile.memory_mib) for g in range(count)]
     wired = emulation.profile_topology(profile, count)
-    use_kernels()
     return MachineLedger(devices, topology=wired, by=maker(policy or DEFAULT_POLICY), node=spec)
 
 

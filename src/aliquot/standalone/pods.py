@@ -243,10 +243,7 @@ class Pods:
                 )
                 spec = structs.replace(pod.spec, spec=structs.replace(pod.spec.spec, gpu=gpu))
                 now = self._resize(spec, dry_run=call.dry_run)
-            old, new = (
-                TenantSlice(each.gpu, each.request_milli, each.limit_milli, each.memory_mib)
-                for each in (piece, now.plan.slices[0])
-            )
+            old, new = (TenantSlice(*structs.astuple(each)) for each in (piece, now.plan.slices[0]))
             pending_mib = self._engine.pending_mib().get(name, 0)
             return Resized(name, "run" if pod is None else "sharepod", old, new, pending_mib, call.dry_run)
 
@@ -516,7 +513,6 @@ class Pods:
                     note=pod.note,
                     on_ended=lambda: pod.note_refusals(self._engine.measure(), self._engine.gpus),
                     on_done=lambda: self._container_done(pod),
-                    injection=self._engine.injection,
                 )
                 for container in template.containers
             ]

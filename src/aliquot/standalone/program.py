@@ -1,25 +1,22 @@
-"""One started program of a tenant, and the driver's tools that it finds.
+"""Starts the programs of tenants, and gives them the driver's tools.
 
 On emulated GPUs these come last on its PATH, where the machine has none of its own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
 from aliquot import driver
 from aliquot.driver.injection import Mode, TenantFolder, launch
-from aliquot.model.ids import TenantName
 from aliquot.standalone.accounts import Account
 
-END_TIMEOUT_S: Final = 5.0
 NVIDIA_SMI: Final = "nvidia-smi"
 
 
@@ -68,64 +65,3 @@ def start_program(
     return subprocess.Popen(
         ready.argv, env=ready.env, stdin=stdin, stdout=output, stderr=errors, start_new_session=new_session
     )
-
-
-class TenantProgram:
-    """A program under an engine; behaves like its `process` where that is all a caller needs."""
-
-    def __init__(
-        self, name: TenantName, process: subprocess.Popen[bytes], folder: TenantFolder, on_end: Callable[[], None]
-    ) -> None:
-        self.name = name
-        self.process = process
-        self.folder = folder
-        self._on_end = on_end
-
-    @property
-    def pid(self) -> int:
-        """Process id of the program."""
-        return self.process.pid
-
-    @property
-    def injection(self) -> str:
-        """How it came to load our library, once it has started."""
-        return self.folder.injection()
-
-    def poll(self) -> int | None:
-        """The exit status (negative: killed by that signal), or None while it runs."""
-        status = self.process.poll()
-        if status is not None:
-            self._on_end()
-        return status
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end; seconds.
-
-        Raises:
-            subprocess.TimeoutExpired: it still runs.
-        """
-        status = self.process.wait(timeout)
-        self._on_end()
-        return status
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self.process.terminate()
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        self.process.kill()
-
-    def send_signal(self, number: int) -> None:
-        """Send a signal."""
-        self.process.send_signal(number)
-
-    def end(self, timeout_s: float = END_TIMEOUT_S) -> int:
-        """Ask it to end, wait, kill if need be; its exit status."""
-        with contextlib.suppress(ProcessLookupError):
-            self.terminate()
-        try:
-            return self.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return self.wait()

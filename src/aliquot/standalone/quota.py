@@ -25,12 +25,11 @@ from aliquot.kube.manifest import read_yaml_file
 from aliquot.kube.quotas import bound
 from aliquot.lib.decoding import convert_to
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import MILLI, BadQuantity
+from aliquot.model.quantities import BadQuantity
 from aliquot.model.requests import GpuRequest, Plan
 from aliquot.model.validation import sentence
-from aliquot.placement.cluster import Cluster
 from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
-from aliquot.placement.quota import Quota
+from aliquot.placement.quota import Quota, added
 from aliquot.placement.sentences import over_quota, within_quota
 from aliquot.standalone.accounts import Account
 
@@ -103,15 +102,16 @@ class AccountQuotas:
                 for model, (milli, mib) in ledger.cluster.usage(namespace).items():
                     others = used.get(model, (0, 0))
                     used[model] = (others[0] + milli, others[1] + mib)
-            asked = _more(ledger.cluster, owner.name, plan, request)
-            has = _more(ledger.cluster, owner.name, held, request)
+            exclusive = bool(request.labels.exclusion)
+            asked = added(ledger.cluster, owner.name, plan.slices, exclusive=exclusive)
+            has = added(ledger.cluster, owner.name, held.slices, exclusive=exclusive)
             more = {
                 model: (max(0, milli - has.get(model, (0, 0))[0]), max(0, mib - has.get(model, (0, 0))[1]))
                 for model, (milli, mib) in asked.items()
             }
             for quota in quotas:
                 forbidden = quota.forbidden(request.labels)
-                if excess := forbidden or quota.excess(used, more, whole=bool(request.labels.exclusion)):
+                if excess := forbidden or quota.excess(used, more, whole=exclusive):
                     text = over_quota(replace(excess, namespace=name), kind)
                     if forbidden or quota.excess({}, asked, whole=False):
                         raise NeverFits(f"{text}; ask for less")
@@ -148,17 +148,3 @@ def _entry(where: str, kind: str, name: str, entry: Any) -> list[Quota]:
     if not quotas or any(quota.milli is None and quota.memory_mib is None and not quota.forbids for quota in quotas):
         raise BadQuotaFile(f"{where} bounds nothing; write limits: [{{gpus: 2, memory: 64Gi}}], or one of the two")
     return quotas
-
-
-def _more(cluster: Cluster, namespace: str, plan: Plan, request: GpuRequest) -> dict[str, tuple[int, int]]:
-    """What a plan adds, (milli-GPU, MiB) by model; a GPU that it keeps others off counts whole."""
-    more: dict[str, tuple[int, int]] = {}
-    for piece in plan.slices:
-        cell = cluster.uuids[piece.gpu]
-        model = cluster.models[cluster.model.item(*cell)]
-        milli, mib = piece.request_milli, piece.memory_mib
-        if request.labels.exclusion:
-            first = not cluster.holds(namespace, *cell)
-            milli, mib = first * MILLI, first * cluster.size_mib.item(*cell)
-        more[model] = (more.get(model, (0, 0))[0] + milli, more.get(model, (0, 0))[1] + mib)
-    return more

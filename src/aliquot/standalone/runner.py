@@ -19,19 +19,10 @@ from aliquot.standalone.program import with_tools
 from aliquot.standalone.wire import RunLease
 
 # Signals by which a terminal or a supervisor ends, reloads or queries a program.
-FORWARDED: Final = tuple(
-    signal.Signals(number)
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-        signal.SIGQUIT,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGWINCH,
-        signal.SIGALRM,
-    )
-)
+FORWARDED: Final = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
+    signal.SIGALRM,
+)  # fmt: skip
 
 TIMED_OUT: Final = 124
 TIMEOUT_GRACE_S: Final = 10.0

@@ -449,10 +449,7 @@ class EngineServer:
             wire.TenantFacts(
                 tenant.name, tenant.folder.injection() if tenant.edits is None else "container", tenant.enforce,
                 [index[piece.gpu] for piece in tenant.plan.slices],
-                [
-                    wire.TenantSlice(piece.gpu, piece.request_milli, piece.limit_milli, piece.memory_mib)
-                    for piece in tenant.plan.slices
-                ],
+                [wire.TenantSlice(*msgspec.structs.astuple(piece)) for piece in tenant.plan.slices],
                 pending.get(tenant.name, 0), tenant.name in parked,
                 sorted({process.container for process in processes.get(tenant.name, ())} - {""}),
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -246,7 +246,7 @@ class EventLog:
                 self._kept.remove(before)
             self._last = max(self._last, number)
             kind = str(event["kind"])
-            text = _SENTENCES.get(kind, kind.replace("-", " ")).format_map(_Facts(event))
+            text = _SENTENCES.get(kind, kind.replace("-", " ")).format_map(defaultdict(lambda: "?", event))
             at_s = round(event.get("last_ns", event["now_ns"]) / 1e9 + clock_offset_s, 3)
             repeats = f" ({count} times)" if count > 1 else ""
             self._of_arbiter[number] = self._add(at_s, kind, str(event.get("tenant", "")), text + repeats, count)
@@ -268,13 +268,6 @@ class EventLog:
         self._count += 1
         self._kept.append(event := Event(self._count, at_s, kind, subject, text, count))
         return event
-
-
-class _Facts(dict[str, Any]):
-    """Facts of an event for `format_map`; a missing one is left out."""
-
-    def __missing__(self, key: str) -> str:
-        return "?"
 
 
 def fresh(before: Sequence[str], now: Sequence[str]) -> list[str]:

@@ -129,17 +129,12 @@ class EngineTenant:
         """Its name, under which the ledger has it."""
         return self.name
 
-    @property
-    def visible_devices(self) -> str:
-        """Its GPUs by UUID, as CUDA_VISIBLE_DEVICES may have them."""
-        return ",".join(self.plan.uuids)
-
     def lease(self) -> RunLease:
         """What a runner outside this process needs of it."""
         conf = self.folder.conf
         return RunLease(
             self.name, str(self.folder.directory), str(conf.socket), str(conf.libcuda), str(conf.libnvml),
-            self.visible_devices, self.enforce, dict(self.variables), resumes=self.run is not None,
+            ",".join(self.plan.uuids), self.enforce, dict(self.variables), resumes=self.run is not None,
             options=self.edits.options() if self.edits is not None else [],
         )  # fmt: skip
 

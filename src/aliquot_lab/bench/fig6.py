@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NewType
 
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import GpuRequest
+
 Tenant = NewType("Tenant", str)
 
 TOLERANCE: Final = 0.02
@@ -41,6 +44,14 @@ class RequestedShare:
     memory_mib: int
     wake_us: int = 0
     park_after_s: float = 0.0
+
+    @property
+    def request(self) -> GpuRequest:
+        """The same of the first GPU, all of it enforced."""
+        return GpuRequest(
+            self.request_milli, self.limit_milli, Memory(mib=self.memory_mib), gpu="0", enforce="all",
+            wake_us=self.wake_us, park_after_s=self.park_after_s,
+        )  # fmt: skip
 
 
 ASKS: Final[Mapping[Tenant, RequestedShare]] = {

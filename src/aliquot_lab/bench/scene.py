@@ -7,13 +7,13 @@ clients saw completed, and ends them in order. Every measurement of this package
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 from aliquot.driver.native import native_part
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import TenantName
-from aliquot.model.quantities import Memory
 from aliquot_lab.bench.fig6 import RequestedShare, Sample, Tenant
 from aliquot_lab.bench.progress import Interval, ProgressTotals, read_intervals, read_totals
 
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
-    from aliquot.standalone.program import TenantProgram
 
 START_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 20.0
@@ -60,7 +58,7 @@ def native_client(mode: str, *options: str) -> Program:
 class Client:
     """One tenant's program, started."""
 
-    def __init__(self, tenant: Tenant, process: TenantProgram | subprocess.Popen[bytes], progress: Path) -> None:
+    def __init__(self, tenant: Tenant, process: subprocess.Popen[bytes], progress: Path) -> None:
         self.tenant = tenant
         self._process = process
         self._progress = progress
@@ -101,8 +99,7 @@ class Client:
 
     def end(self) -> None:
         """Ask it to end and wait; one that does not is killed."""
-        if self._process.poll() is None:
-            self._process.terminate()
+        self._process.terminate()
         try:
             self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -133,19 +130,16 @@ class Scene:
         client = self.clients[tenant] = Client(tenant, self.spawn(tenant, ask, program(progress)), progress)
         return client
 
-    def spawn(self, tenant: Tenant, ask: RequestedShare, argv: Sequence[str]) -> TenantProgram:
-        """Start another program as a tenant."""
-        return self.engine.spawn(
-            tenant, argv, request_milli=ask.request_milli, limit_milli=ask.limit_milli, memory_mib=ask.memory_mib,
-            wake_us=ask.wake_us, park_after_s=ask.park_after_s, enforce="all",
-        )  # fmt: skip
+    def spawn(self, tenant: Tenant, ask: RequestedShare, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start another program as a tenant; it ends with this process."""
+        from aliquot.standalone.program import start_program
+
+        given = self.engine.admit(TenantName(tenant), ask.request)
+        return start_program(given.folder, argv, {**os.environ, **given.variables}, death_signal=signal.SIGKILL)
 
     def resize(self, tenant: Tenant, ask: RequestedShare) -> None:
         """Give a client another share while it runs."""
-        before = self.engine.look(lambda ledger: ledger.request_of(TenantName(tenant)))
-        memory = Memory(mib=ask.memory_mib)
-        wanted = replace(before, request_milli=ask.request_milli, limit_milli=ask.limit_milli, memory=memory)
-        self.engine.resize(TenantName(tenant), wanted)
+        self.engine.resize(TenantName(tenant), ask.request)
 
     def run(self, tenant: Tenant, ask: RequestedShare, argv: Sequence[str], timeout_s: float) -> None:
         """Run another program as a tenant to its end.
@@ -160,6 +154,7 @@ class Scene:
             process.kill()
             process.wait()
             raise ClientFailed(f"{argv[0]} did not end within {timeout_s:.0f} s") from None
+        self.engine.release(self.engine.tenants[TenantName(tenant)])
         if status != 0:
             raise ClientFailed(f"{argv[0]} ended with status {status}")
 
@@ -200,6 +195,7 @@ class Scene:
         """End one client; what it counted stays readable."""
         client = self.clients.pop(tenant)
         client.end()
+        self.engine.release(self.engine.tenants[TenantName(tenant)])
         return client
 
     def end_all(self) -> None:
@@ -209,16 +205,18 @@ class Scene:
 
 
 @contextmanager
-def scene(emulate: str | None, *, window_ms: int = 10_000, **engine_options: Any) -> Iterator[Scene]:
+def scene(emulate: str | None, **options: Any) -> Iterator[Scene]:
     """A separate engine without tenants, torn down afterwards.
 
-    `emulate` names a profile; None takes the GPU of this machine, and an emulated V100 if it has none.
+    `emulate` names a profile; None takes the GPU of this machine, and an emulated V100 if it has none. `options` are
+    those of the engine.
     """
     from aliquot.standalone.engine import Engine
+    from aliquot.standalone.paths import RuntimeDir
 
     with (
         tempfile.TemporaryDirectory(prefix="aliquot-bench-") as directory,
-        Engine.start(emulate=emulate or default_emulation(), window_ms=window_ms, **engine_options) as engine,
+        Engine.start(emulate or default_emulation(), runtime=RuntimeDir(Path(directory, "e")), **options) as engine,
     ):
         stage = Scene(engine, Path(directory))
         try:

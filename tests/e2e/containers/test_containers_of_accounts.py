@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,7 +60,13 @@ class Accounts(Scene):
         for part in (native_part(NATIVE_CLIENT, "aliquot_lab"), SPIN_PTX):
             shutil.copy2(part, machine.root / part.name)
         self.up()
-        engine = SimpleNamespace(arbiter=Arbiter(self.runtime), gpus=[SimpleNamespace(model="v100")], emulated=True)
+        engine = SimpleNamespace(
+            arbiter=Arbiter(self.runtime),
+            gpus=[SimpleNamespace(model="v100")],
+            emulated=True,
+            tenants=defaultdict(str),
+            release=lambda _: None,
+        )
         super().__init__(engine, machine.runtime / "counts")
         self.directory.mkdir()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from spawning import engine_of, spawn
 from waiting import eventually
 
 from aliquot.placement.machine import NoRoom
@@ -37,7 +38,7 @@ class Scene:
         if waits:
             self._start(name, argv, request_milli)
         else:
-            self.engine.spawn(name, argv, request_milli=request_milli, memory_mib=1024)
+            spawn(self.engine, name, argv, request_milli=request_milli, memory_mib=1024)
 
     def inference(self, name: str, wake_us: int) -> None:
         """A tenant that works 2 ms in kernels of 0.5 ms and rests for 25."""
@@ -49,7 +50,7 @@ class Scene:
         return next(t for gpu in self.engine.arbiter.status().gpus for t in gpu.tenants if t.name == name)
 
     def _start(self, name: str, argv: list[str], request_milli: int, wake_us: int = 0) -> None:
-        self.engine.spawn(name, argv, request_milli=request_milli, memory_mib=1024, wake_us=wake_us)
+        spawn(self.engine, name, argv, request_milli=request_milli, memory_mib=1024, wake_us=wake_us)
         eventually(lambda: read_totals(self.directory / name), f"{name} launches")
 
 
@@ -70,7 +71,7 @@ def lateness_ms(done: Callable[[], bool], timeout_s: float = 40.0) -> float:
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     """An engine of its own."""
-    with Engine.start(emulate="v100") as engine:
+    with engine_of("v100") as engine:
         yield Scene(engine, tmp_path)
 
 

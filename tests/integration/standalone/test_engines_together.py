@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from spawning import engine_of, spawn
 from waiting import eventually
 
 from aliquot.standalone.engine import Engine
@@ -31,7 +32,7 @@ def running(engine: Engine, folder: Path, llama: Path, ways: Sequence[str], memo
     tenants = []
     for way, out in zip(ways, outs, strict=True):
         argv = [llama, out] if way == "llama" else [sys.executable, PROGRAMS / "engine.py", way, out]
-        tenants.append(engine.spawn(out.name, [str(word) for word in argv], request_milli=200, memory_mib=memory_mib))
+        tenants.append(spawn(engine, out.name, [str(word) for word in argv], request_milli=200, memory_mib=memory_mib))
     try:
         eventually(lambda: all(out.exists() and out.read_text() for out in outs), "all have started", 100)
         yield [out.read_text() for out in outs]
@@ -46,7 +47,7 @@ def running(engine: Engine, folder: Path, llama: Path, ways: Sequence[str], memo
 def test_engines_that_start_together_size_their_caches_as_if_alone(tmp_path, llama, loading, monkeypatch):
     """Two and four at once, beside a tenant that takes and frees 20 GiB, are told at each step what each is alone."""
     monkeypatch.setenv("CUDA_MODULE_LOADING", loading)
-    with Engine.start(emulate="h100") as engine:
+    with engine_of("h100") as engine:
         alone = {}
         for way in WAYS:
             with running(engine, tmp_path, llama, [way], MEMORY_MIB) as told:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from spawning import engine_of, spawn
 from waiting import eventually
 
 from aliquot.model.ids import TenantName
@@ -51,12 +52,13 @@ def test_bytes_are_as_they_were_after_any_number_of_parks(tmp_path: Path, parks:
     seed = int(os.environ.get("CHAOS_SEED") or time.time_ns() % 1_000_000)
     print(f"CHAOS_SEED={seed}")
     chance = random.Random(seed)
-    with Engine.start(emulate="v100") as engine:
+    with engine_of("v100") as engine:
         programs = {}
         for number in range(PROGRAMS):
             cells = tmp_path / f"p{number}.cells"
             cells.write_text("0")
-            engine.spawn(
+            spawn(
+                engine,
                 cells.stem,
                 [sys.executable, str(KEEPER), str(cells), str(seed + number)],
                 request_milli=200,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from kit.hooked_tenant import device_bytes
+from spawning import engine_of, spawn
 from waiting import eventually
 
-from aliquot.standalone.engine import Engine
 from aliquot.tenancy.records import context_allowance_mib
 
 FULL = Path(__file__).resolve().parents[2] / "gpu" / "programs" / "full.py"
@@ -18,9 +18,9 @@ LIMIT_MIB = 2048
 def test_a_tenant_that_takes_all_it_can_at_once_stays_within_its_limit(tmp_path):
     """Context, heap, pooled, physical and linear memory together are never a byte over, from the first moment on."""
     out = tmp_path / "out.json"
-    with Engine.start(emulate="v100") as engine:
+    with engine_of("v100") as engine:
         argv = [sys.executable, str(FULL), str(out)]
-        tenant = engine.spawn("t", argv, request_milli=500, memory_mib=LIMIT_MIB)
+        tenant = spawn(engine, "t", argv, request_milli=500, memory_mib=LIMIT_MIB)
         eventually(lambda: out.exists() and out.read_text() != "", "the program is full", 60)
         held_mib = device_bytes(engine.machine.libnvml) >> 20
         facts = json.loads(out.read_text())
@@ -59,9 +59,9 @@ time.sleep(60)
 def test_contexts_that_are_made_at_the_same_time_stay_within_the_limit(tmp_path, limit_mib, codes):
     """A context that does not fit is OUT_OF_MEMORY from the call that makes it, also when two processes make theirs."""
     out = tmp_path / "out.json"
-    with Engine.start(emulate="v100") as engine:
+    with engine_of("v100") as engine:
         argv = [sys.executable, "-c", RIVALS, str(out)]
-        tenant = engine.spawn("t", argv, request_milli=500, memory_mib=limit_mib)
+        tenant = spawn(engine, "t", argv, request_milli=500, memory_mib=limit_mib)
         eventually(lambda: out.exists() and out.read_text() != "", "both have been answered", 60)
         held_mib, answers = device_bytes(engine.machine.libnvml) >> 20, json.loads(out.read_text())
         tenant.kill()

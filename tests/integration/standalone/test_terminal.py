@@ -115,23 +115,24 @@ def test_top_refreshes_in_place_and_ctrl_c_ends_it(engine: Aliquot, terminal):
 
 
 HOST = """
-import sys, threading, time
+import os, signal, sys, time
 from pathlib import Path
+from aliquot.model.requests import GpuRequest
 from aliquot.standalone.engine import Engine
-engine = Engine.start(emulate="v100", runtime_dir=Path(sys.argv[1]), injection=sys.argv[2])
-tenants = []
+from aliquot.standalone.paths import RuntimeDir
+from aliquot.standalone.program import start_program
+tenant = Engine.start("v100", runtime=RuntimeDir(Path(sys.argv[1]))).admit("a", GpuRequest(500))
 rest = [sys.executable, "-c", "import time; time.sleep(300)"]
-def spawn(): tenants.append(engine.spawn("a", rest, request_milli=500))
-starter = threading.Thread(target=spawn); starter.start(); starter.join()
+program = start_program(tenant.folder, rest, os.environ, mode=sys.argv[2], death_signal=signal.SIGKILL)
 time.sleep(1.0)
-print(tenants[0].poll(), flush=True)
+print(program.poll(), flush=True)
 time.sleep(300)
 """
 
 
 @pytest.mark.parametrize("injection", ["auto", "library-path"])
 def test_programs_of_an_engine_end_with_a_killed_host(aliquot_cli: Aliquot, injection):
-    """A host that is killed with -9 takes along the programs its engine started, whichever thread started them."""
+    """A host that is killed with -9 takes along its arbiter and the programs that it started."""
     argv = [sys.executable, "-c", HOST, str(aliquot_cli.runtime / "own"), injection]
     host = subprocess.Popen(argv, stdout=subprocess.PIPE, env=aliquot_cli.env, text=True)
     poll = first_line(host)

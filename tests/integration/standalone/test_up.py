@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from spawning import engine_of, spawn
 from waiting import eventually
 
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
-from aliquot.standalone.engine import Engine
 
 from .stage import Aliquot, Cluster, sharepod
 
@@ -125,26 +125,27 @@ def test_doctor_names_what_it_found(aliquot_cli: Aliquot):
 
 
 def test_an_engine_in_this_process_spawns_and_cleans_up():
-    """The engine as a context manager runs programs, frees the share of each at its end, and leaves no file."""
-    with Engine.start(emulate="v100", window_ms=2000) as engine:
+    """The engine as a context manager has tenants, and ends what they have left; it leaves no file of theirs."""
+    with engine_of("v100", window_ms=2000) as engine:
         root = engine.runtime.root
-        first = engine.spawn("a", ["sh", "-c", "exit 3"], request_milli=700, limit_milli=1000, memory_mib=1024)
+        first = spawn(engine, "a", ["sh", "-c", "exit 3"], request_milli=700, limit_milli=1000, memory_mib=1024)
         status = first.wait(20)
-        second = engine.spawn("b", ["sleep", "60"], request_milli=700, limit_milli=1000, memory_mib=1024)
+        second = spawn(engine, "b", ["sleep", "60"], request_milli=700, limit_milli=1000, memory_mib=1024)
         names = [tenant.name for tenant in engine.arbiter.status().gpus[0].tenants]
+        eventually(lambda: engine.processes(TenantName("b")), "its program is there")
 
-    assert (3, ["b"], True) == (status, names, second.process.returncode is not None)
+    assert (3, ["b"], True) == (status, names, second.process.poll() is not None)
     assert not root.exists()
 
 
 def test_a_tenant_may_have_the_name_of_one_that_has_just_ended():
     """A name is free once its program was seen to end; that end takes nothing away from the next of that name."""
-    with Engine.start(emulate="v100", window_ms=2000) as engine:
+    with engine_of("v100", window_ms=2000) as engine:
         statuses = []
         for round_number in range(5):
-            tenant = engine.spawn("a", ["sh", "-c", f"exit {round_number}"], request_milli=500, memory_mib=64)
+            tenant = spawn(engine, "a", ["sh", "-c", f"exit {round_number}"], request_milli=500, memory_mib=64)
             statuses.append(tenant.wait(20))
-        last = engine.spawn("a", ["sleep", "60"], request_milli=500, memory_mib=64)
+        last = spawn(engine, "a", ["sleep", "60"], request_milli=500, memory_mib=64)
         remaining = list(engine.tenants)
         last.end()
 
@@ -222,7 +223,7 @@ def test_gpus_that_are_left_out_take_no_tenants(aliquot_cli: Aliquot):
     refused = aliquot_cli("up", "--emulate", "v100x2", "--not-gpus", "0,1", "--no-web")
     assert (2, True) == (refused.returncode, "no GPU is left to share: GPU 0 (Tesla V100-SXM2-16GB)" in refused.stderr)
 
-    with Engine.start(emulate="v100x4", not_gpus="0,2") as engine:
+    with engine_of("v100x4", not_gpus="0,2") as engine:
         assert [1, 3] == [gpu.index for gpu in engine.gpus]
         with pytest.raises(AliquotError):
             engine.admit(TenantName("a"), GpuRequest(1000, gpu="0"))

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from spawning import engine_of, spawn
 from waiting import eventually
 
 from aliquot.model.ids import TenantName
@@ -47,7 +48,7 @@ def found(aliquot_cli: Aliquot, *words: str, around: tuple[str, ...] = ()) -> di
 @pytest.fixture
 def engine():
     """An engine with two emulated H100 and a short window."""
-    with Engine.start(emulate="h100x2", window_ms=2000) as engine:
+    with engine_of("h100x2", window_ms=2000) as engine:
         yield engine
 
 
@@ -89,8 +90,8 @@ def test_what_is_not_gated_is_measured_and_known(engine: Engine, tmp_path: Path)
 
     Beside it a share of another GPU is gated, and what is on a GPU of its own takes nothing from it.
     """
-    whole = engine.spawn("whole", native_client("steady", "1000000")(tmp_path / "a"), request_milli=1000, gpu=0)
-    share = engine.spawn("share", native_client("steady", "1000000")(tmp_path / "b"), request_milli=500, gpu=1)
+    whole = spawn(engine, "whole", native_client("steady", "1000000")(tmp_path / "a"), request_milli=1000, gpu=0)
+    share = spawn(engine, "share", native_client("steady", "1000000")(tmp_path / "b"), request_milli=500, gpu=1)
     eventually(lambda: status_of(engine, 0, "whole").usage > 0, "its use is measured")
     seen, held = status_of(engine, 0, "whole"), status_of(engine, 1, "share")
     first = next(gpu for gpu in engine.arbiter.status().gpus if gpu.uuid == engine.gpus[0].uuid)
@@ -123,7 +124,7 @@ def test_a_whole_gpu_beside_a_shared_one_takes_no_turns(engine: Engine, tmp_path
     tenant = engine.admit(TenantName("both"), GpuRequest(1500))
     uuids = [part.gpu for part in sorted(tenant.plan.slices, key=lambda part: -part.request_milli)]
     whole, shared = ([gpu.uuid for gpu in engine.gpus].index(uuid) for uuid in uuids)
-    half = engine.spawn("half", program[2], request_milli=500, gpu=shared)
+    half = spawn(engine, "half", program[2], request_milli=500, gpu=shared)
     ranks = [
         start_program(tenant.folder, argv, {**os.environ, "CUDA_VISIBLE_DEVICES": uuid})
         for argv, uuid in zip(program, uuids, strict=False)

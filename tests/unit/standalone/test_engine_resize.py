@@ -159,7 +159,7 @@ def test_the_next_engine_reserves_what_a_run_has_yet_to_free(tmp_path, arbiter):
     run = RunRecord.of(A, tenant.folder.directory, part(300, 2_000), tenant.plan, tenant.enforce, "", owner)
     arbiter.pending_mib["a"] = 3_000
     lock = GpuLock(Path(__file__), ())
-    options: Any = {"injection": "auto", "policy": "binpack", "runs": [run]}
+    options: Any = {"policy": "binpack", "runs": [run]}
     engine = Engine(first.runtime, first.machine, lock, ArbiterOptions(), **options)
     assert (2_000, {"a": 3_000}, 5_000) == (
         engine.tenants[A].plan.slices[0].memory_mib,
