@@ -73,8 +73,8 @@ def explain(
 
         requests = [(pod.full_name, pod.request) for pod in read_sharepods(read_text(file), file)]
     if emulate or ledger_file:
-        from aliquot.standalone.explaining import explained, explained_on, saved_cluster
-        from aliquot.standalone.machine import imagined_ledger
+        from aliquot.standalone.explaining import explained, explained_on
+        from aliquot.standalone.machine import imagined_ledger, saved_cluster
 
         if not requests:
             where = f"--emulate {emulate} is an empty machine" if emulate else "--books has no waiting request"

@@ -9,19 +9,15 @@ import msgspec
 
 from aliquot import status
 from aliquot.driver.gpu import Gpu, core_list
-from aliquot.driver.policies import maker
-from aliquot.lib.decoding import decode_json
 from aliquot.lib.misspelt import hint
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.requests import GpuRequest, Plan
 from aliquot.placement.asks import Ask
-from aliquot.placement.cluster import LedgerError
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_with
-from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits, NoRoom
+from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
 from aliquot.placement.read_model import ledger_gpus
-from aliquot.placement.saved import BadLedger, load
 from aliquot.placement.sentences import never
 from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.wire import ExplainCall, ExplanationFacts, Explanations, GpuFacts, GpuTenant
@@ -119,20 +115,6 @@ def _of_account(engine: Engine, name: str, request: GpuRequest, owner: Account) 
         return found
 
     return engine.look(explain)
-
-
-def saved_cluster(text: str, name: str, by: str = "") -> Decider:
-    """A decider for a ledger that was saved as JSON; `name` is its name in errors.
-
-    Raises:
-        UserError: they cannot be read.
-        UnknownPolicy: no such policy.
-    """
-    made = maker(by or DEFAULT_POLICY)()
-    try:
-        return Decider(load(decode_json(text, dict[str, Any])), made)
-    except (msgspec.DecodeError, BadLedger, LedgerError) as error:
-        raise UserError(f"{name}: not the ledger of a cluster: {error}") from None
 
 
 def explained_on(decider: Decider, name: str, request: GpuRequest) -> ExplanationFacts:

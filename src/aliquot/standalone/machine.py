@@ -1,4 +1,4 @@
-"""The machine under an engine: the real driver's GPUs, or an emulated one made for it."""
+"""The machine under an engine: the real driver's GPUs, or an emulated one made for it; and machines to think about."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import shutil
 import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from aliquot.driver import emulation
 from aliquot.driver.choice import check_named, choose
@@ -14,9 +16,14 @@ from aliquot.driver.discovery import find_driver
 from aliquot.driver.gpu import Gpu
 from aliquot.driver.gpu_lock import check_no_share
 from aliquot.driver.policies import maker
+from aliquot.lib.decoding import decode_json
+from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
+from aliquot.placement.cluster import LedgerError
+from aliquot.placement.decide import Decider
 from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger
+from aliquot.placement.saved import BadLedger, load
 from aliquot.standalone.program import install_tools
 from aliquot.tenancy.machine import SharedMachine, answering_gpus
 
@@ -54,6 +61,20 @@ def imagined_ledger(spec: str, policy: str = "") -> MachineLedger:
     devices = [Device(g, GpuUuid(f"GPU-{g}"), profile.model, profile.memory_mib) for g in range(count)]
     wired = emulation.profile_topology(profile, count)
     return MachineLedger(devices, topology=wired, by=maker(policy or DEFAULT_POLICY), node=spec)
+
+
+def saved_cluster(text: str, name: str, by: str = "") -> Decider:
+    """A decider for a ledger that was saved as JSON; `name` is its name in errors.
+
+    Raises:
+        UserError: they cannot be read.
+        UnknownPolicy: no such policy.
+    """
+    made = maker(by or DEFAULT_POLICY)()
+    try:
+        return Decider(load(decode_json(text, dict[str, Any])), made)
+    except (msgspec.DecodeError, BadLedger, LedgerError) as error:
+        raise UserError(f"{name}: not the ledger of a cluster: {error}") from None
 
 
 def find_machine(
