@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CODE = 40_130
-MAX_LAB_CODE = 8_160
-MAX_FILES = 330
+MAX_CODE = 38_890
+MAX_LAB_CODE = 8_150
+MAX_FILES = 320
 MAX_SINGLE_CALLERS = 0.1
-MAX_ONE_IMPORTER = 60
+MAX_ONE_IMPORTER = 56
 MAX_IMPORTS = 20
 MAX_SHARED_NAMES = 10
 MAX_GPU_RECORDS = 8
