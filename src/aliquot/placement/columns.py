@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from aliquot.placement.cluster import Cluster
 
 MODELS: Final = 32
+MAX_AMOUNT: Final = 1 << 62
+"""What is asked for may be any number; where it counts in 64 bits it is at most this, which no node has."""
 """Bits of a set of models; model 31 and all later ones share the last bit."""
 ANY_MODEL: Final = 0xFFFF_FFFF
 
@@ -110,9 +112,9 @@ def shape_record(cluster: Cluster, shape: Shape, number: int) -> ShapeRecord:
         bits = sum(allowed)
     return ShapeRecord(
         number,
-        shape.cpu_milli,
-        shape.memory_mib,
-        shape.gpu_mib,
+        min(shape.cpu_milli, MAX_AMOUNT),
+        min(shape.memory_mib, MAX_AMOUNT),
+        min(shape.gpu_mib, MAX_AMOUNT),
         shape.gpu_mem_ppm,
         min(shape.whole, 2**31 - 1),
         shape.rest_milli,

@@ -28,6 +28,7 @@ from aliquot.model.quantities import MILLI, Memory
 from aliquot.model.requests import GpuRequest, Labels, Slice
 from aliquot.placement.asks import PPM, Ask, PlacementUnit
 from aliquot.placement.cluster import Cluster
+from aliquot.placement.columns import MAX_AMOUNT
 from aliquot.placement.entries import LedgerError, Placement
 from aliquot.placement.fits import Rules, models_apart, one_model, rest_mask, whole_mask
 
@@ -157,7 +158,7 @@ def _devices(cluster: Cluster, ask: Ask, nodes: IntArray, rules: Rules | None) -
     if shape.whole:
         return mask, mask.astype(np.int64)
     part, whole = (shape.gpu_mem_ppm, PPM) if shape.gpu_mem_ppm else (shape.rest_milli, MILLI)
-    mib = np.full_like(size, shape.gpu_mib) if shape.gpu_mib else size * part // whole
+    mib = np.full_like(size, min(shape.gpu_mib, MAX_AMOUNT)) if shape.gpu_mib else size * part // whole
     often = np.minimum(cluster.free_milli[nodes] // shape.rest_milli, cluster.free_mib[nodes] // np.maximum(mib, 1))
     return mask, often * mask
 

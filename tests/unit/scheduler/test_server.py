@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from any_pod import number, pods
 from control_scene import Scene, Truth
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kit.objects import node
 from served import Served, pod
@@ -200,8 +200,18 @@ messages = st.fixed_dictionaries(
 )
 
 
+def asking_in_gib(*amounts: int) -> dict[str, Any]:
+    """A message about a pod whose containers ask for so much GPU memory."""
+    limits = [{"limits": {"aliyun.com/gpu-mem": amount}} for amount in amounts]
+    containers = [{"name": f"c{number}", "resources": each} for number, each in enumerate(limits)]
+    meta = {"name": "p", "namespace": "n", "uid": "u"}
+    return {"Pod": {"metadata": meta, "spec": {"containers": containers}}, "NodeNames": ["n"]}
+
+
 @settings(max_examples=200, deadline=None)
 @given(messages, st.sampled_from(["filter", "prioritize", "preempt", "bind", "dry-run"]))
+@example(asking_in_gib(1, 2**53), "filter")  # more MiB than 64 bits hold
+@example(asking_in_gib(2**54), "filter")
 def test_no_message_does_harm(message: dict[str, Any], verb: str):
     """Whatever is sent: an answer of the verb's kind or one sentence; the ledger is as before."""
     served = Served()
