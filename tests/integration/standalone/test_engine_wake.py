@@ -10,6 +10,7 @@ from spawning import engine_of, spawn
 from waiting import eventually
 
 from aliquot.placement.machine import NoRoom
+from aliquot.standalone.accounts import own_account
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.explaining import explanations
 from aliquot.standalone.pods import Pods
@@ -106,7 +107,7 @@ def test_a_promise_that_a_neighbour_breaks_later_is_shown_with_its_name(scene: S
     eventually(lambda: not scene.seen("server").wake.kept, "its kernels are measured")
 
     assert "not kept: training runs kernels of" in scene.seen("server").wake.text
-    (explained,) = explanations(scene.engine, Pods(scene.engine), ExplainCall("server")).explanations
+    (explained,) = explanations(scene.engine, Pods(scene.engine), ExplainCall("server"), own_account()).explanations
     assert "not kept: training runs kernels of" in explained.lines[-1]
     assert explained.lines[-1].startswith("  server wakes: 5 ms promised")
 
