@@ -1,5 +1,6 @@
-"""What a process is charged for its contexts, once NVML has told what it uses."""
+"""What a process is charged for its contexts, once NVML has told what it uses; and what it is asked to return."""
 
+import os
 import socket
 import uuid
 from pathlib import Path
@@ -7,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType, ReserveFlag
+from aliquot.arbiter.abi import GRANT_PAGE, MESSAGE_STRUCT, FailPolicy, MessageType, ReserveFlag
 from aliquot.arbiter.engine import Dispatcher
 from aliquot.arbiter.events import EventRing
 from aliquot.arbiter.grants import Descriptor, GrantState, MemoryLease, Process, Tenant
@@ -197,3 +198,19 @@ def test_a_process_that_only_asks_is_charged_nothing(scene):
     correct(grant, {("GPU-of-others", PID): 400 * MIB})
 
     assert 0 == grant.context_bytes
+
+
+def test_memory_that_a_process_leased_and_does_not_use_is_asked_for_in_the_page(scene):
+    """The number in the page is raised, on which its threads sleep; not again while the answer is awaited."""
+    grant, lease = scene
+    grant.reserve(lease, MIB, 8 * MIB)
+
+    offset = next(field.offset for field in GRANT_PAGE if field.name == "memory_demand")
+
+    def shown() -> int:
+        return int.from_bytes(os.pread(grant.page.fd, 4, offset), "little")
+
+    before = shown()
+    asked = [(grant.demand_memory(None), shown()) for _ in range(2)]
+
+    assert (0, [(True, 1), (True, 1)]) == (before, asked)
