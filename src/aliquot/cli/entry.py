@@ -1,7 +1,8 @@
 """Where the programs begin: Ctrl-C ends them without a traceback, also while they are still being imported.
 
-Imports nothing of the package before it is ready for Ctrl-C. What an interrupted import raises may be anything:
-packages with parts in C turn it into errors of their own.
+Imports nothing that the interpreter has not loaded before it is ready for Ctrl-C; `signal` and `typing` take
+milliseconds. Until `main` runs there is nothing to clean up, so Ctrl-C ends the process at once. What an interrupted
+import raises may be anything: packages with parts in C turn it into errors of their own.
 
 A standard stream that the caller closed is /dev/null from here on, also for the command of `aliquot run`.
 """
@@ -9,13 +10,24 @@ A standard stream that the caller closed is /dev/null from here on, also for the
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable
 from importlib import import_module
-from typing import Final, NoReturn
 
-INTERRUPTED: Final = 128 + signal.SIGINT
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+    from typing import NoReturn
+else:
+    import _signal as signal
+
+
+def _end(number: int, _: object) -> None:
+    os._exit(128 + number)
+
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _end)
 
 
 def main() -> None:
@@ -36,7 +48,7 @@ def interruptible(run: Callable[[], None]) -> None:
         came.append(number)
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, interrupt)
     try:
         open_standard_streams()
@@ -44,9 +56,9 @@ def interruptible(run: Callable[[], None]) -> None:
     except Exception:
         if not came:
             raise
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(128 + signal.SIGINT) from None
     except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(128 + signal.SIGINT) from None
 
 
 def open_standard_streams() -> None:

@@ -46,6 +46,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "completion": ("aliquot.cli.completion", "Print the script that makes Tab complete."),
     "arbiter": ("aliquot.cli.programs", "Serve tokens (started by the engine; rarely by hand)."),
 }
+INTERRUPTED: Final = 130
+"""The exit status after Ctrl-C, as a shell has it."""
 LAB: Final = ("demo", "bench", "sim")
 """Commands of the distribution `aliquot-lab`, by entry points."""
 
@@ -94,7 +96,7 @@ def run_group(group: click.Group, name: str) -> None:
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except click.exceptions.Abort:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except AliquotError as error:
         _fail(str(error), error.exit_code)
     except BrokenPipeError:

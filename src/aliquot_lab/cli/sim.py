@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from aliquot.cli.completion import policy_names
-from aliquot.cli.entry import INTERRUPTED
 from aliquot.cli.lazy import WholeSentences
+from aliquot.cli.main import INTERRUPTED
 from aliquot.cli.options import Amount, out_option, output_option
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.tokens import Turns

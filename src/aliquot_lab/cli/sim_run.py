@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from aliquot.cli.entry import INTERRUPTED
+from aliquot.cli.main import INTERRUPTED
 from aliquot.cli.tables import columns
 from aliquot.lib.package import version
 from aliquot.model.errors import UserError

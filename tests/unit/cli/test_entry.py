@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import aliquot
+
+SOURCES = Path(aliquot.__file__).parents[1]
 INTERRUPTING = """
 import importlib.abc, os, signal, sys
 
@@ -34,6 +37,22 @@ def test_ctrl_c_during_imports_is_no_traceback(module: str, tmp_path: Path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=env)
 
     assert (130, "") == (done.returncode, done.stdout + done.stderr.strip())
+
+
+def test_before_it_is_ready_for_ctrl_c_a_program_imports_next_to_nothing():
+    """Until then the interpreter answers Ctrl-C, with a traceback: its own start is all that takes time."""
+    code = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); import aliquot.cli.entry; print(*sys.modules)"
+    bare = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+
+    assert set() == {"signal", "enum", "typing", "re", "collections", "functools"} & set(bare.stdout.split())
+
+
+def test_ctrl_c_before_the_program_begins_is_no_traceback():
+    """The script of an installed command does a few things more between the import and the call."""
+    code = "import os, aliquot.cli.entry; os.kill(os.getpid(), 2)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+
+    assert (130, "") == (done.returncode, done.stderr)
 
 
 def run(body: str) -> subprocess.CompletedProcess[str]:
