@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import grp
 import hashlib
 import os
 import pwd
+import stat
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +43,8 @@ _RANGE: Final = 1 << 22
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """`struct flock`: l_type, l_whence, l_start, l_len, l_pid."""
 _PROC: Final = Path("/proc")
+_UNMAPPED: Final = 65534
+"""What the kernel shows for every account and group that a user namespace does not map."""
 _LOG: Final = Logger("driver")
 
 
@@ -163,23 +167,45 @@ def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
         )
     if "node" in words[:4]:
         return f"{where} this node's agent, pid {pid} ({since}); leave GPUs to you with its --not-gpus{others}"
-    folder = ""  # of the engine, from the command line of its arbiter
+    folder, place = "", None  # of the engine, from the command line of its arbiter
     for process in _PROC.iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
             if parent == pid and "aliquot.arbiter" in words:
                 folder = words[words.index("--runtime-dir") + 1]
+                place = Path(folder).stat()
                 break
     at = f" ({folder}, {since})" if folder else f" ({since})"
-    if uid == os.geteuid():
+    if uid == os.geteuid() != _UNMAPPED:
         use = f"use that one: export ALIQUOT_RUNTIME_DIR={folder}" if folder else "use that one"
         return f"{where} your own engine, pid {pid}{at}; {use}, or end it{others}"
-    if uid == 0 and folder and os.access(f"{folder}/engine.sock", os.W_OK):
-        use = "aliquot run and all other commands use it as they are"
-        return f"{where} the engine of this machine, pid {pid}{at}; {use}"
-    try:
-        owner = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        owner = f"user {uid}"
+    if uid in (0, _UNMAPPED) and place is not None:
+        if os.access(f"{folder}/engine.sock", os.W_OK):
+            use = "aliquot run and all other commands use it as they are"
+            return f"{where} the engine of this machine, pid {pid}{at}; {use}"
+        if place.st_mode & stat.S_IXGRP and not os.access(folder, os.X_OK):
+            return f"{where} the machine's engine, pid {pid}{at}; it {not_in_group(place.st_gid)}{others}"
+    if uid == _UNMAPPED:
+        return f"{where} another account's engine, pid {pid}{at}; ask its owner to end it (aliquot down){others}"
+    owner = _name(uid) or f"user {uid}"
     return f"{where} {owner}'s engine, pid {pid}{at}; ask {owner} to end it (aliquot down){others}"
+
+
+def not_in_group(gid: int) -> str:
+    """Whom the machine's engine serves that lets this account not in, and how it gets in; its subject is the engine."""
+    if gid == _UNMAPPED:
+        return "serves a group, and you are not in it; ask root to add you, and log in again"
+    try:
+        group = grp.getgrgid(gid).gr_name
+    except KeyError:
+        group = str(gid)
+    way_in = f"usermod -aG {group} {_name(os.geteuid()) or os.geteuid()}"
+    return f"serves group {group}, and you are not in it; ask root to add you, and log in again: {way_in}"
+
+
+def _name(uid: int) -> str:
+    """An account as it logs in; empty where it has no name."""
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import grp
 import os
 import select
 import socket
@@ -20,7 +19,7 @@ import msgspec
 from aliquot.lib.package import of_another_version
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.standalone import wire
-from aliquot.standalone.accounts import Account, own_account
+from aliquot.standalone.accounts import Account
 from aliquot.standalone.paths import RuntimeDir, closed_to_all_but, is_trusted, state_dir
 
 A = TypeVar("A")
@@ -55,7 +54,9 @@ class EngineConnection:
         except OSError:
             self._socket.close()
             if (gid := closed_to_all_but(runtime.root)) is not None:
-                raise EngineRefused(_not_in_group(gid), 1) from None
+                from aliquot.driver.gpu_lock import not_in_group
+
+                raise EngineRefused(f"the machine's engine {not_in_group(gid)}", 1) from None
             raise NoEngine(f"no engine is up at {runtime.root}. Start one: aliquot up") from None
         if not is_trusted(uid := Account.of_peer(self._socket).uid, runtime.root):
             self._socket.close()  # it would name the libraries that our programs load
@@ -173,17 +174,6 @@ class EngineConnection:
         if isinstance(answer, wire.EngineRefusal):
             raise EngineRefused(answer.error, answer.code)
         return cast(A, answer)  # of this protocol, as its number says
-
-
-def _not_in_group(gid: int) -> str:
-    try:
-        group = grp.getgrgid(gid).gr_name
-    except KeyError:
-        group = str(gid)
-    return (
-        f"the machine's engine serves group {group}, and you are not in it; ask root to add you, and log in again: "
-        f"usermod -aG {group} {own_account().name}"
-    )
 
 
 def ask(runtime: RuntimeDir, call: wire.Call[A]) -> A:

@@ -221,3 +221,29 @@ def test_a_program_of_a_run_starts_no_engine_on_its_gpus(on_machine: Callable[[s
     assert "status 1\n" in said and 1 == said.count("ready at")
     assert way_out[inject] in said.partition("status 1")[0]
     assert "up at /run/aliquot" in said.partition("status 1")[2]
+
+
+def test_who_cannot_have_the_gpus_of_the_machines_engine_learns_whose_they_are(on_machine: Callable[[str], str]):
+    """Also in a user namespace, which has no number for root; who is outside its group learns how to get in."""
+    tries = """
+        for how in "" "unshare --user" "unshare --user --map-current-user"; do
+            $CARL $how timeout 30 $ALIQUOT up --no-web 2>&1
+        done
+    """
+    said = on_machine(f"""
+        {tries}
+        $ALIQUOT down; $ALIQUOT up --system --group root --no-web --state-dir $0/state -d
+        {tries}
+    """)
+    refusals = [line.partition("is shared by ")[2] for line in said.splitlines() if line.startswith("aliquot: ")]
+
+    assert 6 == len(refusals)
+    assert all(line.startswith("the engine of this machine, pid ") for line in refusals[:3])
+    assert all(line.endswith("aliquot run and all other commands use it as they are") for line in refusals[:3])
+    assert all(line.startswith("the machine's engine, pid ") for line in refusals[3:])
+    assert refusals[3].endswith(
+        f"; it serves group root, and you are not in it; ask root to add you, and log in again: usermod -aG root {CARL}"
+    )
+    assert {"it serves a group, and you are not in it; ask root to add you, and log in again"} == {
+        line.partition("; ")[2] for line in refusals[4:]
+    }
