@@ -216,6 +216,22 @@ class Engine:
                 raise
             return self._admit(name, request, cpu_bind, True, owner, container)
 
+    def check_new(self, owner: Account, request: GpuRequest, plan: Plan | None) -> None:
+        """Let a tenant that is to come pass if it keeps its owner within quota.
+
+        One without a plan has no room, and is judged by what it would have on an empty machine.
+
+        Raises:
+            NoRoom, NeverFits: see `check_quota`.
+        """
+        if plan is None:
+            try:
+                plan = self.ledger.empty().plan(request)
+            except NoRoom:
+                return
+        owners = [tenant.owner for tenant in self.tenants.values()]
+        self.check_quota(self.ledger, owner, owners, plan, request, Plan(()))
+
     def make_room(self, request: GpuRequest) -> bool:
         """Park tenants that may be, if a request has room only then; whether there is room now."""
         return self.look(lambda ledger: ledger.has_room(request)) or self.parking.make_room(
@@ -231,10 +247,16 @@ class Engine:
             self._settle_memory()
             if request.wake_us:
                 self.measure()
-            plan = self.ledger.plan(request, again=again)
             owner = owner or own_account()
-            owners = [tenant.owner for tenant in self.tenants.values()]
-            self.check_quota(self.ledger, owner, owners, plan, request, Plan(()))
+            try:
+                plan = self.ledger.plan(request, again=again)
+            except NoRoom as error:
+                try:
+                    self.check_new(owner, request, None)
+                except NoRoom as over_quota:
+                    raise type(over_quota)(f"{str(error).partition('. See ')[0]}; and {over_quota}") from None
+                raise
+            self.check_new(owner, request, plan)
             near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
             others = [*self.tenants.values(), *self._tenancy.coming]
             used = Counter(core for other in others for core in read_core_list(other.cpus))

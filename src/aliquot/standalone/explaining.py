@@ -12,7 +12,7 @@ from aliquot.driver.gpu import Gpu, core_list
 from aliquot.lib.misspelt import hint
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid, TenantName
-from aliquot.model.requests import GpuRequest, Plan
+from aliquot.model.requests import GpuRequest
 from aliquot.placement.asks import Ask
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_with
@@ -105,13 +105,13 @@ def _of_account(engine: Engine, name: str, request: GpuRequest, owner: Account) 
     def explain(ledger: MachineLedger) -> ExplanationFacts:
         found = explained(ledger, name, request)
         try:
-            if found.fits:
-                owners = [tenant.owner for tenant in engine.tenants.values()]
-                engine.check_quota(ledger, owner, owners, ledger.plan(request, again=True), request, Plan(()))
+            engine.check_new(owner, request, ledger.plan(request, again=True) if found.fits else None)
         except NeverFits as error:
             return ExplanationFacts(name, False, [never(name, str(error))], {"fits": False, "never": str(error)})
         except NoRoom as error:
-            return ExplanationFacts(name, False, [f"{name} waits: {error}"], {"fits": False, "waits": str(error)})
+            lines, facts = ([], {}) if found.fits else (found.lines, found.facts)
+            over = [f"{name} waits: {error}", *lines]
+            return ExplanationFacts(name, False, over, {**facts, "fits": False, "waits": str(error)})
         return found
 
     return engine.look(explain)

@@ -366,12 +366,20 @@ def test_a_quota_is_told_to_who_meets_it(machine: Machine):
     more = machine.ann("run", "--gpu-request", ".3", "--", "true")
     grown = machine.ann("resize", "r", "--gpu-request", ".6")
     other = machine.bob("run", "--gpu-request", ".6", "--", "true")
+    full = machine.bob.start("run", "--gpu-request", "1.6", "--", "sleep", "300")
+    eventually(lambda: len(tenants(machine.bob)) == 2, "bob holds what is left but for a tenth")
+    both = machine.ann("run", "--gpu-request", ".3", "--", "true")
+    explained = machine.ann("explain", "--gpu-request", ".3")
+    end(full)
     end(holding)
 
     held = f'account "{ANN}" holds 0.30 GPUs of 0.50 it may have, 0.30 more were asked; 0.20 more would fit'
     assert (1, f"aliquot: {held}. See who holds it: aliquot get tenants\n") == (more.returncode, more.stderr)
     assert (2, True) == (grown.returncode, f'account "{ANN}" holds 0.30 GPUs of 0.50' in grown.stderr), grown.stderr
     assert (0, "") == (other.returncode, other.stderr)
+    full, hint = "needs 0.30 of a GPU, at most 0.10 is free (GPU 0)", "See who holds it: aliquot get tenants"
+    assert (1, f"aliquot: {full}; and {held}. {hint}\n") == (both.returncode, both.stderr)
+    assert held in explained.stdout and full in explained.stdout
 
 
 BROWSER = """

@@ -12,6 +12,7 @@ from aliquot.model.quantities import Memory
 from aliquot.model.requests import Device, GpuRequest, Plan
 from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
 from aliquot.standalone.accounts import Account, NotYours
+from aliquot.standalone.engine import Engine
 from aliquot.standalone.explaining import explanations
 from aliquot.standalone.quota import AccountQuotas, BadQuotaFile, OverQuota
 from aliquot.standalone.server import PASSED_S, RunQueue
@@ -211,10 +212,13 @@ def test_smaller_runs_pass_a_larger_one_by_for_a_while_only(gpu: str):
 class Explained:
     """An engine whose account ann holds 0.30 of the 0.50 GPUs that it may have, and whose queue has a run of it."""
 
+    check_new = Engine.check_new
+
     def __init__(self, folder: Path) -> None:
         self.shares = Shares('accounts: {"61001": {limits: [{gpus: 500m}]}}', folder)
         self.shares.take(ANN, 300)
         self.check_quota = self.shares.quotas.require
+        self.ledger = self.shares.ledger
         self.tenants = {TenantName("61001/0"): SimpleNamespace(owner=ANN)}
         self.parked: dict[TenantName, str] = {}
 
