@@ -5,8 +5,10 @@ It starts containers by runc and cgroupfs, which also works where cgroups are of
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -87,8 +89,11 @@ class Podman:
         )
 
     def close(self) -> None:
-        """End all containers, and remove everything."""
+        """End all containers, and remove everything; of an account also the process that keeps its namespaces."""
         self("rm", "--all", "--force", "--time", "0")
+        for pause in self.folder.glob("state/**/pause.pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pause.read_text()), signal.SIGKILL)
         self._room.kill()
         self._room.communicate()
         shutil.rmtree(self.folder, ignore_errors=True)
