@@ -28,13 +28,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 def pytest_configure() -> None:
     """Undo what a caller may have set: an ignored Ctrl-C is inherited by children, and so is a low descriptor limit.
 
-    COLUMNS and LINES are the terminal's that pytest was started in: readline writes them into the environment.
+    COLUMNS and LINES are the terminal's that pytest was started in: readline writes them into the environment that
+    children get, where `os.environ` does not show them.
     The log is set up as programs do: `structlog.testing.capture_logs` would leave structlog's own default behind. So
     are the inner loops of placement.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
+        os.unsetenv(name)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     set_up_log()

@@ -262,12 +262,15 @@ def text_of(word: str, facts: Any, *, indent: int | None = 2) -> str:
 
 
 def show(form: str, facts: Any, lines: Callable[[], Iterable[str]]) -> None:
-    """Print facts in a form; `lines` is that for people."""
+    """Print facts in a form; `lines` is that for people, in which sentences go on in another line."""
+    from aliquot.cli.tables import UNBOUNDED, columns, wrapped
+
     if form in ("json", "yaml"):
         click.echo(text_of(form, facts), nl=form == "json")
     else:
+        width = UNBOUNDED if form == "wide" else columns()
         for line in lines():
-            click.echo(line)
+            click.echo("\n".join(wrapped(line, width)))
 
 
 def form_option(words: Sequence[str]) -> Callable[[Command], Command]:

@@ -16,7 +16,7 @@ from aliquot.cli.calling import ask_engine, full_name, short_name
 from aliquot.cli.completion import answer_of, sharepod_names
 from aliquot.cli.forms import Form, form_option, text_of
 from aliquot.cli.hours import CSV, HOURS, HoursView, hours_options, refuse_hours_options
-from aliquot.cli.tables import Table, aligned, gpu_table, pod_table, tenant_table
+from aliquot.cli.tables import UNBOUNDED, Table, aligned, columns, gpu_table, pod_table, tenant_table
 from aliquot.lib.misspelt import closest, hint
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.selectors import Term, parse_selector, selects
@@ -121,6 +121,11 @@ class Query:
         """Whether one thing was named: programs then get that object, and a list in any other case, as of kubectl."""
         return len(self.names) == 1
 
+    @property
+    def width(self) -> int:
+        """How wide its tables may be; what was asked for by name is not cut."""
+        return columns() if self.form.word == "text" else UNBOUNDED
+
     def facts(self, kind: str) -> tuple[list[Fact], UserError | None]:
         """Everything of a kind that has the namespace, the labels and the names, in the order of the names.
 
@@ -193,6 +198,7 @@ def get(
     hours are GPU-hours as on the dashboard's page. -o json and yaml print a list, or the one object that was named;
     SharePods in YAML are documents that aliquot apply takes, with what has become of each as its status.
     jsonpath=TEMPLATE and custom-columns=COLUMNS pick its fields as kubectl does, those of a list under .items.
+    Tables fit the terminal: long names are cut, and the last columns left out, where need be. -o wide cuts nothing.
 
     Example, the SharePods with a label, and what changes:
       aliquot get pods -l team=a -w
@@ -262,7 +268,7 @@ def _print(query: Query, lists: dict[str, list[Fact]]) -> None:
             if not some and kind != "gpus":
                 click.echo(f"no {kind}{f' in namespace {query.namespace}' if query.namespace else ''}", err=True)
             else:
-                for line in list(aligned(query.table(some)))[0 if query.headers else 1 :]:
+                for line in list(aligned(query.table(some), width=query.width))[0 if query.headers else 1 :]:
                     click.echo(line)
 
 
@@ -317,7 +323,7 @@ def _print_changes(query: Query, facts: list[Fact], widths: list[int]) -> list[i
     plain = msgspec.to_builtins(facts)
     if form.columns is not None or form.word in ("text", "wide"):
         table = query.table(facts) if form.columns is None else form.columns.table(plain)
-        for line in list(aligned(table, widths))[1 if widths or not query.headers else 0 :]:
+        for line in list(aligned(table, widths, width=query.width))[1 if widths or not query.headers else 0 :]:
             click.echo(line)
         before = widths or [0] * len(table[0])
         widths = [max(before[c], *(len(row[c]) for row in table)) for c in range(len(table[0]))]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +25,8 @@ Table = list[list[str]]
 UNBOUNDED: Final = 10_000
 """The width of what goes to a file or a pipe."""
 MAX_COMMAND: Final = 60
+LONGEST_NUMBER: Final = 16
+"""Columns that are no wider have amounts, such as `12.0 / 79.6 GiB`."""
 
 
 def columns() -> int:
@@ -32,17 +36,42 @@ def columns() -> int:
     return UNBOUNDED
 
 
-def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int] = (), *, right: Collection[int] = ()) -> Iterable[str]:
-    """The rows in columns, each at least as wide as `widths` says; those in `right` are aligned to the right."""
+def aligned(
+    rows: Sequence[Sequence[str]], widths: Sequence[int] = (), *, right: Collection[int] = (), width: int = UNBOUNDED
+) -> Iterable[str]:
+    """The rows in columns, each at least as wide as `widths` says; those in `right` are aligned to the right.
+
+    Where they are wider than `width`, long texts are cut, and columns at the end left out: no number is cut.
+    """
     rows = [[printable(cell) for cell in row] for row in rows]
     least = [*widths, *([0] * (len(rows[0]) - len(widths)))]
     wide = [max(least[column], *(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
+    while len(wide) > 1 and sum(min(each, LONGEST_NUMBER) + 2 for each in wide) - 2 > width:
+        wide.pop()
+    while max(wide) > LONGEST_NUMBER and sum(wide) + 2 * (len(wide) - 1) > width:
+        wide[wide.index(max(wide))] -= 1
     for row in rows:
+        cells = [cut(cell, most) for cell, most in zip(row, wide, strict=False)]
         cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, wide, strict=True))
+            cell.rjust(most) if column in right else cell.ljust(most)
+            for column, (cell, most) in enumerate(zip(cells, wide, strict=True))
         ]
         yield "  ".join(cells).rstrip()
+
+
+def cut(text: str, cells: int) -> str:
+    """A text of at most that width, with a sign where something was left out."""
+    return text if len(text) <= cells else f"{text[: cells - 1]}…"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """A sentence in lines of that width; the further ones begin under what stands behind the last gap of the first."""
+    if len(text) <= width:
+        return [text]
+    gap = max((gap.end() for gap in re.finditer(r"  +(?=\S)", text[: width // 2 + 1])), default=0)
+    indent = " " * max(0, 4 - gap)
+    lines = textwrap.wrap(text[gap:], max(20, width - gap), subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return [text[:gap] + lines[0], *(" " * gap + line for line in lines[1:])]
 
 
 def nearest(links: Sequence[str]) -> str:

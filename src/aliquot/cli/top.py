@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -18,7 +17,7 @@ import click
 
 from aliquot.cli.calling import ask_engine
 from aliquot.cli.options import Amount, output_option
-from aliquot.cli.tables import UNBOUNDED, aligned, columns
+from aliquot.cli.tables import UNBOUNDED, aligned, columns, cut, wrapped
 from aliquot.model.quantities import format_mib, format_milli
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def render(
     window = f"{window_s:g} s"
     blocks = []
     if waiting:
-        reasons = [line for name, why in waiting.items() for line in _wrapped(f"  {name}  {why}", width)]
+        reasons = [line for name, why in waiting.items() for line in wrapped(f"  {name}  {why}", width)]
         blocks.append([f"{len(waiting)} waiting", *reasons])
     for gpu in facts.gpus:
         measure = measures.get(gpu.uuid)
@@ -146,15 +145,15 @@ def render(
         busy = f"busy {(measure.busy if measure else 0.0) * 100:.0f} %{since}"
         now = f"{busy}   memory {used_mib / 1024:.1f} / {gpu.memory_mib / 1024:.1f} GiB"
         whole = f"{name}   {now}"
-        lines = [whole] if len(whole) <= width else [_cut(name, width), f"  {now}"]
+        lines = [whole] if len(whole) <= width else [cut(name, width), f"  {now}"]
         where = [(tenant.name, ", ".join(_containers(processes, tenant.name))) for tenant in tenants]
         lines += _tenant_lines(tenants, window, width) if tenants else ["  no tenants"]
-        blocks.append([*lines, *(_cut(f"  {name} is in {those}", width) for name, those in where if those)])
+        blocks.append([*lines, *(cut(f"  {name} is in {those}", width) for name, those in where if those)])
     meaning = (
         f"busy: charged to all tenants, of {window}; usage: of {window}, or of the time since a tenant came; "
         "│: its limit"
     )
-    blocks.append(_wrapped(meaning, width))
+    blocks.append(wrapped(meaning, width))
     return "\n\n".join("\n".join(lines) for lines in blocks)
 
 
@@ -189,7 +188,7 @@ def _tenant_lines(tenants: Sequence[TenantStatus], window: str, width: int) -> l
         drawn = list(aligned(rows))
         names = max(_LEAST_NAME, min(max(len(each.name) for each in tenants), width - max(map(len, drawn)) - 4))
         heads = ["TENANT", *(each.name for each in tenants)]
-        lines = [f"  {_cut(name, names):<{names}}  {line}" for name, line in zip(heads, drawn, strict=True)]
+        lines = [f"  {cut(name, names):<{names}}  {line}" for name, line in zip(heads, drawn, strict=True)]
     notes = [f"  {each.wake_text}" for each in tenants if each.wake is not None]
     notes += [
         f"  {each.name} has yet to free {format_mib(each.memory_pending_mib)}, since its memory was reduced"
@@ -197,7 +196,7 @@ def _tenant_lines(tenants: Sequence[TenantStatus], window: str, width: int) -> l
         if each.memory_pending_mib
     ]
     notes += [f"  {each.parked_text}" for each in tenants if each.parked]
-    return [*lines, *(line for text in notes for line in _wrapped(text, width))]
+    return [*lines, *(line for text in notes for line in wrapped(text, width))]
 
 
 def bar(usage: float, limit_milli: int, cells: int = BAR_CELLS) -> str:
@@ -207,12 +206,3 @@ def bar(usage: float, limit_milli: int, cells: int = BAR_CELLS) -> str:
     if limit_milli < 1000:
         drawn[min(cells - 1, limit_milli * cells // 1000)] = "│"
     return "".join(drawn)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """A sentence, its further lines indented; one that fits is left as it is."""
-    return [text] if len(text) <= width else textwrap.wrap(text, max(20, width), subsequent_indent="    ")
-
-
-def _cut(text: str, cells: int) -> str:
-    return text if len(text) <= cells else f"{text[: cells - 1]}…"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from .stage import Aliquot, end, first_line
+from .stage import Aliquot, end, first_line, sharepod
 from .terminal import COLUMNS, Screen, Terminal
 
 
@@ -18,8 +18,8 @@ def terminal(aliquot_cli: Aliquot) -> Iterator[Callable[..., Terminal]]:
     """Starts the command in a terminal."""
     opened: list[Terminal] = []
 
-    def start(*words: str) -> Terminal:
-        opened.append(Terminal([sys.executable, "-m", "aliquot.cli", *words], aliquot_cli.env))
+    def start(*words: str, columns: int = COLUMNS) -> Terminal:
+        opened.append(Terminal([sys.executable, "-m", "aliquot.cli", *words], aliquot_cli.env, columns))
         return opened[-1]
 
     yield start
@@ -112,6 +112,27 @@ def test_top_refreshes_in_place_and_ctrl_c_ends_it(engine: Aliquot, terminal):
     assert (status, restored(top)) == (130, True)
     assert widest <= COLUMNS
     assert "Traceback" not in top.screen.text()
+
+
+def test_lists_and_sentences_fit_a_narrow_terminal(engine: Aliquot, terminal, tmp_path):
+    """On 60 columns no line of them is wider, names are cut and no amount is."""
+    (tmp_path / "waits.yaml").write_text(sharepod("a-notebook-of-a-team-with-a-long-name", "true", request=2))
+    engine("share", "create", "a-share-with-a-long-name-of-a-team", "--gpu-request", ".3", "--gpu-mem", "4Gi")
+    applied = engine("apply", str(tmp_path / "waits.yaml"))
+    screens = {}
+    for words in ("get all", "share list", "doctor", "explain"):
+        shown = terminal(*words.split(), columns=60)
+        shown.wait(30)
+        screens[words] = shown.screen
+
+    assert 0 == applied.returncode, applied.stderr
+    assert {words: [] for words in screens} == {
+        words: [line for line in screen.lines if len(line) > 60] for words, screen in screens.items()
+    }
+    for words, amounts in {"get all": "0.30 of 1.00  4.0 / 16.0 GiB", "share list": "4.0 GiB"}.items():
+        assert amounts in screens[words].text() and "…" in screens[words].text(), screens[words].text()
+    assert "away: pace" in screens["doctor"].text()
+    assert "fits on" in screens["explain"].text()
 
 
 HOST = """

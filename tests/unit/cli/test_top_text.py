@@ -2,9 +2,11 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aliquot.arbiter.records import GpuStatus, Status
-from aliquot.cli.tables import UNBOUNDED, columns
+from aliquot.cli.tables import UNBOUNDED, aligned, columns, wrapped
 from aliquot.cli.top import bar, render
 from aliquot.driver.gpu import Gpu
 from aliquot.standalone.wire import EngineFacts
@@ -37,6 +39,27 @@ def test_no_line_is_wider_than_the_terminal(width: int, name: str):
     assert [] == [line for line in lines if len(line) > width]
     for number in ("0.30", "0.60", "0.25", "2.0 / 4.0 GiB", "71 ms", "4.0 / 79.6 GiB"):
         assert any(number in line for line in lines), number
+
+
+CELLS = st.text("GPU 0.1/…é-_", max_size=50)
+
+
+@given(st.lists(st.lists(CELLS, min_size=5, max_size=5), min_size=1), st.integers(16, 200))
+def test_a_table_fits_a_terminal(rows: list[list[str]], width: int):
+    """Long texts are cut and columns at the end left out where that has to be, and nothing is elsewhere."""
+    lines, whole = list(aligned(rows, width=width)), list(aligned(rows))
+
+    assert max(map(len, lines)) <= width
+    assert lines == whole or max(map(len, whole)) > width
+
+
+@given(st.text("ab -/", max_size=300), st.integers(40, 200))
+def test_a_sentence_fits_a_terminal(text: str, width: int):
+    """It goes on in another line, and no word is lost."""
+    lines = wrapped(text, width)
+
+    assert max(map(len, lines)) <= width
+    assert "".join(text.split()) == "".join("".join(lines).split())
 
 
 def test_bars_shrink_before_they_go():

@@ -11,7 +11,7 @@ from aliquot.cli.forms import Form, form_option, show
 from aliquot.cli.hours import CSV, HOURS, HoursView, hours_options, refuse_hours_options
 from aliquot.cli.kubectl.scene import ClusterScene, Target, age, name_of, read_scene, target_options
 from aliquot.cli.kubectl.services import dashboard_options, read_past
-from aliquot.cli.tables import Table, aligned, nearest, reserved
+from aliquot.cli.tables import UNBOUNDED, Table, aligned, columns, nearest, reserved
 from aliquot.kube.quotas import quotas_of
 from aliquot.lib.misspelt import closest
 from aliquot.model.errors import UserError
@@ -80,8 +80,9 @@ def get(what: str, name: str, target: Target, form: Form, since: str, by: str, d
     elif not facts:
         show(form.word, facts, lambda: [f"no {kind}{where}"])
     else:
-        table = table_of(kind, facts, scene, wide=form.word == "wide")
-        show(form.word, facts[0] if one else facts, lambda: aligned(table))
+        wide = form.word == "wide"
+        table = table_of(kind, facts, scene, wide=wide)
+        show(form.word, facts[0] if one else facts, lambda: aligned(table, width=UNBOUNDED if wide else columns()))
 
 
 def sharepods(scene: ClusterScene) -> list[dict[str, Any]]:
