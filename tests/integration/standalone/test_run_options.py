@@ -4,6 +4,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from .stage import Aliquot, Cluster, end, first_line, sharepod
+from .stage import Aliquot, Cluster, end, engine_of, first_line, sharepod
 
 
 def tenants(command: Aliquot) -> list[str]:
@@ -185,3 +186,18 @@ def test_more_signals_do_not_change_how_an_engine_ends(aliquot_cli: Aliquot):
     process.communicate()
 
     assert 0 == process.returncode
+
+
+def test_a_service_manager_hears_that_the_engine_is_ready_lives_and_stops(aliquot_cli: Aliquot, tmp_path: Path):
+    """`aliquot up` says so on NOTIFY_SOCKET, once each but that it lives."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        aliquot_cli.env["NOTIFY_SOCKET"] = str(tmp_path / "notify")
+        with engine_of(aliquot_cli, "v100", "--no-web"):
+            said = [manager.recv(100) for _ in range(3)]
+        while said[-1] != b"STOPPING=1":
+            said.append(manager.recv(100))
+
+    assert [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"] == said[:3]
+    assert {b"WATCHDOG=1"} == {*said[1:-1]}

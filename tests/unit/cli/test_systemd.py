@@ -1,6 +1,8 @@
 """What the engine says to systemd, and the unit by which systemd starts it."""
 
+import shutil
 import socket
+import subprocess
 
 import pytest
 
@@ -32,3 +34,13 @@ def test_the_unit_starts_the_engine_with_the_given_options():
 
     assert "-m aliquot.cli up --system --quota '/etc/a b/100%%.yaml'\n" in text
     assert {"Type=notify", "WatchdogSec=30", "KillMode=process", "RuntimeDirectory=aliquot"} <= set(text.splitlines())
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed: no unit is checked")
+def test_systemd_takes_the_unit(tmp_path):
+    """It knows each setting, and has nothing to say about it."""
+    file = tmp_path / "aliquot.service"
+    file.write_text(unit(["--system", "--group", "root"]))
+    done = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True)
+
+    assert (0, "") == (done.returncode, done.stdout + done.stderr)
