@@ -41,15 +41,24 @@ def kubectl() -> None:
 
 
 def interruptible(run: Callable[[], None]) -> None:
-    """Run a program; after Ctrl-C any error but an exit of its own ends it quietly with a shell's status for it."""
+    """Run a program; after Ctrl-C any error but an exit of its own ends it quietly with a shell's status for it.
+
+    An interrupt in a callback of the interpreter, as imports have them, would be printed and the program go on.
+    """
     came: list[int] = []
 
     def interrupt(number: int, _: object) -> NoReturn:
         came.append(number)
         raise KeyboardInterrupt
 
+    def undelivered(lost: sys.UnraisableHookArgs) -> None:
+        if came and isinstance(lost.exc_value, KeyboardInterrupt):
+            os._exit(128 + signal.SIGINT)
+        sys.__unraisablehook__(lost)
+
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = undelivered
     try:
         open_standard_streams()
         run()

@@ -71,6 +71,13 @@ def test_an_error_that_ctrl_c_caused_is_not_shown():
     assert (130, "") == (done.returncode, done.stderr)
 
 
+def test_ctrl_c_in_a_callback_is_not_lost():
+    """The interpreter has callbacks that it lets raise nothing, in imports too; there it ends the program as well."""
+    done = run("import weakref; x = set(); r = weakref.ref(x, lambda _: os.kill(os.getpid(), 2)); del x; print('on')")
+
+    assert (130, "") == (done.returncode, done.stdout + done.stderr)
+
+
 def test_a_defect_keeps_its_traceback():
     """Without Ctrl-C an error is shown whole."""
     done = run("raise TypeError('what?')")
