@@ -257,6 +257,8 @@ static void load(void)
         conf.count = EMU_GPUS;
     for (int i = 0; i < EMU_GPUS; i++)
         conf.place[i] = i;
+    memcpy(conf.all, conf.gpu, sizeof conf.all);
+    conf.machine = conf.count;
     if (emu_show)
         emu_show(&conf);
 }

@@ -7,6 +7,14 @@
 #define EMU_KERNELS 64
 
 typedef struct {
+    unsigned char uuid[16];
+    char pci[24];
+    char cpus[64];
+    int numa, minor;
+    bool mig;
+    char model[96];
+} emu_board;
+typedef struct {
     char directory[400], model[96], driver_name[32], board[32];
     bool unread;             /* emulator.conf is there and could not be read: nothing of this is so */
     int strict;              /* refuse, or end the program, where a real driver may */
@@ -18,14 +26,9 @@ typedef struct {
     uint64_t memory, context, module;
     int64_t default_kernel_ns, slice_ns;
     int64_t launch_ns, event_ns, query_ns, event_gpu_ns; /* what calls cost the host, and an event the stream */
-    struct {
-        unsigned char uuid[16];
-        char pci[24];
-        char cpus[64];
-        int numa, minor;
-        bool mig;
-        char model[96];
-    } gpu[EMU_GPUS];
+    emu_board gpu[EMU_GPUS];
+    emu_board all[EMU_GPUS]; /* of the machine, as engine.shm counts */
+    int machine;
     int place[EMU_GPUS]; /* which GPU of engine.shm device i is: the same one, but for CUDA_VISIBLE_DEVICES */
     char link[EMU_GPUS][EMU_GPUS][8]; /* PIX, PXB, PHB, NODE, SYS or NV<n> as nvidia-smi prints them */
     struct {

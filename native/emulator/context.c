@@ -81,8 +81,7 @@ static CUcontext handle_new(int dev, unsigned flags)
 
 static void count_context(int dev, int change)
 {
-    __atomic_fetch_add(&shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].contexts, change,
-                       __ATOMIC_RELAXED);
+    __atomic_fetch_add(&shm_open_engine()->slot[shm_my_slot()].gpu[shm_place(dev)].contexts, change, __ATOMIC_RELAXED);
 }
 
 /* Puts it on its device. */

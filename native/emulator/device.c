@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "emu.h"
+#include "shm.h"
 
 #define NEED_DEV(d)                                                                                                    \
     NEED_INIT();                                                                                                       \
@@ -38,7 +39,7 @@ API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 {
     NEED_DEV(dev);
     NEED_OUT(uuid);
-    memcpy(uuid->bytes, emu_conf()->gpu[dev].uuid, 16);
+    memcpy(uuid->bytes, emu_conf()->all[shm_place(dev)].uuid, 16); /* of where it is now; its PCI address stays */
     return CU_OK;
 }
 

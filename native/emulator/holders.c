@@ -40,7 +40,7 @@ bool shm_share(uint64_t inode, int device, uint64_t bytes)
     shm_lock_robust(&s->shared_lock);
     emu_shared *m = find(s, inode);
     if (!m && (m = find(s, 0)))
-        *m = (emu_shared){.inode = inode, .bytes = bytes, .gpu = emu_conf()->place[device], .payer = me};
+        *m = (emu_shared){.inode = inode, .bytes = bytes, .gpu = shm_place(device), .payer = me};
     if (m)
         set(m, me, true);
     pthread_mutex_unlock(&s->shared_lock);
@@ -55,7 +55,7 @@ int shm_hold(uint64_t inode)
     shm_lock_robust(&s->shared_lock);
     emu_shared *m = find(s, inode);
     for (int i = 0; m && i < emu_conf()->count; i++)
-        if (emu_conf()->place[i] == m->gpu)
+        if (shm_place(i) == m->gpu)
             device = i;
     if (device >= 0)
         set(m, shm_my_slot(), true);

@@ -5,6 +5,8 @@
  * and the caller spends the time that the link takes. A process whose caller was killed meanwhile is in the state that
  * the call leads to.
  *
+ * A process that is restored onto another GPU has its GPUs there from then on (shm_where), also for what it does later.
+ *
  * As the driver does it: a restore that finds no memory leaves the process lost (NVIDIA/cuda-checkpoint#44), unified memory
  * and memory that processes share are refused at the checkpoint, and the process is not in a good state then.
  */
@@ -25,7 +27,7 @@ typedef struct {
     uint64_t reserved1[7];
 } lock_args;
 typedef struct {
-    void *pairs;
+    const struct { unsigned char before[16], after[16]; } *pairs;
     unsigned count;
 } restore_args;
 static emu_parking *mine;
@@ -173,37 +175,68 @@ API CUresult cuCheckpointProcessCheckpoint(int pid, const void *args)
         return turn(p, LOCKED, FAILED) ? CU_NOT_SUPPORTED : CU_ILLEGAL_STATE;
     if (!turn(p, LOCKED, CHECKPOINTED))
         return CU_ILLEGAL_STATE;
-    for (int g = 0; g < EMU_GPUS; g++) {
+    for (int i = 0; i < EMU_GPUS; i++) {
+        int g = p->from[i] = shm_where(slot, i);
         emu_share *share = &shm_open_engine()->slot[slot].gpu[g];
+        emu_gpu *gpu = &shm_open_engine()->gpu[g];
         shm_lock(g);
-        p->saved[g] = share->used;
-        p->contexts[g] = share->contexts;
-        shm_open_engine()->gpu[g].used -= share->used;
+        p->saved[i] = share->used;
+        p->contexts[i] = share->contexts;
+        gpu->used -= share->used;
         share->used = 0;
         share->contexts = 0;
+        atomic_store(&share->wants, 0);
+        if (gpu->owner == slot)
+            gpu->owner = -1;
         shm_unlock(g);
-        bytes += p->saved[g];
+        bytes += p->saved[i];
     }
     spend(p, bytes);
     return CU_OK;
 }
 
 /* All of it, or none: is there room on a GPU? */
-static bool charge_again(emu_parking *p, int slot, int g, uint64_t *bytes)
+static bool charge_again(emu_parking *p, int slot, int i, uint64_t *bytes)
 {
+    int g = shm_where(slot, i);
     emu_share *share = &shm_open_engine()->slot[slot].gpu[g];
     emu_gpu *gpu = &shm_open_engine()->gpu[g];
     shm_lock(g);
-    bool fits = gpu->used + p->saved[g] <= emu_conf()->memory;
+    bool fits = gpu->used + p->saved[i] <= emu_conf()->memory;
     if (fits) {
-        gpu->used += p->saved[g];
-        share->used += p->saved[g];
-        share->contexts += p->contexts[g];
-        *bytes += p->saved[g];
-        p->saved[g] = 0;
+        gpu->used += p->saved[i];
+        share->used += p->saved[i];
+        share->contexts += p->contexts[i];
+        *bytes += p->saved[i];
+        p->saved[i] = 0;
     }
     shm_unlock(g);
     return fits;
+}
+
+static int numbered(const unsigned char uuid[16])
+{
+    for (int g = 0; g < emu_conf()->machine; g++)
+        if (memcmp(emu_conf()->all[g].uuid, uuid, 16) == 0)
+            return g;
+    return -1;
+}
+
+/* Where each GPU goes: all of the machine are named, each once as old and once as new, and go to one of the same chip. A
+ * real driver, too, wants those that a process does not use, or has hidden from itself (NVIDIA/cuda-python#1983). */
+static bool mapped(const restore_args *args, int to[EMU_GPUS])
+{
+    unsigned old = 0, new = 0;
+    for (unsigned i = 0; i < args->count; i++) {
+        int from = numbered(args->pairs[i].before), at = numbered(args->pairs[i].after);
+        if (from < 0 || at < 0 || strcmp(emu_conf()->all[from].model, emu_conf()->all[at].model) != 0)
+            return false;
+        old |= 1u << from;
+        new |= 1u << at;
+        to[from] = at;
+    }
+    unsigned all = (1u << emu_conf()->machine) - 1;
+    return old == all && new == all && args->count == (unsigned)emu_conf()->machine;
 }
 
 API CUresult cuCheckpointProcessRestore(int pid, const restore_args *args)
@@ -214,15 +247,20 @@ API CUresult cuCheckpointProcessRestore(int pid, const restore_args *args)
     if (r)
         return r;
     emu_parking *p = parking_of(slot);
-    if (args && args->count)
-        return CU_NOT_SUPPORTED; /* onto other GPUs */
+    int to[EMU_GPUS];
+    for (int g = 0; g < EMU_GPUS; g++)
+        to[g] = g;
+    if (args && args->count && (emu_conf()->cuda_version < 13000 || !mapped(args, to)))
+        return CU_INVALID;
     if (atomic_load(&p->state) == CHECKPOINTED && p->lost)
         return CU_OS_ERROR;
     if (atomic_load(&p->state) != CHECKPOINTED)
         return CU_ILLEGAL_STATE;
     shm_sweep();
-    for (int g = 0; g < EMU_GPUS; g++) {
-        if (p->saved[g] && !charge_again(p, slot, g, &bytes)) {
+    for (int i = 0; i < EMU_GPUS; i++) {
+        atomic_store(&p->moved[i], to[p->from[i]] + 1);
+        shm_wake(&shm_open_engine()->slot[slot].gpu[p->from[i]].word); /* its thread sleeps on another from now on */
+        if (p->saved[i] && !charge_again(p, slot, i, &bytes)) {
             p->lost = true;
             return CU_OOM;
         }

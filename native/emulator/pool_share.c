@@ -37,7 +37,7 @@ static uint64_t inode_of(int fd)
 
 CUresult emu_pool_share(CUmemoryPool p)
 {
-    label l = {MAGIC, emu_conf()->place[p->dev]};
+    label l = {MAGIC, shm_place(p->dev)};
     p->fd = anonymous_file("emulated-gpu-pool");
     p->end = FIRST;
     if (p->fd < 0 || pwrite(p->fd, &l, sizeof l, 0) != sizeof l)
@@ -90,7 +90,7 @@ static int device_of(int fd)
     if (pread(fd, &l, sizeof l, 0) != sizeof l || l.magic != MAGIC)
         return -1;
     for (int dev = 0; dev < emu_conf()->count; dev++)
-        if (emu_conf()->place[dev] == l.gpu)
+        if (shm_place(dev) == l.gpu)
             return dev;
     return -1;
 }

@@ -223,7 +223,7 @@ static bool end_spinner(int dev, uint64_t now)
 /* Bring the head of `s` forward on the clock. 0: part or all of it is charged; else when to look again. */
 static uint64_t step(int dev, CUstream s)
 {
-    emu_gpu *g = &shm_open_engine()->gpu[emu_conf()->place[dev]];
+    emu_gpu *g = &shm_open_engine()->gpu[shm_place(dev)];
     emu_op *op = s->head;
     uint64_t from = g->clock_ns, now = emu_now();
     if (!op->started) {
@@ -304,10 +304,10 @@ void emu_sched_host(bool begins)
 static void *run(void *arg)
 {
     int dev = (int)(intptr_t)arg;
-    _Atomic uint32_t *word = &shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].word;
     hurry();
     pthread_mutex_lock(&emu_lock);
     for (;;) {
+        _Atomic uint32_t *word = &shm_open_engine()->slot[shm_my_slot()].gpu[shm_place(dev)].word;
         uint32_t seen = atomic_load(word);
         uint64_t until = progress(dev, true);
         if (until == 0 || atomic_load(word) != seen)

@@ -18,7 +18,7 @@ static emu_shm *shm(void) { return shm_open_engine(); }
 
 bool shm_waiters(int device)
 {
-    int gpu = emu_conf()->place[device];
+    int gpu = shm_place(device);
     emu_shm *s = shm();
     int me = shm_my_slot();
     for (int i = 0; i < s->slots; i++)
@@ -57,7 +57,7 @@ static bool late(const emu_gpu *g)
 
 bool shm_acquire(int device)
 {
-    int gpu = emu_conf()->place[device];
+    int gpu = shm_place(device);
     emu_shm *s = shm();
     int me = shm_my_slot(), holder = -1; /* to be woken without the lock, which its thread needs at once */
     emu_gpu *g = &s->gpu[gpu];
@@ -83,7 +83,7 @@ bool shm_acquire(int device)
 
 void shm_hand_over(int device)
 {
-    int gpu = emu_conf()->place[device];
+    int gpu = shm_place(device);
     emu_shm *s = shm();
     int me = shm_my_slot();
     emu_gpu *g = &s->gpu[gpu];
@@ -106,7 +106,7 @@ void shm_hand_over(int device)
 
 void shm_busy(int device, uint64_t from_ns, uint64_t ns)
 {
-    int gpu = emu_conf()->place[device];
+    int gpu = shm_place(device);
     emu_shm *s = shm();
     emu_gpu *g = &s->gpu[gpu];
     shm_lock(gpu);

@@ -160,6 +160,18 @@ void shm_lock(int gpu) { shm_lock_robust(&shm->gpu[gpu].lock); }
 
 void shm_unlock(int gpu) { pthread_mutex_unlock(&shm->gpu[gpu].lock); }
 
+int shm_where(int slot, int gpu)
+{
+    int moved = atomic_load(&shm->slot[slot].parking.moved[gpu]);
+    return moved ? moved - 1 : gpu;
+}
+
+int shm_place(int device)
+{
+    int gpu = emu_conf()->place[device];
+    return my_slot < 0 ? gpu : shm_where(my_slot, gpu);
+}
+
 void shm_sweep(void)
 {
     for (int i = 0; i < shm->slots; i++) {
@@ -188,7 +200,7 @@ void shm_sweep_sometimes(void)
 
 int shm_charge(int device, uint64_t bytes)
 {
-    int gpu = emu_conf()->place[device];
+    int gpu = shm_place(device);
     int slot = shm_my_slot();
     if (slot < 0)
         return -1;
@@ -209,7 +221,7 @@ int shm_charge(int device, uint64_t bytes)
 
 void shm_release(int device, uint64_t bytes)
 {
-    int gpu = emu_conf()->place[device];
+    int gpu = shm_place(device);
     int slot = shm_my_slot();
     if (slot < 0)
         return;
@@ -223,7 +235,7 @@ void shm_release(int device, uint64_t bytes)
 
 void shm_memory(int device, uint64_t *total, uint64_t *free_bytes)
 {
-    int gpu = emu_conf()->place[device];
+    int gpu = shm_place(device);
     *total = emu_conf()->memory;
     *free_bytes = *total;
     if (!shm_open_engine())

@@ -26,8 +26,10 @@ typedef struct {
     _Atomic long calls[2];        /* under way, by phase (call.c) */
     _Atomic int busy, shared;     /* streams with work; what cannot be moved */
     _Atomic uint64_t until_ns;    /* what was begun takes until then */
-    uint64_t saved[EMU_GPUS];     /* bytes */
+    uint64_t saved[EMU_GPUS];     /* bytes, by the GPU that it was begun on, as what follows */
     int contexts[EMU_GPUS];
+    int from[EMU_GPUS];          /* where it was when it was checkpointed */
+    _Atomic int moved[EMU_GPUS]; /* where it is now, from 1; 0: where it was begun */
 } emu_parking;
 typedef struct {
     int32_t pid;
@@ -85,7 +87,9 @@ bool shm_waiters(int device);
 void shm_hand_over(int device);
 void shm_busy(int device, uint64_t from_ns, uint64_t ns);
 void shm_lock_robust(pthread_mutex_t *lock);
-void shm_lock(int gpu); /* gpu: as engine.shm counts; device: as this library does, see `place` */
+void shm_lock(int gpu);           /* gpu: as engine.shm counts; device: as this library does */
+int shm_place(int device);        /* which GPU that is, now */
+int shm_where(int slot, int gpu); /* where a process is that was begun on this one */
 void shm_unlock(int gpu);
 uint64_t shm_now(void);
 int anonymous_file(const char *name); /* close-on-exec descriptor, or -1 */

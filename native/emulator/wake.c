@@ -13,10 +13,7 @@ static int waiting;
 static bool sleeping[EMU_GPUS];
 static __thread uint32_t due; /* the GPUs whose threads this one is to wake */
 
-static _Atomic uint32_t *word_of(int dev)
-{
-    return &shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].word;
-}
+static _Atomic uint32_t *word_of(int dev) { return &shm_open_engine()->slot[shm_my_slot()].gpu[shm_place(dev)].word; }
 
 static void wake_due(void)
 {

@@ -1,7 +1,7 @@
 /* conf.c: who this tenant is.
  *
  * The only source is the file named by the slot in conf_path.c, which the injector patches into each tenant's copy of
- * this library. Nothing is read from the environment: a tenant owns that.
+ * this library. Nothing is taken from the environment: a tenant owns that.
  */
 #include "base/base.h"
 
@@ -42,9 +42,21 @@ static void take(const char *line, size_t length, const char *key, char *value, 
     value[length] = 0;
 }
 
+/* A program's parent may have begun before the tenant was taken to another GPU, and named the one from before. */
+static void show_moved(const char *visible, const char *moved)
+{
+    const char *before = getenv("CUDA_VISIBLE_DEVICES");
+    size_t length = before ? strlen(before) : 0;
+    for (const char *word = moved; length && *word; word += strcspn(word, " ") + 1)
+        if (strncmp(word, before, length) == 0 && word[length] == ' ') {
+            setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+            return;
+        }
+}
+
 static bool parse(const char *text)
 {
-    char number[24] = "0";
+    char number[24] = "0", visible[64] = "", moved[1024] = "";
     for (const char *line = text; *line;) {
         size_t length = strcspn(line, "\n");
         take(line, length, "tenant", aliquot_conf.tenant, sizeof aliquot_conf.tenant);
@@ -53,8 +65,11 @@ static bool parse(const char *text)
         take(line, length, "libnvml", aliquot_conf.libnvml, sizeof aliquot_conf.libnvml);
         take(line, length, "cpus", aliquot_conf.cpus, sizeof aliquot_conf.cpus);
         take(line, length, "memory-patience-ms", number, sizeof number);
+        take(line, length, "visible", visible, sizeof visible);
+        take(line, length, "moved", moved, sizeof moved);
         line += length + (line[length] == '\n');
     }
+    show_moved(visible, moved);
     aliquot_conf.patience_ms = strtoull(number, NULL, 10);
     return aliquot_conf.socket[0] == '/' && aliquot_conf.libcuda[0] == '/';
 }

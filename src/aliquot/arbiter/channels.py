@@ -114,7 +114,7 @@ class Channel:
                     raise
                 self._say(Answer())
             elif request.op == "park_tenant":
-                parking = server.park_tenant(request.name)
+                parking = server.park_tenant(request.name, busy=request.busy)
                 if parking.is_new:
                     self._owner.changed()
                 self._say(Answer(parking=parking))

@@ -63,20 +63,22 @@ class ArbiterClient:
         self._ask("admin.sock", Request("add_tenant", tenant=record))
 
     def resize_tenant(self, record: TenantRecord) -> None:
-        """Change request, limit and memory of a tenant while it runs; the rest of the record is as it was.
+        """Change request, limit and memory of a tenant while it runs, or the only GPU of one that is parked.
 
         Raises:
             ArbiterError: no arbiter, no such tenant, or a record that it cannot keep.
         """
         self._ask("admin.sock", Request("resize_tenant", tenant=record))
 
-    def park_tenant(self, name: str) -> ParkState:
+    def park_tenant(self, name: str, *, busy: bool = False) -> ParkState:
         """Have a tenant's calls of the driver wait, and say how far that is; to be asked again until `ready`.
+
+        One that is `busy` is refused unless it may be: its turn ends then.
 
         Raises:
             ArbiterError: no arbiter, no such tenant, it is busy, or its memory cannot leave the GPU.
         """
-        parking = self._ask("admin.sock", Request("park_tenant", name=name)).parking
+        parking = self._ask("admin.sock", Request("park_tenant", name=name, busy=busy)).parking
         if parking is None:
             raise ArbiterError("the arbiter answered without saying how far it is")
         return parking

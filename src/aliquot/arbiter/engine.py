@@ -59,15 +59,35 @@ class Dispatcher:
         self.park(tenant, tenant.record.parked)
 
     def resize(self, tenant: Tenant, record: TenantRecord, now_ns: int) -> None:
-        """Give a tenant the shares and the memory of another record of it, on the same GPUs.
+        """Give a tenant the shares and the memory of another record of it, or the only one of its GPUs in place of it.
 
         Raises:
-            ValueError: a share cannot be kept, or these are other GPUs.
+            ValueError: a share cannot be kept.
         """
-        self.policy.resize(tenant.name, shares_of(record), now_ns)
-        tenant.record = msgspec.structs.replace(record, parked=tenant.record.parked)
+        before, shares = tenant.grants[0].gpu.uuid, shares_of(record)
+        if moves := record.gates()[0].uuid != before:
+            account = self.policy.account(tenant.name, before)
+            used_ns, debt_ns, total_ns = (
+                account.window.used_ns(now_ns),
+                account.debt_ns(now_ns),
+                account.window.total_ns,
+            )
+            self.policy.remove_tenant(tenant.name, now_ns)
+            self.policy.add_tenant(tenant.name, shares, now_ns)
+            self.policy.restore(
+                tenant.name, *shares, used_ns=used_ns, debt_ns=debt_ns, total_ns=total_ns, now_ns=now_ns
+            )
+        else:
+            self.policy.resize(tenant.name, shares, now_ns)
+        moves_from = tenant.record.moves_from
+        if moves:
+            moves_from = "" if record.gpus[0].uuid == moves_from else before
+        tenant.record = msgspec.structs.replace(record, parked=tenant.record.parked, moves_from=moves_from)
         for grant, gpu in zip(tenant.grants, record.gates(), strict=True):
             grant.resize(gpu)
+            if moves:
+                grant.move(tenant.name, self.leases)
+                self._show_company({before, gpu.uuid})
 
     def park(self, tenant: Tenant, number: int) -> None:
         """Have a tenant's calls of the driver wait from now on; `number` 0 lets them go on."""
@@ -77,9 +97,16 @@ class Dispatcher:
             grant.parked.clear()
             grant.page.park(number)
 
+    def halt(self, tenant: Tenant, now_ns: int) -> None:
+        """End a tenant's turn, and its wait for the next one until it is unparked."""
+        tenant.wanted_at_ns = 0
+        self.policy.unwant(tenant.name, now_ns)
+        self.policy.stop(tenant.name, now_ns)
+
     def unpark(self, tenant: Tenant, now_ns: int) -> None:
         """Let a tenant's calls of the driver go on; those that wanted the GPU meanwhile wait for it from now on."""
         self.park(tenant, 0)
+        tenant.record = msgspec.structs.replace(tenant.record, moves_from="")
         tenant.active_ns = now_ns
         if any(grant.wanting for grant in tenant.grants):
             tenant.wanted_at_ns = now_ns

@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from .abi import ReportFlag
-from .leases import LeaseRecord
+from .leases import LeaseRecord, Leases
 from .linux import compare_open_files
 from .pages import GrantPage
 from .records import TenantGpu, TenantRecord
@@ -331,6 +332,16 @@ class GrantState:
         if self.ceiling_bytes:
             self.demand_memory(None)
 
+    def move(self, tenant: str, leases: Leases) -> None:
+        """Have what is held written down as of the GPU that is its now; NVML shows it there after a while."""
+        held = [(process.pid, process.leases[self.slot]) for process in self.attached] + [*self.absent.items()]
+        for pid, lease in held:
+            if lease.record is not None:
+                lease.record.clear()
+            lease.record = leases.take(tenant, self.gpu.uuid_bytes(), pid)
+            lease.unsettled = 2
+            lease.write()
+
     def free_bytes(self) -> int:
         """What may still be leased; never negative."""
         return max(0, self.limit_bytes - self.leased_bytes - self.context_bytes)
@@ -505,7 +516,9 @@ class Tenant:
         return self.wanted_at_ns > 0 or any(grant.may_have_work for grant in self.gated)
 
     def grant_of(self, uuid: bytes) -> GrantState | None:
-        """The grant state of the GPU with these 16 bytes, if it is one of the tenant's."""
+        """The grant state of the GPU with these 16 bytes, if it is or was one of the tenant's."""
+        if any(earlier.endswith(str(UUID(bytes=uuid))) for earlier in self.record.earlier):
+            return self.grants[0]
         return next((grant for grant in self.grants if grant.gpu.uuid_bytes() == uuid), None)
 
 
@@ -516,8 +529,8 @@ _STAYS: Final = {
 }
 
 
-def why_not_parked(tenant: Tenant) -> str:
-    """What keeps a tenant's memory on its GPU, as the end of a sentence; empty if nothing does."""
+def why_not_parked(tenant: Tenant, *, busy: bool = False) -> str:
+    """What keeps a tenant's memory on its GPU, as the end of a sentence; empty if nothing does. It may be `busy`."""
     if any(grant.ungated for grant in tenant.grants):
         return "has a whole GPU; what takes turns is parked"
     stays = 0
@@ -527,4 +540,4 @@ def why_not_parked(tenant: Tenant) -> str:
         return f"{why[0]}, which the driver does not take off a GPU"
     if tenant.absent:
         return "has processes that are not connected"
-    return "is busy on its GPU; what is idle is parked" if tenant.is_busy else ""
+    return "is busy on its GPU; what is idle is parked" if tenant.is_busy and not busy else ""

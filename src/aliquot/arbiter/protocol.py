@@ -144,7 +144,7 @@ class Protocol:
         if process not in alike and len(alike) >= self._max_processes:
             raise Misbehaved(Refusal.TOO_MANY)
         if grant.slot not in process.leases:
-            record = self._engine.leases.take(process.tenant.name, uuid, process.pid)
+            record = self._engine.leases.take(process.tenant.name, grant.gpu.uuid_bytes(), process.pid)
             process.leases[grant.slot] = MemoryLease(unsettled=1, record=record)  # what it held before comes next
             grant.attached.add(process)
             grant.show_processes()

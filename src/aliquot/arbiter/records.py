@@ -54,6 +54,14 @@ class TenantRecord(msgspec.Struct, frozen=True):
     uid: int | None = None
     parked: int = 0
     """The number of the park that keeps its memory off its GPUs; 0: none."""
+    earlier: list[str] = []
+    """GPUs that it had in place of its only one, by which programs that began there still know that."""
+    moves_from: str = ""
+    """The last of them, until its memory has come from there."""
+
+    def moved_as(self, known: TenantRecord) -> TenantRecord:
+        """With what has become of it since it was made, as a record that is `known` says."""
+        return msgspec.structs.replace(self, parked=known.parked, earlier=known.earlier, moves_from=known.moves_from)
 
     def gates(self) -> list[TenantGpu]:
         """The GPUs with what is enforced on each: one that the tenant has whole, beside a shared one, takes no turns.
@@ -135,6 +143,7 @@ class Request(msgspec.Struct):
     name: str = ""
     follow: bool = False
     end: bool = False
+    busy: bool = False
 
 
 class ParkState(msgspec.Struct, frozen=True):

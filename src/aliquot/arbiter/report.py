@@ -113,6 +113,7 @@ def _tenant_status(engine: Dispatcher, tenant: Tenant, grant: GrantState, now_ns
         wake=wake_status(grant, engine.tenants.values()),
         first_grant_ns=grant.first_grant_ns,
         parked=tenant.record.parked > 0,
+        moves_from=tenant.record.moves_from,
         woken=tenant.woken,
         idle_s=0.0 if tenant.is_busy else round((now_ns - tenant.active_ns) / 1e9, 3),
         stays=why_not_parked(tenant),

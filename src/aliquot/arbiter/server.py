@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -215,7 +215,7 @@ class Server:
         """
         known = self.engine.tenants.get(record.name)
         if known is not None:
-            if known.record == msgspec.structs.replace(record, parked=known.record.parked):
+            if known.record == record.moved_as(known.record):
                 return
             raise ValueError(f"tenant {record.name!r} exists with another share; remove it first")
         if not record.gpus:
@@ -251,12 +251,15 @@ class Server:
     def resize_tenant(self, record: TenantRecord) -> TenantRecord:
         """Change request, limit and memory of a tenant while it runs; returns its record before.
 
+        One that is parked and has one GPU may have another one instead.
+
         Raises:
             ValueError: there is no such tenant, the record cannot be kept, or it changes something else.
         """
         tenant = self._tenant(record.name)
         before = tenant.record
-        if _unsized(record) != _unsized(before):
+        moves = bool(before.parked) and len(before.gpus) == 1
+        if _unsized(record, moves) != _unsized(before, moves):
             raise ValueError(
                 f"a resize changes request, limit and memory alone; tenant {record.name!r} keeps its socket, "
                 "its account, its GPUs, what is enforced on each, and its wake"
@@ -266,8 +269,10 @@ class Server:
         self.events.emit("tenant-resized", now, tenant=record.name)
         return before
 
-    def park_tenant(self, name: str) -> ParkState:
+    def park_tenant(self, name: str, *, busy: bool = False) -> ParkState:
         """Bring a tenant to where no call of the driver is under way or begins; to be asked again until `ready`.
+
+        It may be `busy`, and has no turn from then on.
 
         Raises:
             ValueError: there is no such tenant, it is busy, or its memory cannot leave the GPU.
@@ -275,13 +280,14 @@ class Server:
         tenant = self._tenant(name)
         is_new = not tenant.record.parked
         if is_new:
-            if why := why_not_parked(tenant):
+            if why := why_not_parked(tenant, busy=busy):
                 raise ValueError(f"tenant {name!r} {why}")
             self._parks += 1
             self.engine.park(tenant, self._parks)
+            self.engine.halt(tenant, time.monotonic_ns())
             self.events.emit("tenant-parks", time.monotonic_ns(), tenant=name)
         pids = sorted({process.pid for grant in tenant.grants for process in grant.launching})
-        ready = all(grant.launching <= grant.parked for grant in tenant.grants)
+        ready = not tenant.is_busy and all(grant.launching <= grant.parked for grant in tenant.grants)
         return ParkState(ready, tenant.woken, pids, is_new)
 
     def unpark_tenant(self, name: str) -> None:
@@ -530,12 +536,12 @@ class Server:
             _LOG.exception("a defect ended a connection", of=where)
 
 
-def _unsized(record: TenantRecord) -> TenantRecord:
-    """What of a record no resize changes."""
-    sizes = {"request_milli": 0, "limit_milli": 0, "memory_mib": 0, "context_mib": 0}
-    return msgspec.structs.replace(
-        record, parked=0, gpus=[msgspec.structs.replace(gpu, **sizes) for gpu in record.gates()]
-    )
+def _unsized(record: TenantRecord, moves: bool) -> TenantRecord:
+    """What of a record no resize changes; of one that `moves` its GPU may."""
+    sizes: dict[str, Any] = {"request_milli": 0, "limit_milli": 0, "memory_mib": 0, "context_mib": 0}
+    sizes |= {"gpu": ""} if moves else {}
+    gpus = [msgspec.structs.replace(gpu, **sizes) for gpu in record.gates()]
+    return msgspec.structs.replace(record, parked=0, earlier=[], moves_from="", gpus=gpus)
 
 
 def listen(path: Path, kind: int, mode: int, uid: int | None = None) -> socket.socket:

@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "recommend": ("aliquot.cli.recommend", "Recommend shares from what was used."),
     "park": ("aliquot.cli.park", "Take the GPU memory of what is idle into the host's, until it is needed."),
     "unpark": ("aliquot.cli.park", "Bring the GPU memory of what was parked back now."),
+    "move": ("aliquot.cli.park", "Take what runs to another GPU of the same model."),
     "yield": ("aliquot.cli.park", "Say in a run that it needs no GPU until further notice."),
     "acquire": ("aliquot.cli.park", "Say in a run that it needs its GPU, and wait for its memory."),
     "get": ("aliquot.cli.get", "List sharepods, tenants, gpus, hours or all; -w goes on with changes."),

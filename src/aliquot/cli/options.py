@@ -164,6 +164,9 @@ park_after_option = click.option(
     "--park-after", type=Span(), metavar="TIME",
     help="Without use of the GPU for this time, its memory goes to the host's until needed: 10m. [default: never]",
 )  # fmt: skip
+movable_option = click.option(
+    "--movable", is_flag=True, help="Its program may go to another GPU while it runs, and see another UUID then."
+)
 emulate_option = click.option(
     "--emulate",
     metavar="PROFILE[xN]",
@@ -204,7 +207,7 @@ def gpu_request(given: Mapping[str, Any], *, request_name: str = "--gpu-request"
             MILLI if asked is None else asked, given["gpu_limit"], given["gpu_mem"], given["gpu_model"], given["gpu"],
             given["gpu_id"], Labels(given["affinity"], given["anti_affinity"], given["exclusion"]),
             given.get("enforce"), given["mixed_models"], given["wake"] or 0,
-            given.get("park_after") or 0.0,
+            given.get("park_after") or 0.0, given.get("movable", False),
         ),
         request_name=request_name, limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake",
         memory_name="--gpu-mem",
@@ -237,6 +240,7 @@ request_options = together(
     ),
     wake_option,
     park_after_option,
+    movable_option,
     click.option("--cpu-bind", type=click.IntRange(1), metavar="N", help="Run on the N CPU cores nearest to the GPU."),
     emulate_option,
 )

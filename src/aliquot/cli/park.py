@@ -1,4 +1,4 @@
-"""`aliquot park, unpark, yield, acquire`: GPU memory of what is idle, for others in the meantime."""
+"""`aliquot park, unpark, move, yield, acquire`: GPU memory of what is idle, for others in the meantime."""
 
 from __future__ import annotations
 
@@ -43,6 +43,22 @@ def unpark(name: str, namespace: str, output: str) -> None:
     _move(name, namespace, output, back=True)
 
 
+@click.command()
+@click.argument("name", shell_complete=sharepod_names)
+@click.option("--gpu", required=True, metavar="UUID|INDEX", help="The GPU to take it to; of the same model.")
+@_NAMESPACE
+@output_option
+def move(name: str, gpu: str, namespace: str, output: str) -> None:
+    """Take a SharePod, or a run by its name, to another GPU while it runs.
+
+    It must be movable (aliquot run --movable). Its programs wait while its memory is copied, and go on there.
+
+    Example, empty GPU 0 for a program that needs all of it:
+      aliquot move research/notebook --gpu 1
+    """
+    _move(name, namespace, output, gpu=gpu)
+
+
 @click.command(name="yield")
 def yield_() -> None:
     """Say that the run or SharePod this is called in needs no GPU until further notice.
@@ -78,12 +94,12 @@ def acquire(timeout_s: float | None) -> None:
     click.echo(f"{say(needs=True, timeout_s=timeout_s, on_wait=on_wait)} has its GPU")
 
 
-def _move(name: str, namespace: str, output: str, *, back: bool) -> None:
+def _move(name: str, namespace: str, output: str, *, back: bool = False, gpu: str = "") -> None:
     from aliquot.standalone.wire import ParkCall
 
-    moved = ask_engine(ParkCall(full_name(name, namespace), name, back))
+    moved = ask_engine(ParkCall(full_name(name, namespace), name, back, gpu))
     shown = short_name(moved.name) if moved.resource == "sharepod" else moved.name
-    done = "is back" if back else "parked"
+    done = f"moved to GPU {moved.gpu}" if gpu else "is back" if back else "parked"
     show(
         output,
         msgspec.to_builtins(moved),

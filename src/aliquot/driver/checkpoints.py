@@ -4,6 +4,7 @@ The calls are the driver's cuCheckpointProcess... (CUDA 12.8, driver 570). They 
 driver, which takes seconds on a machine with many GPUs, so one process does all of them and stays. It reads a call a
 line on stdin, `STEP PID MILLISECONDS`, and answers each with two numbers on stdout, what the call returned and what it
 answered; it ends with its stdin. `Free UUID PID,PID` is NVML's: the MiB of a GPU that are free or those processes'.
+`Restore PID UUID,UUID` restores a process of the first GPU onto the second (CUDA 13.0, driver 580).
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, Literal
+from uuid import UUID
 
 from aliquot.driver.nvml import load_nvml
 from aliquot.model.errors import AliquotError
 
-Step = Literal["Lock", "Checkpoint", "Restore", "Unlock", "GetState", "Free"]
+Step = Literal["Lock", "Checkpoint", "Restore", "Unlock", "GetState", "Free", "Version"]
 ABSENT: Final = -1
 ENDED: Final = -2
 """The process that makes the calls was killed, and the one after it too."""
 GONE: Final = frozenset({1, 3})
 """What is answered for a process that has ended, or has not started the driver."""
+PAIRS_VERSION: Final = 13000
+"""Of CUDA: the first whose driver restores onto other GPUs; one before it may take no notice of what it is told."""
 _SUCCESS: Final = 0
 
 
@@ -47,6 +51,7 @@ class StepFailed(AliquotError):
 
     def __init__(self, step: Step, pid: int | str, code: int) -> None:
         known = {
+            1: "the driver refuses the process or the GPU",
             ABSENT: "the driver has no calls for it; it takes driver 570 or later",
             ENDED: "the engine's process that makes these calls was killed",
             2: "out of memory",
@@ -124,6 +129,23 @@ def _room_mib(nvml: Any, gpu: str, pids: Iterable[str]) -> int:
     return int(nvml.nvmlDeviceGetMemoryInfo(handle).free + own) >> 20
 
 
+def _pairs(driver: Any, move: str) -> Any:
+    """CUcheckpointRestoreArgs that swap two GPUs: a driver wants all GPUs of the machine named, each as old and as new.
+
+    It refuses others also where the process has not seen those that it leaves out (NVIDIA/cuda-python#1983).
+    """
+    one, other = (UUID(word.removeprefix("GPU-")).bytes for word in move.split(","))
+    count, uuid, pairs = ctypes.c_int(), (ctypes.c_char * 16)(), b""
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    for number in range(count.value):
+        driver.cuDeviceGetUuid_v2(uuid, number)
+        pairs += uuid.raw + {one: other, other: one}.get(uuid.raw, uuid.raw)
+    room = ctypes.create_string_buffer(pairs, len(pairs))
+    args = (ctypes.c_uint64 * 8)(ctypes.addressof(room), count.value)
+    args.room = room  # type: ignore[attr-defined]  # lives as long
+    return args
+
+
 def main(libcuda: str, libnvml: str) -> None:
     """Serve stdin."""
     driver = ctypes.CDLL(libcuda)
@@ -136,9 +158,13 @@ def main(libcuda: str, libnvml: str) -> None:
         if step == "Free":
             with contextlib.suppress(nvml.NVMLError):
                 code, answer = _SUCCESS, ctypes.c_int(_room_mib(nvml, pid, more.split(",")))
+        elif step == "Version":
+            code = driver.cuDriverGetVersion(ctypes.byref(answer))
         elif started == _SUCCESS and call is not None:
             if step == "GetState":
                 code = call(int(pid), ctypes.byref(answer))
+            elif step == "Restore" and more != "0":
+                code = call(int(pid), _pairs(driver, more))
             else:  # CUcheckpointLockArgs: the time, then zeros
                 code = call(int(pid), (ctypes.c_uint32 * 16)(int(more)) if step == "Lock" else None)
         sys.stdout.write(f"{code} {answer.value}\n")

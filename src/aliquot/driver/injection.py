@@ -28,6 +28,7 @@ from typing import Final, Literal
 
 from aliquot.driver.mounts import SYSTEM_CACHE, driver_files, linker_cache
 from aliquot.driver.native import STANDS_FOR
+from aliquot.lib.files import write_whole
 from aliquot.model.errors import AliquotError
 
 Mode = Literal["substitute", "library-path", "preload", "auto", "container"]
@@ -48,6 +49,8 @@ class TenantConf:
     """The settings that the hook of one tenant reads at its start; all paths absolute.
 
     An allocation that needs the arbiter waits `memory_patience_ms` for one that is away; 0 is the hook's default, 60 s.
+    A program that starts with one of the CUDA_VISIBLE_DEVICES in `moved`, as of a GPU that the tenant has left, gets
+    `visible`.
     """
 
     tenant: str
@@ -56,6 +59,8 @@ class TenantConf:
     libnvml: Path
     cpus: str = ""
     memory_patience_ms: int = 0
+    visible: str = ""
+    moved: tuple[str, ...] = ()
 
     def text(self, real: Path) -> str:
         """The file's content, with the driver's libraries as seen in the folder `real`."""
@@ -69,6 +74,8 @@ class TenantConf:
             lines.append(f"cpus={self.cpus}")
         if self.memory_patience_ms:
             lines.append(f"memory-patience-ms={self.memory_patience_ms}")
+        if self.moved:
+            lines += [f"visible={self.visible}", f"moved={' '.join(self.moved)} "]
         return "\n".join(lines) + "\n"
 
 
@@ -89,6 +96,15 @@ class TenantFolder:
         """How the last program was injected, in words; empty before the first."""
         report = self.directory / "injection"
         return report.read_text() if report.exists() else ""
+
+    def write_conf(self) -> None:
+        """Write what the hook reads; programs that have begun have read what was there then."""
+        # The emulated libraries find their machine by the directory they were loaded from, so they are named directly;
+        # only a driver that is about to be covered by a mount needs the second name.
+        covered = {path for name in STANDS_FOR for path in driver_files(name)}
+        behind = self.directory / "real" if self.conf.libcuda.resolve() in covered else self.conf.libcuda.parent
+        file = self.directory / "tenant.conf"
+        write_whole(file, self.conf.text(behind).encode(), synced=False, mode=0o644)
 
     def remove(self) -> None:
         """Delete the folder; a missing one is no error."""
@@ -121,12 +137,9 @@ def provision(directory: Path, conf: TenantConf, hook: Path | None) -> TenantFol
     for name, driver in zip(STANDS_FOR, (conf.libcuda, conf.libnvml), strict=True):
         (real / name).symlink_to(driver)
         (bound / name).touch()
-    # The emulated libraries find their machine by the directory they were loaded from, so they are named directly;
-    # only a driver that is about to be covered by a mount needs the second name.
-    covered = {path for name in STANDS_FOR for path in driver_files(name)}
-    behind = real if conf.libcuda.resolve() in covered else conf.libcuda.parent
-    (directory / "tenant.conf").write_text(conf.text(behind))
-    return TenantFolder(directory, conf)
+    made = TenantFolder(directory, conf)
+    made.write_conf()
+    return made
 
 
 def patched(library: bytes, conf: Path) -> bytes:

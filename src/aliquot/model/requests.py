@@ -50,6 +50,7 @@ class GpuRequest:
     `enforce` None leaves to `enforced` what is held. Several GPUs are of one model unless `mixed`. `wake_us` is how
     soon its first kernel is to start when it wakes within its request, 0 where that is not promised. After
     `park_after_s` without use of the GPU its memory may be taken off it, and sooner where another needs it; 0: never.
+    What is `movable` may be taken to another GPU while it runs.
     """
 
     request_milli: int
@@ -63,6 +64,7 @@ class GpuRequest:
     mixed: bool = False
     wake_us: int = 0
     park_after_s: float = 0.0
+    movable: bool = False
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -197,6 +199,8 @@ def checked(
         )
     if request.park_after_s and request.request_milli >= MILLI:
         raise BadRequest(f"park-after is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
+    if request.movable and request.request_milli >= MILLI:
+        raise BadRequest(f"movable is a part of one GPU, below 1; {request_name} is {asked}: leave it out")
     if request.wake_us and request.request_milli >= MILLI:
         raise BadRequest(
             f"{wake_name} {format_wake(request.wake_us)} is for a part of one GPU, {request_name} is {asked}: "

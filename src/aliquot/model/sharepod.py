@@ -22,6 +22,7 @@ from aliquot.model.wake import parse_span, parse_wake
 
 API_VERSION: Final = "aliquot.dev/v1alpha1"
 PARK_AFTER: Final = "aliquot.dev/park-after"
+MOVABLE: Final = "aliquot.dev/movable"
 """Annotation: without use of the GPU for this time, its memory goes to the host's until it is needed."""
 _NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _LABEL: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
@@ -214,8 +215,9 @@ class SharePodManifest(Strict):
     @property
     def request(self) -> GpuRequest:
         """The request in integers; `parse_sharepod` has seen that it makes sense."""
-        text = self.metadata.annotations.get(PARK_AFTER)
-        return replace(gpu_request(self.spec.gpu), park_after_s=parse_span(text) if text else 0.0)
+        given = self.metadata.annotations
+        text, movable = given.get(PARK_AFTER), given.get(MOVABLE) == "true"
+        return replace(gpu_request(self.spec.gpu), park_after_s=parse_span(text) if text else 0.0, movable=movable)
 
     @property
     def ignored(self) -> list[str]:
@@ -311,6 +313,10 @@ def parse_sharepod(document: object) -> SharePodManifest:
         check_gpu(pod.spec.gpu, new=True)
         if pod.request.park_after_s and pod.request.whole:
             raise BadSharePod(f"{PARK_AFTER} is for a part of one GPU, below 1; leave it out")
+        if (movable := pod.metadata.annotations.get(MOVABLE, "false")) not in ("true", "false"):
+            raise BadSharePod(f'metadata.annotations["{MOVABLE}"] is {shown(movable)}; write "true" or "false"')
+        if pod.request.movable and pod.request.whole:
+            raise BadSharePod(f"{MOVABLE} is for a part of one GPU, below 1; leave it out")
     except BadSharePod as error:
         raise BadSharePod(f"{who}: {error}") from None
     except BadQuantity as error:

@@ -15,6 +15,7 @@ from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.model.requests import Device, GpuRequest, Plan, Slice
+from aliquot.model.sharepod import MOVABLE
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster, LedgerError, NodeSpec, Placement, Resident
 from aliquot.placement.codes import Code
@@ -211,6 +212,55 @@ class MachineLedger:
             self.cluster.reserve(tenant, held.placement, held.ask)
             raise
 
+    def begin_move(self, tenant: TenantName, gpu: str) -> GpuUuid:
+        """Reserve what a tenant has a second time, on a GPU by its index or UUID, decided as if it came there now.
+
+        Raises:
+            NeverFits: it may never be there, as it is not movable, is tied to its GPU, or that is of another model.
+            NoRoom: it has no room there, is parked, or is being moved.
+        """
+        request, held = self.request_of(tenant), self.plans[tenant].slices[0]
+        if not request.movable:
+            raise NeverFits(f'"{tenant}" is not movable; start it so: aliquot run --movable, or {MOVABLE}: "true"')
+        to = GpuUuid(self.ask(replace(request, gpu=gpu, model="")).request.gpu)
+        models = {device.uuid: device.model for device in self.devices}
+        if to not in models or to == held.gpu:
+            raise NeverFits(
+                f'"{tenant}" is on GPU {gpu} already' if to in models else f"a move is to one GPU, not {gpu}"
+            )
+        if models[to] != models[held.gpu]:
+            raise NeverFits(
+                f'"{tenant}" is on {models[held.gpu]}, and is restored on no other model; GPU {gpu} is {models[to]}'
+            )
+        tied = request.gpu_id or request.labels.affinity
+        if tied or self.without_gpus(request, models.keys() - {to}) is None:
+            raise NeverFits(f'"{tenant}" is tied to its GPU by "{tied or request.gpu}"; start it anew without')
+        if tenant in self.parked or self.is_moving(tenant):
+            parked = f"parked; bring it back first: aliquot unpark {tenant}"
+            raise NoRoom(f'"{tenant}" is {parked if tenant in self.parked else "being moved"}')
+        self.without(tenant).plan_on([to], request)
+        second = Slice(to, held.request_milli, held.limit_milli, held.memory_mib)
+        try:
+            self.reserve(_coming(tenant), Plan((second,)), request)
+        except LedgerError as error:
+            raise NoRoom(f'"{tenant}" has no room on GPU {gpu}: {error}') from None
+        return to
+
+    def change_gpu(self, tenant: TenantName) -> None:
+        """Exchange a tenant's place and its second one, which are of the same size."""
+        request, place, second = self.request_of(tenant), self.plans[tenant], self.plans[_coming(tenant)]
+        self.end_move(tenant)
+        self.resize(tenant, second, request)
+        self.reserve(_coming(tenant), place, request)
+
+    def end_move(self, tenant: TenantName) -> None:
+        """Release a tenant's second place; that there is none is no error."""
+        self.release(_coming(tenant))
+
+    def is_moving(self, tenant: TenantName) -> bool:
+        """Whether a tenant has a second place."""
+        return _coming(tenant) in self.cluster.tenants
+
     def park(self, tenant: TenantName) -> None:
         """Free a tenant's memory for others; its request of time stays its own."""
         plan = self.plans[tenant]
@@ -296,6 +346,11 @@ class MachineLedger:
                 raise NeverFits(f'no GPU of model "{request.model}" here; there is {there}')
             devices = fitting
         return devices
+
+
+def _coming(tenant: TenantName) -> TenantName:
+    """The name in the ledger of a tenant's second place; no tenant has such a name."""
+    return TenantName(f"{tenant} (moving)")
 
 
 def _away(plan: Plan) -> Plan:

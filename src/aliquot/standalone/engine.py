@@ -22,7 +22,7 @@ from aliquot.driver.gpu import Gpu, cuda_variables, nearest_cores, read_core_lis
 from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.injection import TenantConf, TenantFolder, make_cache
 from aliquot.model.errors import AliquotError, in_words
-from aliquot.model.ids import TenantName
+from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import GpuRequest, Plan
 from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits, NoRoom
@@ -41,10 +41,18 @@ from aliquot.standalone.tenants import (
     end_keeper,
     living_runs,
     log,
+    moved_conf,
     write_runs,
 )
 from aliquot.tenancy.lifecycle import Tenancy
-from aliquot.tenancy.records import at_arbiter, at_least, kernel_lengths_us, no_context_fits, tenant_record
+from aliquot.tenancy.records import (
+    at_arbiter,
+    at_least,
+    kernel_lengths_us,
+    moved_at,
+    no_context_fits,
+    tenant_record,
+)
 
 T = TypeVar("T")
 REST_US: Final = 5_000
@@ -347,6 +355,8 @@ class Engine:
     def _resized_plan(self, ledger: MachineLedger, tenant: EngineTenant, request: GpuRequest) -> Plan:
         """The plan of a tenant that asks for another size of its GPU, decided as if it came now."""
         name = tenant.name
+        if ledger.is_moving(name):
+            raise NoRoom(f'"{name}" is being moved to another GPU; try again')
         if ledger.request_of(name).whole or request.whole:
             raise NeverFits(f'"{name}": a resize changes a part of one GPU, below 1; for whole GPUs start it anew')
         held = ledger.plans[name]
@@ -354,6 +364,50 @@ class Engine:
         self._require_context(plan, request)
         self.check_quota(ledger, tenant.owner, [other.owner for other in self.tenants.values()], plan, request, held)
         return plan
+
+    def move(self, name: TenantName, gpu: str) -> EngineTenant:
+        """Take a tenant to another GPU, named by its index or UUID, while its programs run.
+
+        It is decided as if the tenant came there now. Until its memory is there it has its place on both GPUs.
+
+        Raises:
+            NoRoom, NeverFits: see `MachineLedger.begin_move`; and what is in a container stays where it is.
+            NotParked: its memory cannot leave its GPU, or come there; it is where it was.
+            EngineError: there is no such tenant.
+        """
+        with self._lock:
+            tenant = self.tenants.get(name)
+            if tenant is None:
+                raise EngineError(f'tenant "{name}" has ended')
+            if tenant.edits is not None:
+                raise NeverFits(f'"{name}" is in a container, which has the device of its GPU alone; start it anew')
+            self._settle_memory()
+            if name in self._freeing:
+                raise NoRoom(f'"{name}" has yet to free memory after a resize; try again when it has')
+            to = self.ledger.begin_move(name, gpu)
+        try:
+            self.parking.move(name, tenant.plan.uuids[0], to, lambda gpu: self._change_gpu(name, gpu))
+        finally:
+            with self._lock:
+                self.ledger.end_move(name)
+        return self.tenants.get(name, tenant)
+
+    def _change_gpu(self, name: TenantName, to: GpuUuid) -> None:
+        """Make the GPU of its second place that of a tenant whose memory is off its own.
+
+        Raises:
+            EngineError: it has ended.
+            ArbiterError: the arbiter does not take it, and is told later what has not changed.
+        """
+        with self._lock:
+            if (tenant := self.tenants.get(name)) is None:
+                raise EngineError(f'tenant "{name}" has ended')
+            moved = tenant.moved(to, self.machine.seen)
+            self._tenancy.resize(moved)
+            self.ledger.change_gpu(name)
+            with contextlib.suppress(OSError):  # programs that begin later end at a GPU that is not theirs
+                moved.folder.write_conf()
+            self._write_runs()
 
     def pending_mib(self) -> dict[TenantName, int]:
         """Memory that tenants hold beyond theirs since that was reduced, and have yet to free, in MiB."""
@@ -469,9 +523,14 @@ class Engine:
         try:
             if gone := [piece.gpu for piece in plan.slices if self.machine.by_uuid(piece.gpu) is None]:
                 raise EngineError(f"{gone[0]} is not shared any more")
-            tenant = self._tenant(run, lasts=True)
-            # It may have yet to free memory, or have a share that was not written down in time.
+            # It may have yet to free memory, or have a share or GPU that was not written down in time.
             status = self.measure()
+            if status is not None and (now := moved_at(name, plan, status)) != plan:
+                run = structs.replace(run, slices=list(now.slices), earlier=[*run.earlier, plan.slices[0].gpu])
+                plan = now
+            tenant = self._tenant(run, lasts=True)
+            if run.earlier:
+                tenant.folder.write_conf()
             held = plan if status is None else at_least(plan, at_arbiter(name, plan, status))
             self._freeing.add(name)
             stopped = status is not None and any(
@@ -501,11 +560,14 @@ class Engine:
             shown = machine.shown_driver(self._shown_driver, used)
         libcuda, libnvml = (shown.libcuda, shown.libnvml) if shown else (machine.libcuda, machine.libnvml)
         conf = TenantConf(name, directory / "socket", libcuda, libnvml, run.cpus)
+        if run.earlier:
+            conf = moved_conf(conf, run.earlier, plan.uuids[0], machine.seen)
         folder = TenantFolder(directory, conf, bare=run.enforce == "never")
         record = tenant_record(
             name, conf.socket, plan.slices, machine.models, enforce=run.enforce, wake_us=run.request.wake_us,
             uid=owner.uid if self.runtime.shared and not run.container else None,
         )  # fmt: skip
+        record = structs.replace(record, earlier=run.earlier)
         edits = None
         if shown is not None:
             gpus = [gpu for gpu in machine.gpus if gpu.uuid in plan.uuids]

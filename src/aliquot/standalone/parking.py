@@ -9,6 +9,10 @@ tenants that have been idle longest and may be parked go, or the call waits.
 A tenant may also say that it needs no GPU until further notice: it is parked before all others, once its memory is
 needed, and not before. Of those that take such turns and wait, the one with the least GPU time for its request is next.
 
+A tenant may be moved in the same way, busy or not: it has its place on both GPUs from before its memory leaves the one
+until it is on the other, and the arbiter keeps which one it is on its way from, for the engine that brings it back.
+Where the driver does not restore it there, it comes back to where it was.
+
 What a crash leaves is read from the driver: a process has the state of the last step that was taken. A tenant is parked
 where processes of it are checkpointed and none is between two steps, for all are locked before the first is
 checkpointed, and all restored before the first is unlocked. Where the arbiter stops the calls of one that is not,
@@ -26,10 +30,10 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
-from aliquot.driver.checkpoints import ENDED, GONE, Checkpoints, ProcessState, StepFailed
+from aliquot.driver.checkpoints import ENDED, GONE, PAIRS_VERSION, Checkpoints, ProcessState, StepFailed
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
-from aliquot.model.ids import TenantName
+from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import format_mib
 from aliquot.placement.cluster import LedgerError
 from aliquot.placement.machine import MachineLedger, NoRoom
@@ -90,6 +94,8 @@ class Parking:
         self._yielded: dict[TenantName, float] = {}  # they need no GPU, since when
         self._needed: set[TenantName] = set()  # they have said that they need it again
         self._phases: dict[TenantName, float] = {}  # GPU time for the request that each had before its first yield
+        self._moves_back: dict[TenantName, Callable[[], None]] = {}  # of those on their way to another GPU
+        self._refusals: dict[TenantName, str] = {}  # why they have not come there
         self.waiting: dict[TenantName, str] = {}
         """Why those that need their memory do not have it back yet."""
         self.on_room: Callable[[], None] = lambda: None
@@ -138,6 +144,41 @@ class Parking:
         finally:
             self._leaving.discard(name)
 
+    def move(self, name: TenantName, source: GpuUuid, to: GpuUuid, change: Callable[[GpuUuid], None]) -> None:
+        """Take a tenant's memory to another GPU; `change` makes one of the two its GPU while its memory is off both.
+
+        Raises:
+            NotParked: it has memory that stays, or the driver does not take it there; it is where it was.
+            NoRoom: programs that the ledger does not know hold memory there.
+        """
+        if (version := self._driver.do("Version", 0)) < PAIRS_VERSION:
+            has = f"{version // 1000}.{version % 1000 // 10}"
+            raise NotParked(f"a move takes CUDA 13.0 (driver 580) or later, and this driver has {has}")
+        with self._moves:
+            if name in self._leaving:
+                raise NotParked(f'"{name}" is being parked')
+            self._leaving.add(name)
+        try:
+            with ArbiterClient(self._runtime) as arbiter:
+                self._require_room(name, arbiter.status(), (), to)
+                pids = self._stopped(arbiter, name, busy=True)
+                with self._moves:
+                    self._copy_out(name, pids, arbiter.status())
+                    self._moves_back[name] = lambda: change(source)
+                    change(to)
+        except (ArbiterError, AliquotError, OSError) as error:
+            self._moves_back.pop(name, None)
+            self._leaving.discard(name)
+            self._end_move(name)
+            raise NotParked(f'"{name}" stays on its GPU: {error}') from None
+        finally:
+            self._leaving.discard(name)
+        self._wait_for_end(name)
+        self._moves_back.pop(name, None)
+        why = self._refusals.pop(name, "it has not come there in time")
+        if self._engine.look(lambda ledger: name in ledger.plans and to not in ledger.plans[name].uuids):
+            raise NotParked(f'"{name}" stays on its GPU: {why}')
+
     def unpark(self, name: TenantName) -> int:
         """Bring a tenant's memory back, where it takes that by parking others; returns how much is reserved, in MiB.
 
@@ -147,10 +188,13 @@ class Parking:
             ArbiterError: the arbiter is away.
         """
         mib = self._reserve(name)
+        self._wait_for_end(name)
+        return mib
+
+    def _wait_for_end(self, name: TenantName) -> None:
         until_s = time.monotonic() + BACK_S
         while not self._end_move(name) and time.monotonic() < until_s:
             time.sleep(POLL_S)
-        return mib
 
     def _reserve(self, name: TenantName) -> int:
         """Reserve the memory of a parked tenant, where it takes that by parking others; how much that is, in MiB.
@@ -178,8 +222,8 @@ class Parking:
         """Those of a tenant whose calls the arbiter has stopped."""
         return {*self._engine.processes(name), *arbiter.park_tenant(name).pids}
 
-    def _require_room(self, name: TenantName, status: Status, pids: Collection[int]) -> None:
-        """Refuse a return for which the ledger has room and the GPU does not.
+    def _require_room(self, name: TenantName, status: Status, pids: Collection[int], to: str = "") -> None:
+        """Refuse a return, or a move `to` another GPU, for which the ledger has room and the GPU does not.
 
         Raises:
             NoRoom: programs hold memory that the ledger does not know.
@@ -187,7 +231,10 @@ class Parking:
         for gpu in status.gpus:
             for held in gpu.tenants:
                 with contextlib.suppress(StepFailed):  # where NVML does not say, the ledger's word is all there is
-                    if held.name == name and (room_mib := self._driver.room_mib(gpu.uuid, pids)) < held.memory_used_mib:
+                    if (
+                        held.name == name
+                        and (room_mib := self._driver.room_mib(to or gpu.uuid, pids)) < held.memory_used_mib
+                    ):
                         raise NoRoom(
                             f'"{name}" has no room to come back: {format_mib(room_mib)} of its GPU are free and '
                             f"{format_mib(held.memory_used_mib)} are needed; what Aliquot did not give is held by "
@@ -267,12 +314,12 @@ class Parking:
             return all(self._try_to_park(name) for name in victims)
         return False
 
-    def _stopped(self, arbiter: ArbiterClient, name: TenantName) -> list[int]:
+    def _stopped(self, arbiter: ArbiterClient, name: TenantName, *, busy: bool = False) -> list[int]:
         """The processes of a tenant once no call of the driver is under way in them."""
         until_s = time.monotonic() + READY_S
         while time.monotonic() < until_s:
-            parking = arbiter.park_tenant(name)
-            if parking.woken:
+            parking = arbiter.park_tenant(name, busy=True) if busy else arbiter.park_tenant(name)
+            if parking.woken and not busy:
                 raise NotParked("a program of it needs the GPU")
             if parking.ready:
                 return parking.pids
@@ -280,7 +327,20 @@ class Parking:
         raise NotParked(f"its programs have not said within {READY_S:.0f} s that they make no calls of the driver")
 
     def _take_off(self, name: TenantName, pids: Collection[int], status: Status) -> int:
-        """Lock and checkpoint the processes of a tenant, then free its memory; returns how much that is, in MiB.
+        """Take the memory of a tenant off its GPU, then free it in the ledger; returns how much that is, in MiB.
+
+        Raises:
+            NotParked, StepFailed: as `_copy_out`.
+        """
+        held_mib = self._copy_out(name, pids, status)
+        with contextlib.suppress(KeyError):  # it may have ended meanwhile
+            self._engine.look(lambda ledger: ledger.park(name))
+        self._refused.pop(name, None)
+        self._changed.set()
+        return held_mib
+
+    def _copy_out(self, name: TenantName, pids: Collection[int], status: Status) -> int:
+        """Lock and checkpoint the processes of a tenant; returns how much memory that is, in MiB.
 
         Raises:
             NotParked: the host has no room for it.
@@ -296,10 +356,6 @@ class Parking:
             self._driver.do("Lock", pid, LOCK_MS)
         for pid in pids:
             self._driver.do("Checkpoint", pid)
-        with contextlib.suppress(KeyError):  # it may have ended meanwhile
-            self._engine.look(lambda ledger: ledger.park(name))
-        self._refused.pop(name, None)
-        self._changed.set()
         return held_mib
 
     def _states(self, pids: Iterable[int]) -> dict[int, int]:
@@ -317,8 +373,10 @@ class Parking:
                     raise
         return states
 
-    def _bring_back(self, name: str, pids: Iterable[int]) -> bool:
+    def _bring_back(self, name: str, pids: Iterable[int], pairs: str) -> bool:
         """From whatever states they are in; False where that is to be called again, as a step of another is under way.
+
+        `pairs` are the GPU that they were on and the one to restore them onto; empty for the same.
 
         A step is taken again as long as the state says that it was not taken.
         """
@@ -333,11 +391,16 @@ class Parking:
                     return False
                 for pid in ready:
                     try:
-                        self._driver.do("Restore" if pid in away else "Unlock", pid)
+                        if pid in away:
+                            self._driver.do("Restore", pid, pairs or 0)
+                        else:
+                            self._driver.do("Unlock", pid)
                     except StepFailed as error:
                         if error.code == ENDED:
                             raise
                         log.warning("%s: %s", name, error)
+                        if pairs:
+                            self._refusals[TenantName(name)] = str(error)
                         failed[pid] = moving[pid]
         except StepFailed as error:
             log.warning("%s: %s", name, error)
@@ -351,16 +414,29 @@ class Parking:
         """
         with contextlib.suppress(ArbiterError, OSError), self._moves, ArbiterClient(self._runtime) as arbiter:
             status = arbiter.status()
-            awake = self._engine.look(lambda ledger: name in ledger.plans and name not in ledger.parked)
-            if not awake or name in self._leaving or not any(each.parked for each in _of(name, status)):
+            plan = self._engine.look(lambda ledger: None if name in ledger.parked else ledger.plans.get(name))
+            on = {gpu.uuid: each for gpu in status.gpus for each in gpu.tenants if each.name == name}
+            if plan is None or name in self._leaving or not any(each.parked for each in on.values()):
                 return True
+            if {*plan.uuids} != {*on}:
+                return False  # the arbiter is yet to be told that it has not moved, or that it has
+            pairs = next((f"{each.moves_from},{uuid}" for uuid, each in on.items() if each.moves_from), "")
             pids = self._processes(name, arbiter)
-            with contextlib.suppress(AliquotError):
+            try:
                 if _AWAY & {*self._states(pids).values()}:
                     self._require_room(name, status, pids)  # again: it was reserved at an earlier time
-                if self._bring_back(name, pids):
+                if not self._bring_back(name, pids, pairs):
+                    return False
+                if not (pairs and _AWAY & {*self._states(pids).values()}):
                     arbiter.unpark_tenant(name)
                     return True
+            except NoRoom as error:
+                if pairs:
+                    self._refusals[name] = str(error)
+            except AliquotError:
+                return False
+            if pairs and (go_back := self._moves_back.pop(name, None)):
+                go_back()
         return False
 
     def _finish(self, status: Status) -> None:

@@ -248,29 +248,34 @@ class Pods:
             return Resized(name, "run" if pod is None else "sharepod", old, new, pending_mib, call.dry_run)
 
     def move(self, call: ParkCall, caller: Account) -> Moved:
-        """Park a SharePod or a run, or bring it back; see `Parking`.
+        """Park a SharePod or a run, bring it back, or take it to another GPU; see `Parking`.
 
         Raises:
             NotYours: it belongs to another account.
             UserError: it does not exist.
-            AliquotError: it has no GPU now; or as `Parking.park` and `Parking.unpark`.
+            AliquotError: it has no GPU now; or as `Parking.park`, `Parking.unpark` and `Engine.move`.
         """
         with self._lock:
             pod, tenant = self._pods.get(call.name), self._tenant_of(call, caller)
         verb = self._engine.parking.unpark if call.back else self._engine.parking.park
         try:
-            moved_mib = verb(tenant.name)
+            if call.gpu:
+                tenant = self._engine.move(tenant.name, call.gpu)
+            moved_mib = tenant.plan.slices[0].memory_mib if call.gpu else verb(tenant.name)
         except ArbiterError as error:
             raise AliquotError(f'"{tenant.name}" is where it was: {error}') from None
         except NotParked as error:
             if pod is not None:
                 pod.note(str(error))
             raise
+        gpu = self._indices(tenant)[0]
+        parked = f"parked: {format_mib(moved_mib)} of GPU memory are free for others"
         if pod is not None:
-            pod.note("unparked" if call.back else f"parked: {format_mib(moved_mib)} of GPU memory are free for others")
+            pod.tenant = tenant
+            pod.note(f"moved to GPU {gpu}" if call.gpu else "unparked" if call.back else parked)
         if not call.back:
             self.place_waiting()
-        return Moved(tenant.name, "run" if pod is None else "sharepod", not call.back, moved_mib)
+        return Moved(tenant.name, "run" if pod is None else "sharepod", not (call.back or call.gpu), moved_mib, gpu)
 
     def _tenant_of(self, call: ResizeCall | ParkCall, caller: Account) -> EngineTenant:
         """The SharePod or run that a call is about; called with the lock held.

@@ -18,8 +18,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -28,13 +28,14 @@ import msgspec
 from aliquot.arbiter.linux import start_ticks
 from aliquot.arbiter.records import TenantRecord
 from aliquot.driver.cdi import Edits
+from aliquot.driver.gpu import Gpu, cuda_variables
 from aliquot.driver.gpu_lock import GpuLock
-from aliquot.driver.injection import TenantFolder
+from aliquot.driver.injection import TenantConf, TenantFolder
 from aliquot.lib.decoding import decode_json
 from aliquot.lib.files import read_plain, write_whole
 from aliquot.lib.log import Logger
 from aliquot.model.errors import in_words
-from aliquot.model.ids import TenantName
+from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.requests import Enforce, GpuRequest, Plan, Slice
 from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.paths import RuntimeDir
@@ -69,6 +70,8 @@ class RunRecord(msgspec.Struct, frozen=True):
     pid: int
     started: int
     container: InContainers | None = None
+    earlier: list[str] = []
+    """The GPUs that it has left."""
 
     @classmethod
     def of(
@@ -129,6 +132,18 @@ class EngineTenant:
         """Its name, under which the ledger has it."""
         return self.name
 
+    def moved(self, gpu: GpuUuid, seen: Sequence[Gpu]) -> EngineTenant:
+        """The same on another GPU of those that its programs see, in place of its only one."""
+        plan = Plan((msgspec.structs.replace(self.plan.slices[0], gpu=gpu),))
+        earlier = list(dict.fromkeys([*self.record.earlier, *self.plan.uuids]))
+        gpus = [msgspec.structs.replace(self.record.gpus[0], gpu=gpu)]
+        return replace(
+            self, plan=plan, variables=cuda_variables([gpu], seen),
+            folder=replace(self.folder, conf=moved_conf(self.folder.conf, earlier, gpu, seen)),
+            record=msgspec.structs.replace(self.record, gpus=gpus, earlier=earlier),
+            run=self.run and msgspec.structs.replace(self.run, slices=list(plan.slices), earlier=earlier),
+        )  # fmt: skip
+
     def lease(self) -> RunLease:
         """What a runner outside this process needs of it."""
         conf = self.folder.conf
@@ -137,6 +152,12 @@ class EngineTenant:
             ",".join(self.plan.uuids), self.enforce, dict(self.variables), resumes=self.run is not None,
             options=self.edits.options() if self.edits is not None else [],
         )  # fmt: skip
+
+
+def moved_conf(conf: TenantConf, earlier: Sequence[str], now: str, seen: Sequence[Gpu]) -> TenantConf:
+    """What the hook has to know for programs that name a GPU which the tenant has left."""
+    visible = [cuda_variables([gpu], seen)["CUDA_VISIBLE_DEVICES"] for gpu in (*earlier, now)]
+    return replace(conf, visible=visible[-1], moved=tuple(visible[:-1]))
 
 
 def write_runs(file: Path, runs: Iterable[RunRecord]) -> None:

@@ -326,12 +326,13 @@ class Resized(EngineAnswer, tag="resized"):
 
 
 class Moved(EngineAnswer, tag="moved"):
-    """A SharePod or run whose memory was taken off its GPU, or came back; and how much that is."""
+    """A SharePod or run whose memory was taken off its GPU, or came back, maybe to another; how much, and to which."""
 
     name: str
     resource: Literal["sharepod", "run"]
     parked: bool
     memory_mib: int
+    gpu: int
 
 
 class PhaseAnswer(EngineAnswer, tag="phase"):
@@ -439,11 +440,15 @@ class ResizeCall(Call[Resized], tag="resize", frozen=True):
 
 
 class ParkCall(Call[Moved], tag="park", frozen=True):
-    """Take the memory of a SharePod by its full name, or of the run of that name, off its GPU, or bring it `back`."""
+    """Take the memory of a SharePod by its full name, or of the run of that name, off its GPU, or bring it `back`.
+
+    With `gpu` it is taken to another GPU, by its index or UUID.
+    """
 
     name: str
     run: str
     back: bool = False
+    gpu: str = ""
 
 
 class PhaseCall(Call[PhaseAnswer], tag="phase", frozen=True):

@@ -69,7 +69,8 @@ class TenantStatus(msgspec.Struct):
 
     `first_grant_ns` is when it was granted the GPU for the first time (CLOCK_MONOTONIC), 0 before that.
     `memory_pending_mib` is what it holds beyond its memory, as after that was reduced, and has yet to free.
-    A tenant that is `parked` has its memory in the host's; `woken`: and waits for it. `idle_s` is for how long it has
+    A tenant that is `parked` has its memory in the host's; `woken`: and waits for it; `moves_from`: and had it on that
+    GPU before. `idle_s` is for how long it has
     had no use of its GPUs and wanted none, and `stays` what keeps its memory on them, as the end of a sentence.
     `kernel_ms` is how long its longest recent kernel or graph ran at least, also one in flight; 0 before that.
     `charged_ns`, `waited_ns` and `memory_refusals` (allocations that would have gone over the limit) are totals since
@@ -107,6 +108,7 @@ class TenantStatus(msgspec.Struct):
     woken: bool = False
     idle_s: float = 0.0
     stays: str = ""
+    moves_from: str = ""
 
     @property
     def wake_text(self) -> str:

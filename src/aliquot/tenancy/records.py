@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from aliquot.arbiter.records import Status, TenantGpu, TenantRecord
-from aliquot.model.ids import TenantName
+from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.requests import Enforce, Plan, Slice
 
 UNKNOWN_MIB: Final = 300
@@ -100,6 +100,14 @@ def at_arbiter(name: TenantName, held: Plan, status: Status) -> Plan:
     }
     pieces = held.slices
     return Plan(tuple(structs.replace(piece, memory_mib=kept.get(piece.gpu, piece.memory_mib)) for piece in pieces))
+
+
+def moved_at(name: TenantName, plan: Plan, status: Status) -> Plan:
+    """A plan of one slice on the GPU where the arbiter has its tenant: it may have been moved."""
+    gpus = [gpu.uuid for gpu in status.gpus for now in gpu.tenants if now.name == name]
+    if len(gpus) != 1 or len(plan.slices) != 1:
+        return plan
+    return Plan((structs.replace(plan.slices[0], gpu=GpuUuid(gpus[0])),))
 
 
 def at_least(plan: Plan, other: Plan) -> Plan:

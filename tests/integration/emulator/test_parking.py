@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from kit.driver_calls import MIB, NOT_READY, OUT_OF_MEMORY, Driver, Out
+from kit.driver_calls import MIB, NOT_READY, OUT_OF_MEMORY, Array, Driver, Out
 
 HANDLE = 64  # bytes of CUipcMemHandle
 RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
@@ -106,6 +106,33 @@ def test_a_restore_without_memory_loses_the_process(clients):
 
     assert (OUT_OF_MEMORY, CHECKPOINTED) == (first, state(other, pid))
     assert (OS_ERROR, ILLEGAL_STATE) == (step(other, "Restore", pid), step(other, "Unlock", pid))
+
+
+def test_a_restore_may_be_onto_another_gpu(clients):
+    """By pairs that name every GPU once; the process has its memory there, works there, and sees that GPU's UUID."""
+    machine = clients("v100x3")
+    owner, other = machine.gpu(), machine.gpu()
+    pid, held = owner.process.pid, filled(owner, 512 * MIB)
+    uuids = [other.call("cuDeviceGetUuid_v2", Out(16), number).value for number in range(3)]
+
+    def restored_on(*after: int) -> int:
+        pairs = b"".join(uuids[old] + uuids[new] for old, new in enumerate(after))
+        return int(other.call("cuCheckpointProcessRestore", pid, Array((pairs, len(after)))).code)
+
+    before, _ = other.memory_info()
+    put_away(other, pid)
+    refused = [restored_on(*after) for after in ((1,), (1, 0), (1, 1, 2))]
+    moved = [restored_on(1, 0, 2), step(other, "Unlock", pid)]
+    owner.ok("cuLaunchKernel", owner.function("step_ms2"), 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+    (there, total), (here, _) = owner.memory_info(), other.memory_info()
+
+    assert ([INVALID] * 3, [0, 0]) == (refused, moved)
+    assert min(total - there, here - before) >= 512 * MIB
+    assert (0, 9) == (owner.sync(), owner.call("cuMemcpyDtoH_v2", Out(1), held, 1).value)
+    assert uuids[1] == owner.call("cuDeviceGetUuid_v2", Out(16), 0).value
+    put_away(other, pid)
+    assert [0, 0] == [step(other, "Restore", pid), step(other, "Unlock", pid)]
+    assert uuids[1] == owner.call("cuDeviceGetUuid_v2", Out(16), 0).value
 
 
 @pytest.mark.parametrize("kind", ["unified", "exported"])

@@ -32,12 +32,13 @@ GPU_MIB, HELD_MIB = 16 * 1024, 10 * 1024
 
 
 class Steps(Machine):
-    """The machine's engine with one GPU and a notebook on it, to be stopped after any step."""
+    """The machine's engine with a notebook on a GPU, to be stopped after any step."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, gpus: str, *options: str) -> None:
         super().__init__(folder)
         self.folder = folder
-        self.words[self.words.index("v100x2")] = "v100"
+        self.options = options
+        self.words[self.words.index("v100x2")] = gpus
         self.root.env["STEPS_DIR"] = str(folder)
         self.number = 0
         self.run: subprocess.Popen[str] | None = None
@@ -64,7 +65,7 @@ class Steps(Machine):
         self.cells = self.folder / f"{self.name}.cells"
         self.cells.write_text("0")
         self.run = self.root.start(
-            "run", "--gpu-request", ".2", "--gpu-mem", "10Gi", "--name", self.name, "--",
+            "run", "--gpu-request", ".2", "--gpu-mem", "10Gi", "--name", self.name, *self.options, "--",
             sys.executable, str(NOTEBOOK), str(self.cells), "8",
         )  # fmt: skip
         eventually(lambda: said(self.cells) == "held", "the notebook has its memory", 60)
@@ -102,20 +103,23 @@ class Steps(Machine):
         if kind == "engine":
             self.up()
 
-    def used_mib(self) -> int:
-        """Of the GPU, as that itself says."""
+    def used_mib(self) -> dict[str, int]:
+        """Of each GPU, as that itself says."""
         library = self.runtime / "emulated" / "libnvidia-ml.so.1"
         done = subprocess.run([sys.executable, DEVICE, library], capture_output=True, text=True, check=True)
-        ((used_mib, _),) = json.loads(done.stdout).values()
-        return int(used_mib)
+        return {uuid: used_mib for uuid, (used_mib, _) in json.loads(done.stdout).items()}
 
     def agrees(self) -> bool:
-        """Whether ledger and device have the same: the notebook's memory is on the GPU, or all of that is free."""
-        listed = self.root.facts("get", "tenants")
-        (gpu,) = self.root.facts("get", "gpus")
-        held_mib = sum(HELD_MIB for tenant in listed if not tenant.get("parked"))
-        used_mib = self.used_mib()
-        return gpu["free_mib"] == GPU_MIB - held_mib and (8192 < used_mib <= HELD_MIB if held_mib else used_mib == 0)
+        """Whether ledger and devices have the same: the notebook's memory is on its GPU, and all others are free."""
+        listed, used_mib = self.root.facts("get", "tenants"), self.used_mib()
+        for gpu in self.root.facts("get", "gpus"):
+            here = [tenant for tenant in listed if gpu["index"] in tenant["gpus"] and not tenant.get("parked")]
+            used = used_mib[gpu["uuid"]]
+            if gpu["free_mib"] != GPU_MIB - HELD_MIB * len(here) or not (
+                8192 < used <= HELD_MIB if here else used == 0
+            ):
+                return False
+        return True
 
     def check(self) -> None:
         """The notebook works on, or has ended and left nothing; it can be parked and comes back."""
@@ -128,10 +132,15 @@ class Steps(Machine):
 
 @pytest.fixture
 def steps() -> Iterator[Steps]:
-    """An engine with a notebook."""
+    """An engine with one GPU and a notebook."""
+    yield from steps_of("v100")
+
+
+def steps_of(gpus: str, *options: str) -> Iterator[Steps]:
+    """An engine with a notebook that is started with these options."""
     folder = Path(tempfile.mkdtemp(prefix="alq-", dir="/tmp"))
     folder.chmod(0o755)
-    machine = Steps(folder)
+    machine = Steps(folder, gpus, *options)
     machine.stop_at("")
     machine.up()
     try:

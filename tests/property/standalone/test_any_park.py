@@ -1,4 +1,4 @@
-"""Parks and returns over any history, in virtual time: of tenants, kills, neighbours and memory.
+"""Parks, returns and moves over any history, in virtual time: of tenants, kills, neighbours and memory.
 
 The driver, the arbiter, the GPU and the host are small models; what decides is the engine's own `Parking` over its own
 ledger. The oracle is arithmetic on what the models hold.
@@ -18,20 +18,21 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 
 from aliquot.arbiter.client import ArbiterError, NoArbiter
 from aliquot.arbiter.records import ParkState
-from aliquot.driver.checkpoints import ENDED, ProcessState, StepFailed
+from aliquot.driver.checkpoints import ENDED, PAIRS_VERSION, ProcessState, StepFailed
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import Device, GpuRequest
+from aliquot.model.requests import Device, GpuRequest, Plan
 from aliquot.placement.cluster import LedgerError
-from aliquot.placement.machine import MachineLedger, NoRoom
+from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
 from aliquot.standalone import parking
 from aliquot.standalone.parking import NotParked, Parking
 
 T = TypeVar("T")
-GPU, GPU_MIB, HOST_MIB = GpuUuid("GPU-0"), 16_384, 20_480
+GPU, OTHER, GPU_MIB, HOST_MIB = GpuUuid("GPU-0"), GpuUuid("GPU-1"), 16_384, 20_480
 SIZES = st.integers(1, 12).map(lambda gib: gib * 1024)
 DRAWS = st.integers(0, 99)
 MOVE_S = 0.5
@@ -44,7 +45,7 @@ class EngineKilled(BaseException):
 
 @dataclass
 class Process:
-    """A tenant's program; `needs` is whether a call of it waits for its memory. A `silent` one is stopped."""
+    """A tenant's program, on `gpu`. `needs`: a call of it waits for its memory; `silent`: it is stopped."""
 
     pid: int
     mib: int
@@ -55,6 +56,9 @@ class Process:
     charged_s: float = 0.0
     silent: bool = False
     until_s: float = 0.0  # its memory is on its way
+    gpu: GpuUuid = GPU
+    at: GpuUuid = GPU  # where the driver has its memory, or had it
+    moves_from: str = ""
 
 
 @dataclass
@@ -67,10 +71,12 @@ class World:
     ledger: MachineLedger | None = None
     kills: dict[str, int] = field(default_factory=dict)
     arbiter_away: bool = False
+    refuses: bool = False  # the driver: to restore onto another GPU
 
-    def used_mib(self) -> int:
-        """Of the GPU."""
-        return self.outside_mib + sum(p.mib for p in self.processes.values() if p.state != CHECKPOINTED)
+    def used_mib(self, gpu: GpuUuid = GPU) -> int:
+        """Of a GPU; programs without a share are on the first."""
+        own = sum(p.mib for p in self.processes.values() if p.state != CHECKPOINTED and p.at == gpu)
+        return own + (self.outside_mib if gpu == GPU else 0)
 
     def host_mib(self) -> int:
         """Of the host's memory, by what is parked."""
@@ -103,20 +109,23 @@ class FakeDriver:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def room_mib(self, _gpu: str, pids: Any) -> int:
+    def room_mib(self, gpu: GpuUuid, pids: Any) -> int:
         """What is free, or these processes'."""
-        own = sum(p.mib for p in self.world.processes.values() if p.pid in pids and p.state != CHECKPOINTED)
-        return GPU_MIB - self.world.used_mib() + own
+        processes = self.world.processes.values()
+        own = sum(p.mib for p in processes if p.pid in pids and p.state != CHECKPOINTED and p.at == gpu)
+        return GPU_MIB - self.world.used_mib(gpu) + own
 
-    def do(self, step: Any, pid: int, _more: int = 0) -> int:
+    def do(self, step: Any, pid: int, more: int | str = 0) -> int:
         """Take the step; the helper or the engine may be killed just before it or just after.
 
         Another helper takes a step again that the first one may have taken, and finds its memory on the way.
         """
+        if step == "Version":
+            return PAIRS_VERSION
         for _ in range(2):
             if self._is_killed():
                 continue
-            answer = self._step(step, pid)
+            answer = self._step(step, pid, more)
             if not self._is_killed():
                 moved = [p for p in self.world.processes.values() if p.pid == pid and step != "GetState"]
                 self.world.now_s = max([self.world.now_s, *(p.until_s for p in moved)])
@@ -131,7 +140,7 @@ class FakeDriver:
             raise EngineKilled
         return self.world.is_killed("helper")
 
-    def _step(self, step: Any, pid: int) -> int:
+    def _step(self, step: Any, pid: int, more: int | str) -> int:
         found = [(name, p) for name, p in self.world.processes.items() if p.pid == pid]
         if not found:
             raise StepFailed(step, pid, 1)
@@ -144,9 +153,16 @@ class FakeDriver:
             raise StepFailed(step, pid, 401)
         if step == "Restore":
             assert self.world.ledger is not None
-            reserved = sum(piece.memory_mib for piece in self.world.ledger.plans[name].slices)
+            if more and self.world.refuses:
+                raise StepFailed(step, pid, 1)
+            one, other = str(more or ",").split(",")
+            onto = GpuUuid({one: other, other: one}.get(process.at, process.at))
+            reserved = sum(piece.memory_mib for piece in self.world.ledger.plans[name].slices if piece.gpu == onto)
             assert reserved >= process.mib, "a restore without reserved bytes"
-            assert self.world.used_mib() + process.mib <= GPU_MIB, "a restore that finds no memory loses the process"
+            assert self.world.used_mib(onto) + process.mib <= GPU_MIB, (
+                "a restore that finds no memory loses the process"
+            )
+            process.at = onto
         process.state = {"Lock": LOCKED, "Checkpoint": CHECKPOINTED, "Restore": LOCKED, "Unlock": RUNNING}[step]
         process.until_s = self.world.now_s + (MOVE_S if step in ("Checkpoint", "Restore") else 0.0)
         return 0
@@ -176,10 +192,10 @@ class FakeArbiter:
             raise ArbiterError(f"there is no tenant {name!r}")
         return self.world.processes[TenantName(name)]
 
-    def park_tenant(self, name: str) -> ParkState:
+    def park_tenant(self, name: str, *, busy: bool = False) -> ParkState:
         """Its calls wait from now on."""
         process = self._process(name)
-        if not process.parked and self.world.now_s - process.active_s < 0.05:
+        if not (process.parked or busy) and self.world.now_s - process.active_s < 0.05:
             raise ArbiterError(f"tenant {name!r} is busy on its GPU")
         process.parked = True
         return ParkState(not process.silent, process.needs, [process.pid], False)
@@ -190,18 +206,28 @@ class FakeArbiter:
         if process.parked:
             assert process.state == RUNNING, "a call would hang in the driver"
             process.parked = process.needs = False
+            process.moves_from = ""
             process.active_s = self.world.now_s
+
+    def change_gpu(self, name: str, to: GpuUuid) -> None:
+        """As `resize_tenant` with another GPU."""
+        process = self._process(name)
+        if to != process.gpu:
+            assert process.parked, "a tenant that is awake changes its GPU"
+            process.moves_from = "" if to == process.moves_from else process.gpu
+            process.gpu = to
 
     def status(self) -> Any:
         """All tenants."""
-        tenants = [
-            SimpleNamespace(
+        gpus = {gpu: SimpleNamespace(uuid=gpu, tenants=[]) for gpu in (GPU, OTHER)}
+        for name, p in self.world.processes.items():
+            tenant = SimpleNamespace(
                 name=name, parked=p.parked, woken=p.parked and p.needs, stays="", memory_used_mib=p.mib,
                 idle_s=self.world.now_s - p.active_s, charged_ns=int(p.charged_s * 1e9), request_milli=20,
-            )
-            for name, p in self.world.processes.items()
-        ]  # fmt: skip
-        return SimpleNamespace(gpus=[SimpleNamespace(uuid=GPU, tenants=tenants)])
+                moves_from=p.moves_from,
+            )  # fmt: skip
+            gpus[p.gpu].tenants.append(tenant)
+        return SimpleNamespace(gpus=[*gpus.values()])
 
 
 class Engine:
@@ -221,6 +247,18 @@ class Engine:
         """As `Engine`."""
         process = self.world.processes.get(name)
         return [process.pid] if process else []
+
+    def change_gpu(self, name: TenantName, to: GpuUuid) -> None:
+        """As `Engine`; an arbiter that is killed just after has written it down."""
+        FakeArbiter().change_gpu(name, to)
+        FakeArbiter()._process(name)
+        self.ledger.change_gpu(name)
+
+    def reconcile(self) -> None:
+        """The arbiter's tenants are on the GPUs of the ledger's."""
+        for name, process in self.world.processes.items():
+            if process.gpu != (gpu := self.ledger.plans[name].uuids[0]):
+                FakeArbiter().change_gpu(name, gpu)
 
 
 class AnyPark(RuleBasedStateMachine):
@@ -245,10 +283,11 @@ class AnyPark(RuleBasedStateMachine):
         for patch in self.patches:
             patch.stop()
 
-    @initialize()
-    def starts(self) -> None:
+    @initialize(gpus=st.integers(1, 2))
+    def starts(self, gpus: int) -> None:
         """An engine without tenants."""
-        self.engine = Engine(self.world, MachineLedger([Device(0, GPU, "V100", GPU_MIB)]))
+        devices = [Device(number, uuid, "V100", GPU_MIB) for number, uuid in enumerate((GPU, OTHER)[:gpus])]
+        self.engine = Engine(self.world, MachineLedger(devices))
 
     def _one(self, draw: int) -> TenantName:
         return sorted(self.requests)[draw % len(self.requests)]
@@ -257,7 +296,7 @@ class AnyPark(RuleBasedStateMachine):
         """Something that an engine does; one that is killed by it has a successor."""
         try:
             work()
-        except (NoRoom, NotParked, ArbiterError):
+        except (NoRoom, NeverFits, NotParked, ArbiterError):
             pass
         except EngineKilled:
             self.kill_engine()
@@ -267,18 +306,18 @@ class AnyPark(RuleBasedStateMachine):
     @rule(mib=SIZES, parkable=st.booleans(), part=st.integers(1, 10))
     def start(self, mib: int, parkable: bool, part: int) -> None:
         """A tenant comes where there is room, and holds a part of its memory."""
-        request = GpuRequest(20, memory=Memory(mib=mib), park_after_s=30.0 if parkable else 0.0)
+        request = GpuRequest(20, memory=Memory(mib=mib), park_after_s=30.0 if parkable else 0.0, movable=True)
         try:
             plan = self.engine.ledger.plan(request)
         except NoRoom:
             return
         self.number += 1
-        name, held_mib = TenantName(f"t{self.number}"), mib * part // 10
-        if self.world.used_mib() + held_mib > GPU_MIB:
+        name, held_mib, (gpu,) = TenantName(f"t{self.number}"), mib * part // 10, plan.uuids
+        if self.world.used_mib(gpu) + held_mib > GPU_MIB:
             return  # its allocation fails, for a program without a share has the memory
         self.engine.ledger.reserve(name, plan, request)
         self.requests[name] = request
-        self.world.processes[name] = Process(1000 + self.number, held_mib, active_s=self.world.now_s)
+        self.world.processes[name] = Process(1000 + self.number, held_mib, active_s=self.world.now_s, gpu=gpu, at=gpu)
 
     @precondition(lambda self: self.requests)
     @rule(draw=DRAWS)
@@ -291,6 +330,23 @@ class AnyPark(RuleBasedStateMachine):
     def unpark(self, draw: int) -> None:
         """By hand."""
         self._doing(lambda: self.engine.parking.unpark(self._one(draw)))
+
+    @precondition(lambda self: self.requests)
+    @rule(draw=DRAWS, refuses=st.booleans())
+    def move(self, draw: int, refuses: bool) -> None:
+        """By hand, to the other GPU, as `Engine.move` does it."""
+        engine, name = self.engine, self._one(draw)
+        self.world.refuses = refuses
+
+        def work() -> None:
+            source = engine.ledger.plans[name].uuids[0]
+            to = engine.ledger.begin_move(name, "1" if source == GPU else "0")
+            try:
+                engine.parking.move(name, source, to, lambda gpu: engine.change_gpu(name, gpu))
+            finally:
+                engine.ledger.end_move(name)
+
+        self._doing(work)
 
     @precondition(lambda self: self.requests)
     @rule(draw=DRAWS)
@@ -316,7 +372,7 @@ class AnyPark(RuleBasedStateMachine):
             return
         request = replace(self.requests[name], memory=Memory(mib=mib))
         try:
-            ledger.resize(name, ledger.without(name).plan_on([GPU], request), request)
+            ledger.resize(name, ledger.without(name).plan_on(ledger.plans[name].uuids, request), request)
         except (NoRoom, LedgerError):
             return
         self.requests[name] = request
@@ -333,15 +389,16 @@ class AnyPark(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         """And the engine looks."""
         self.world.now_s += seconds
+        self._doing(self.engine.reconcile)
         self._doing(self.engine.parking.look)
 
     @rule(gib=st.integers(0, 6))
     def somebody_else_holds(self, gib: int) -> None:
         """A program without a share takes what is free, at most so much."""
         free_mib = GPU_MIB - (self.world.used_mib() - self.world.outside_mib)
-        awake = self.engine.ledger.plans.values()
-        promised = sum(piece.memory_mib for plan in awake for piece in plan.slices)
-        held = sum(p.mib for n, p in self.world.processes.items() if n not in self.engine.ledger.parked)
+        awake, parked = self.engine.ledger.plans.values(), self.engine.ledger.parked
+        promised = sum(piece.memory_mib for plan in awake for piece in plan.slices if piece.gpu == GPU)
+        held = sum(p.mib for n, p in self.world.processes.items() if n not in parked and p.gpu == GPU)
         self.world.outside_mib = min(gib * 1024, max(0, free_mib - max(0, promised - held)))
 
     # -- what is killed ----------------------------------------------------------------------------------------------
@@ -362,7 +419,8 @@ class AnyPark(RuleBasedStateMachine):
         self.world.kills.pop("engine", None)
         before, self.engine = self.engine, Engine(self.world, self.engine.ledger.empty())
         for name, request in self.requests.items():
-            plan = before.ledger.parked.get(name) or before.ledger.plans[name]
+            held = (before.ledger.parked.get(name) or before.ledger.plans[name]).slices[0]
+            plan = Plan((structs.replace(held, gpu=self.world.processes[name].gpu),))
             kills, self.world.kills = self.world.kills, {}
             away = self.world.processes[name].parked and self.engine.parking.is_away(self.engine.processes(name))
             self.world.kills = kills
@@ -375,14 +433,15 @@ class AnyPark(RuleBasedStateMachine):
         """What is promised to the awake fits, what is held is promised, and the host holds no more than it may."""
         if not hasattr(self, "engine"):
             return
-        promised = {
-            name: sum(piece.memory_mib for piece in plan.slices) for name, plan in self.engine.ledger.plans.items()
-        }
-        assert sum(promised.values()) <= GPU_MIB
-        assert self.world.used_mib() <= GPU_MIB
+        plans = self.engine.ledger.plans
+        promised = {(name, piece.gpu): piece.memory_mib for name, plan in plans.items() for piece in plan.slices}
+        for gpu in (GPU, OTHER):
+            assert sum(mib for (_, on), mib in promised.items() if on == gpu) <= GPU_MIB
+            assert self.world.used_mib(gpu) <= GPU_MIB
+        assert plans.keys() == self.requests.keys(), "a place is left of a move"
         assert self.world.host_mib() <= HOST_MIB
         for name, process in self.world.processes.items():
-            assert process.state == CHECKPOINTED or process.mib <= promised[name], f"{name} holds what is not its"
+            assert process.state == CHECKPOINTED or process.mib <= promised.get((name, process.at), 0), name
 
     @rule()
     def in_the_end_all_is_well(self) -> None:
@@ -390,8 +449,10 @@ class AnyPark(RuleBasedStateMachine):
         self.world.kills.clear()
         self.world.arbiter_away = False
         self.world.outside_mib = 0
+        self.world.refuses = False
         for _ in range(4):
             self.world.now_s += 2.0
+            self.engine.reconcile()
             self.engine.parking.look()
         ledger = self.engine.ledger
         for name, process in self.world.processes.items():
@@ -400,6 +461,7 @@ class AnyPark(RuleBasedStateMachine):
                 assert not process.needs or not parking._has_room(name)(ledger)
             else:
                 assert (RUNNING, False) == (process.state, process.parked), name
+                assert [process.at] == [process.gpu] == ledger.plans[name].uuids
 
 
 TestAnyPark = AnyPark.TestCase
@@ -412,9 +474,19 @@ TestAnyPark.settings = settings(
 def case() -> Iterator[AnyPark]:
     """A world without tenants."""
     case = AnyPark()
-    case.starts()
+    case.starts(gpus=1)
     yield case
     case.teardown()
+
+
+def test_an_older_driver_moves_nothing(case: AnyPark):
+    """It would not look at the pairs, and restore the memory where another tenant may have its own."""
+    case.start(4_096, False, 5)
+    older = mock.patch.object(case.engine.parking._driver, "do", lambda *_: 12_080)
+    with older, pytest.raises(NotParked, match=r"driver 580\) or later, and this driver has 12.8"):
+        case.engine.parking.move(TenantName("t1"), GPU, OTHER, lambda _: None)
+
+    assert not case.world.processes[TenantName("t1")].parked
 
 
 def test_a_process_that_stays_between_two_steps_keeps_no_other_from_coming_back(case: AnyPark):

@@ -1,4 +1,4 @@
-"""`aliquot` whose engine stops after a step of a park or of a return, for as long as a file names the step.
+"""`aliquot` whose engine stops after a step of a park, of a return or of a move, for as long as a file names the step.
 
 The file is STEPS_DIR/at; STEPS_DIR/stopped is written once the engine has stopped there.
 """
@@ -50,6 +50,7 @@ def copy(ledger: MachineLedger) -> MachineLedger:
 
 MachineLedger.copy = copy  # type: ignore[method-assign]
 step_at(ArbiterClient, "park_tenant", lambda _, answer: "drain" if answer.ready else "revoke")
+step_at(ArbiterClient, "resize_tenant", lambda *_: "change")
 step_at(ArbiterClient, "unpark_tenant", lambda *_: "go on")
 step_at(Checkpoints, "do", lambda args, _: args[1].lower())
 step_at(MachineLedger, "park", lambda args, _: "release" if args[0] not in copies else "")
