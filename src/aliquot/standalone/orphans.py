@@ -71,9 +71,14 @@ def pids_of(folder: Path) -> list[int]:
     return list(filter(_membership([folder], None), _pids()))
 
 
-def named_processes(folders: Mapping[TenantName, Path]) -> dict[str, list[RunProcess]]:
-    """The processes of each tenant, by its folder, in the order of their ids, with their command lines."""
-    pids = sorted(_pids())
+def named_processes(
+    folders: Mapping[TenantName, Path], among: Iterable[int] | None = None
+) -> dict[str, list[RunProcess]]:
+    """The processes of each tenant, by its folder, in the order of their ids, with their command lines.
+
+    Of all processes, or of those `among` these.
+    """
+    pids = sorted(_pids() if among is None else among)
     seen = {pid: _seen_by(pid) for pid in pids}
     processes: dict[str, list[RunProcess]] = {}
     for tenant, folder in folders.items():

@@ -404,8 +404,8 @@ class EngineServer:
             AliquotError: it has memory that stays on its GPU.
         """
         folders = {name: each.folder.directory for name, each in self._engine.tenants.items()}
-        processes = named_processes(folders) if caller.pid else {}
-        name = next((TenantName(n) for n, own in processes.items() if caller.pid in [each.pid for each in own]), None)
+        processes = named_processes(folders, [caller.pid]) if caller.pid else {}
+        name = next((TenantName(name) for name, own in processes.items() if own), None)
         if name is None:
             raise UserError("the process that calls is of no SharePod and of no run of this engine")
         try:

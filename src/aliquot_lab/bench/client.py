@@ -1,6 +1,6 @@
 """A CUDA program as a tenant: `python -m aliquot_lab.bench.client MODE --progress FILE`.
 
-It knows nothing of Aliquot. Each mode is one way programs use a GPU:
+It knows nothing of Aliquot, but in phases. Each mode is one way programs use a GPU:
 
 - steady: launches ahead, a bounded number in flight (training);
 - sync: launch, wait, launch (inference, notebooks);
@@ -8,6 +8,8 @@ It knows nothing of Aliquot. Each mode is one way programs use a GPU:
 - burst: some work, then nothing for a while;
 - long: kernels of a second;
 - cells: `--batch` kernels whenever SIGUSR1 comes, and a look at what it wrote into its memory (a notebook in use);
+- phases: takes turns with others in the GPU's memory: acquires the GPU of the `--engine`, computes `--batch` kernels,
+  yields it, and does something else for `--idle-ms`; an interval is a phase;
 - memory: allocates and frees, and keeps the time of each pair's allocation.
 
 The work is kernels of a known duration, so completed kernels are GPU time that the client can swear to. It ends at
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -135,6 +138,27 @@ def cells(client: ClientProgram) -> None:
         time.sleep(0.01)
 
 
+def phases(client: ClientProgram) -> None:
+    """A trainer or an inference engine by phases; ends with a failure if its memory has changed."""
+    import aliquot
+
+    os.environ["ALIQUOT_RUNTIME_DIR"] = client.asked.engine
+    client.gpu.fill(client.held, WRITTEN)
+    while not client.stop:
+        asked_ns = time.monotonic_ns()
+        aliquot.acquire_gpu()
+        acquired_ns = time.monotonic_ns()
+        for _ in range(client.asked.batch):
+            client.gpu.spin(client.kernel_ns)
+        client.gpu.synchronize()
+        if client.gpu.sample(client.held) != WRITTEN:
+            raise SystemExit("device memory has changed")
+        client.progress.interval(asked_ns, acquired_ns, time.monotonic_ns())
+        client.count(client.asked.batch)
+        aliquot.yield_gpu()
+        time.sleep(client.asked.idle_ms / 1e3)
+
+
 def memory(client: ClientProgram) -> None:
     """Allocate and free `--batch` KiB over and over; an interval is one allocation."""
     size_bytes = client.asked.batch << 10
@@ -149,6 +173,7 @@ def memory(client: ClientProgram) -> None:
 
 MODES: dict[str, Callable[[ClientProgram], None]] = {
     "steady": steady, "sync": sync, "graph": graph, "burst": burst, "long": sync, "cells": cells, "memory": memory,
+    "phases": phases,
 }  # fmt: skip
 
 
@@ -161,6 +186,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=10, help="kernels a graph or burst; KiB an allocation")
     parser.add_argument("--idle-ms", type=float, default=50, help="rest between bursts")
     parser.add_argument("--memory-mib", type=int, default=0, help="device memory held all the while")
+    parser.add_argument("--engine", default="", help="runtime folder of the engine, in mode phases")
     parser.add_argument("--seconds", type=float, default=0, help="end after this long; 0: at a signal")
     parser.add_argument("--real-time", action="store_true", help="run before other programs, where permitted")
     parser.add_argument("--report", action="store_true", help="print the counts at the end")

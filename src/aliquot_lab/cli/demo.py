@@ -92,6 +92,23 @@ def notebooks(emulate: str, output: str) -> None:
     sys.exit(0 if report.kept else 1)
 
 
+@demo.command()
+@click.option("--emulate", metavar="PROFILE", default="h100", show_default=True, help="The emulated GPU; of 80 GiB.")
+@output_option
+def phases(emulate: str, output: str) -> None:
+    """A trainer and an inference engine of 60 GiB take turns in a GPU of 80 GiB, for a minute.
+
+    The exit status is 0 when both do 1.4 times the work of one after the other or more, else 1.
+    """
+    from aliquot_lab.bench import phases as demonstration
+
+    with screen(silent=output == "json") as update:
+        report = demonstration.play(emulate, lambda seen: update(demonstration.live(seen), demonstration.plain(seen)))
+    facts = report.as_json()
+    click.echo(json.dumps(facts, indent=2) if output == "json" else demonstration.verdict(report))
+    sys.exit(0 if facts["kept"] else 1)
+
+
 def tell(report: Report, out: Path, output: str, name: str = "fig6") -> int:
     """Draw and print a run, as text or json; the exit status."""
     from aliquot_lab.bench.chart import table

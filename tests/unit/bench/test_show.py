@@ -2,10 +2,11 @@
 
 import pytest
 
-from aliquot_lab.bench import chart, notebooks
+from aliquot_lab.bench import chart, notebooks, phases
 from aliquot_lab.bench.fig6 import PAPER, A, B, C, Measured, Report, UsagePoint
 from aliquot_lab.bench.plots import draw_fig6, title
 from aliquot_lab.bench.priority import hindrance
+from aliquot_lab.bench.progress import Interval
 
 
 @pytest.fixture
@@ -56,6 +57,22 @@ def test_notebooks_keep_their_width_and_end_with_a_verdict():
     assert 1 == len({len(line) for line in notebooks.live(seen).splitlines()[2:]})
     assert "15 of 16 uses   awake: n8" in notebooks.plain(seen)
     assert kept.endswith("the promise is kept.") and notebooks.verdict(seen).endswith("NOT kept.")
+
+
+def test_phases_keep_their_width_and_end_with_a_verdict():
+    """Two cycles of 12 s beside each other for two of 10 s one after the other gain 1.67; cycles of 15 s not enough."""
+    seen = phases.PhaseReport("H100", emulated=True, gpu_gib=80.0)
+    alone, texts = [Interval(0, at * 10**9, 0) for at in (0, 10)], [phases.live(seen)]
+    for cycle_s in (12, 15):
+        own = [Interval(0, at * cycle_s * 10**9, 0) for at in range(3)]
+        seen.phases = {phases.TRAINER: [*alone, *own], phases.ENGINE: own}
+        seen.awake = {phases.TRAINER}
+        texts += [phases.live(seen), phases.verdict(seen)]
+
+    assert 1 == len({len(line) for text in texts[::2] for line in text.splitlines()[2:]})
+    assert "phases: trainer 5  engine 3   on the GPU: trainer" == phases.plain(seen)
+    assert "did 1.67 times the work" in texts[2] and texts[2].endswith("the promise is kept.")
+    assert "did 1.33 times the work" in texts[4] and texts[4].endswith("NOT kept.")
 
 
 def test_a_busy_machine_is_named_before_the_start(monkeypatch):
