@@ -31,9 +31,9 @@ _POLL_S: Final = 0.01
 IN_CONTAINER: Final = Path("/run/aliquot.tenant")
 """Where a container shows the mark of its tenant's folder."""
 _IDS: Final = re.compile(
-    rb"(docker|libpod|overlay|vfs|btrfs)(?:-|/|-containers/|/containers/)([0-9a-f]{12})[0-9a-f]{52}"
+    rb"(?:(docker|libpod|overlay|vfs|btrfs)(?:-|/|-containers/)|/containers/)([0-9a-f]{12})[0-9a-f]{52}"
 )
-"""A container's id in the name of its cgroup or of a folder of its files."""
+"""A container's id in the name of its cgroup or of a folder of its files; docker's are in `containers` somewhere."""
 
 
 def end_orphans(
@@ -159,7 +159,7 @@ def container_in(facts: bytes) -> str:
     A rootless container may have no cgroup of its own, but always files of its own that are mounted.
     """
     match = _IDS.search(facts)
-    return f"{'docker' if match[1] == b'docker' else 'podman'} {match[2].decode()}" if match else ""
+    return f"{'docker' if match[1] in (b'docker', None) else 'podman'} {match[2].decode()}" if match else ""
 
 
 def _signal(pid: int, number: int, belongs: Callable[[int], bool]) -> None:

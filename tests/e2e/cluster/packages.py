@@ -41,6 +41,9 @@ PODMAN = dict.fromkeys(
     ("podman", "conmon", "runc", "libgpgme11", "libsubid4", "uidmap", "golang-github-containers-common"), "bookworm"
 )
 PODMAN_NEEDED = ("usr/bin/podman", "usr/bin/conmon", "usr/sbin/runc", f"{LIBRARIES}/libgpgme.so.11")
+# The first suite whose docker reads CDI files; it runs with the C library of the oldest that is served.
+DOCKER = {**dict.fromkeys(("docker.io", "docker-cli", "containerd"), "trixie"), "runc": "bookworm"}
+DOCKER_NEEDED = ("usr/sbin/dockerd", "usr/bin/docker", "usr/bin/containerd", "usr/sbin/runc")
 
 
 def folder() -> Path:
@@ -59,6 +62,15 @@ def podman() -> Path:
         Unavailable: see `folder`.
     """
     return unpacked("podman", PODMAN, PODMAN_NEEDED)
+
+
+def docker() -> Path:
+    """A tree with docker and what it starts containers by.
+
+    Raises:
+        Unavailable: see `folder`.
+    """
+    return unpacked("docker", DOCKER, DOCKER_NEEDED)
 
 
 def unpacked(kind: str, packages: Mapping[str, str], needed: Sequence[str] = ()) -> Path:

@@ -108,6 +108,7 @@ EXTRAS: Mapping[str, Callable[[], object]] = {
     "release_parts": release,
     "browser": chromium,
     "podman_tree": packages.podman,
+    "docker_tree": packages.docker,
 }
 """What only some tests need, by the name of a fixture that they use or a function that their module imports."""
 
@@ -126,6 +127,7 @@ def main() -> None:
             "images of several kinds": roots,
             "helm": programs.helm,
             "podman": packages.podman,
+            "docker": packages.docker,
         }
     for number, (what, make) in enumerate(steps.items(), 1):
         began_s = time.monotonic()

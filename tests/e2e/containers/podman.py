@@ -77,15 +77,21 @@ class Podman:
         self._room = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert self._room.stdout and self._room.stdout.readline() == "ready\n"
 
+    tool = "podman"
+
+    def image(self, root: Path) -> list[str]:
+        """The words that name the image of a container which has that root file system."""
+        return ["--rootfs", str(root)]
+
     def words(self, *words: str, rights: tuple[str, ...] = ()) -> list[str]:
         """A command of the account where podman runs, with more `rights` by options of setpriv."""
         who = ["setpriv", f"--reuid={self._uid}", f"--regid={self._uid}", "--clear-groups", *rights]
         return ["nsenter", f"--mount=/proc/{self._room.pid}/ns/mnt", *(who if self._uid else []), *words]
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of podman to its end."""
+        """Run a command of it to its end."""
         return subprocess.run(
-            self.words("podman", *words), env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            self.words(self.tool, *words), env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Shares of one machine in real containers, which Debian's podman starts as root and as an account that is not."""
+"""Shares of one machine in real containers: of Debian's podman, as root and as an account that is not, and docker."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 from cluster import images, packages
+from cluster.cache import Unavailable
 from cluster.ours import surroundings
 from cluster.parts import until
 from cluster.prepare import Parts
+from dockerd import Docker
 from podman import ACCOUNT, Podman
 from waiting import engine_lives
 
@@ -28,9 +30,9 @@ MAY_READ = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 
 
 class Machine:
-    """A machine with an emulated H100, one account of it with an engine of its own, and that account's podman."""
+    """A machine with an emulated H100, one account of it with an engine of its own, and its podman or docker."""
 
-    def __init__(self, tree: Path, archive: Path, uid: int) -> None:
+    def __init__(self, tree: Path, archive: Path, uid: int, tool: type[Podman] = Podman) -> None:
         self.runtime = Path(tempfile.mkdtemp(prefix="alq-"))
         self.cdi = self.runtime / "cdi"
         self.cdi.mkdir()
@@ -38,7 +40,7 @@ class Machine:
         images.unpack(archive, self.root)
         shutil.copy2(PROGRAM, self.root / "gpu.py")
         subprocess.run(["chown", "-R", f"{uid}:{uid}", str(self.runtime)], check=True)
-        self.podman = Podman(tree, self.cdi, uid)
+        self.podman = tool(tree, self.cdi, uid)
         more = {"ALIQUOT_RUNTIME_DIR": str(self.runtime), "HOME": str(self.podman.folder / "home")}
         self.environment = surroundings(**more) | self.podman.environment
 
@@ -67,9 +69,9 @@ class Machine:
     @contextlib.contextmanager
     def container(self, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict]]:
         """A container with `options` whose program holds memory of the GPU meanwhile, and what that saw."""
-        words = ("run", "--rm", "-i", *options, "--rootfs", str(self.root), PYTHON, "/gpu.py")
+        words = ("run", "--rm", "-i", *options, *self.podman.image(self.root), PYTHON, "/gpu.py")
         process = subprocess.Popen(
-            self.podman.words("podman", *words), env=self.podman.environment, text=True, stdin=subprocess.PIPE,
+            self.podman.words(self.podman.tool, *words), env=self.podman.environment, text=True, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         with process:
@@ -95,15 +97,31 @@ def podman_tree(cluster_parts: Parts) -> Path:
     return packages.podman()
 
 
-@pytest.fixture(scope="module", params=[0, ACCOUNT], ids=["root", "rootless"])
-def machine(request: pytest.FixtureRequest, cluster_parts: Parts, podman_tree: Path) -> Iterator[Machine]:
+@pytest.fixture(scope="session")
+def docker_tree(cluster_parts: Parts) -> Path | None:
+    """Debian's docker, unpacked before the first test; None where it is not to be had."""
+    with contextlib.suppress(Unavailable):
+        return packages.docker()
+    return None
+
+
+@pytest.fixture(
+    scope="module", params=[(Podman, 0), (Podman, ACCOUNT), (Docker, 0)], ids=["root", "rootless", "docker"]
+)
+def machine(
+    request: pytest.FixtureRequest, cluster_parts: Parts, podman_tree: Path, docker_tree: Path | None
+) -> Iterator[Machine]:
     """The machine, of root or of an account."""
     python = next(a for a in images.archives(Path(cluster_parts.program("busybox"))) if a.name == "python.tar")
-    made = Machine(podman_tree, python, request.param)
+    tool, uid = request.param
+    tree = docker_tree if tool is Docker else podman_tree
+    if tree is None:
+        pytest.skip("Debian's docker cannot be fetched here")
+    made = Machine(tree, python, uid, tool)
     try:
-        tried = made.podman("run", "--rm", "--rootfs", str(made.root), "/bin/true")
+        tried = made.podman("run", "--rm", *made.podman.image(made.root), "/bin/true")
         if tried.returncode:
-            pytest.skip(f"podman starts no container here: {tried.stderr.strip().splitlines()[-1]}")
+            pytest.skip(f"{tool.tool} starts no container here: {tried.stderr.strip().splitlines()[-1]}")
         yield made
     finally:
         made.close()
@@ -141,9 +159,9 @@ def test_a_share_in_use_is_not_deleted(machine: Machine):
         assert process.wait(20) in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
     (container,) = tenant["containers"]
     tool, short_id = container.split()
-    assert ("podman", 12) == (tool, len(short_id))
+    assert (machine.podman.tool, 12) == (tool, len(short_id))
     assert (2, 0) == (refused.returncode, forced.returncode)
-    said = f'share "train" has 1 process in {container}; end what runs there first: podman stop {short_id}'
+    said = f'share "train" has 1 process in {container}; end what runs there first: {tool} stop {short_id}'
     assert said in refused.stderr
 
 
@@ -158,8 +176,9 @@ def test_a_share_may_end_with_its_container(machine: Machine):
 
 def test_a_run_in_a_container_ends_with_its_status(machine: Machine):
     """`aliquot run --container` gives the container its share, streams and variables, and has its exit status."""
-    words = ("run", "--emulate", "h100", "--gpu-request=.3", "--gpu-mem=4Gi", "--container", "podman", "--name", "once")
-    process = machine.start(*words, "--", "--rm", "-i", "--rootfs", str(machine.root), PYTHON, "/gpu.py")
+    words = ("run", "--emulate", "h100", "--gpu-request=.3", "--gpu-mem=4Gi", "--name", "once", "--container")
+    image = machine.podman.image(machine.root)
+    process = machine.start(*words, machine.podman.tool, "--", "--rm", "-i", *image, PYTHON, "/gpu.py")
     out, err = process.communicate("seven..", timeout=60)
 
     assert 7 == process.returncode, err

@@ -16,6 +16,7 @@ ID = "52d55c959c46" + "0123456789abcdef" * 3 + "0123"
     [
         (f"0::/system.slice/docker-{ID}.scope\n", "docker 52d55c959c46"),
         (f"4:memory:/docker/{ID}\n0::/\n", "docker 52d55c959c46"),
+        (f"0::/jobs/{ID}\n36 1 8:1 /srv/containers/{ID}/hostname /etc/hostname rw\n", "docker 52d55c959c46"),
         (f"0::{USERS}/user@1000.service/user.slice/libpod-{ID}.scope/container\n", "podman 52d55c959c46"),
         (f"9:name=systemd:/libpod_parent/libpod-{ID}\n", "podman 52d55c959c46"),
         (f"0::/\n12 0:2 {STORAGE}/overlay-containers/{ID}/userdata/hosts /etc/hosts rw\n", "podman 52d55c959c46"),
