@@ -77,6 +77,8 @@ def configurations(
     both = ["CREATE", "UPDATE"]
     required = ignored | {"failurePolicy": failure_policy, "matchConditions": asks}
     optional = ignored | {"failurePolicy": "Ignore", "matchConditions": looks, "timeoutSeconds": 2}
+    news, kinds = pods | {"operations": ["CREATE"]}, ("share", "placed")
+    by_claims = [hook(f"{k}.claims.pods", f"/mutate/{k}", news, **required | _becomes_claims(k)) for k in kinds]
     # Also before the API server compares them with their schema, whose refusals quote regular expressions.
     own = [
         hook(kind, "/validate", ours | {"resources": [kind], "operations": both}) for kind in ("sharepods", "gpuquotas")
@@ -84,12 +86,21 @@ def configurations(
     return [
         _whole(
             "Mutating",
-            hook("pods", "/mutate", pods | {"operations": ["CREATE"]}, **required),
+            hook("pods", "/mutate", news, **required),
             hook("others.pods", "/mutate", pods | {"operations": both}, **optional),
+            *by_claims,
             *own,
         ),
         _whole("Validating", hook("plans", "/validate", planned | {"operations": both}, matchConditions=plans), *own),
     ]
+
+
+def _becomes_claims(kind: str) -> dict[str, Any]:
+    """Pods of namespaces with that label, which the first webhook has put into our words."""
+    labelled = {"key": names.CLAIMS, "operator": "In", "values": [kind]}
+    others = [_not_in(names.WEBHOOK, "ignore"), _not_in(_HOST, *_SYSTEM)]
+    ours = [{"name": "asks-in-our-words", "expression": _resource(f"key == '{names.GPU_PERCENT}'")}]
+    return {"matchConditions": ours, "namespaceSelector": {"matchExpressions": [labelled, *others]}}
 
 
 def asks_for_gpus(*, whole: bool = True) -> str:

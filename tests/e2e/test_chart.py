@@ -388,14 +388,37 @@ def test_the_scheduler_changes_annotations_of_pods_only(
     account = kubeconfig(control_plane, control_plane.kubectl("create", "token", "aliquot-scheduler", "-n", namespace))
     pod, spec = f"/api/v1/namespaces/{namespace}/pods/{bound[0]}", {"activeDeadlineSeconds": 5}
 
-    def refused(body: dict[str, Any]) -> bool:
-        return "but its annotations" in refusal(account, pod, body)
+    def refused(body: dict[str, Any], path: str = pod) -> bool:
+        return "but its annotations" in refusal(account, path, body)
 
     # A policy is in force some time after it was made.
     eventually(lambda: refused({"metadata": {"labels": {"a": f"n{time.monotonic_ns()}"}}}), "the policy is in force")
     assert refused({"metadata": {"finalizers": ["a.example/b"]}})
     assert refused({"spec": spec})
     assert "" == refusal(account, pod, {"metadata": {"annotations": {"aliquot.dev/plan": "x"}}})
+
+    gated = f"/api/v1/namespaces/{namespace}/pods/gated"
+    gates = [{"name": "aliquot.dev/place"}, {"name": "another.example/gate"}]
+    waits = {"containers": [{"name": "c", "image": "i"}], "schedulingGates": gates}
+    control_plane.api.create(gated.removesuffix("/gated"), {"metadata": {"name": "gated"}, "spec": waits})
+    assert refused({"spec": {"schedulingGates": None}}, gated)
+    assert refused({"spec": {"schedulingGates": gates[1:], "nodeSelector": {"a": "b"}}}, gated)
+    assert "" == refusal(account, gated, {"spec": {"schedulingGates": gates[1:]}})
+
+
+def test_the_scheduler_allocates_claims(control_plane: ControlPlane, namespace: str, bound: tuple[str, str]):
+    """With the chart's rights it makes a template, guards a claim, writes its allocation and takes it back."""
+    account = kubeconfig(control_plane, control_plane.kubectl("create", "token", "aliquot-scheduler", "-n", namespace))
+    claims = f"{DEVICES}/namespaces/{namespace}/resourceclaims"
+    name = allocated_claim(control_plane, claims, bound[0])
+    allocation = control_plane.api.get(f"{claims}/{name}")["status"]["allocation"]
+    guard = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {
+        "name": name, "finalizers": ["resource.kubernetes.io/delete-protection"]
+    }}  # fmt: skip
+
+    assert "" == refusal(account, f"{claims}/{name}?fieldManager=aliquot-scheduler", guard, kind=APPLY)
+    for wanted in (None, allocation):
+        assert "" == refusal(account, f"{claims}/{name}/status", {"status": {"allocation": wanted}})
 
 
 def test_a_node_agent_writes_to_its_own_node_only(control_plane: ControlPlane, namespace: str, bound: tuple[str, str]):

@@ -16,6 +16,11 @@ app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
+{{- /* The fixed sizes as the programs take them: half=50/8Gi,... */ -}}
+{{- define "aliquot.sizes" -}}
+{{- range $i, $size := .Values.claims.sizes }}{{ if $i }},{{ end }}{{ $size.name }}={{ $size.compute }}/{{ $size.memory }}{{ end }}
+{{- end }}
+
 {{- define "aliquot.url" -}}
 http{{ if .Values.scheduler.tls.secretName }}s{{ end }}://aliquot-extender.{{ .Release.Namespace }}.svc:{{ .Values.scheduler.port }}
 {{- end }}

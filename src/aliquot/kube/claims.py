@@ -1,7 +1,8 @@
 """ResourceClaims on our devices: what Aliquot reads of them, and the plan that an allocation stands for.
 
 Each GPU is two devices of a node's pool: `gpu-<uuid>`, which one claim has whole, and `gpu-<uuid>-shared`, on which
-claims consume `compute`, in hundredths of the GPU, and `memory`. The names are the GPU's UUID, since its index may
+claims consume `compute`, in hundredths of the GPU, and `memory`; and one more, `gpu-<uuid>-shared-<size>`, for each
+fixed size, of which a claim that names no amount gets just that. The names are the GPU's UUID, since its index may
 change at a reboot while claims are allocated. What a capacity cannot say stands in opaque parameters:
 
     config: [{opaque: {driver: gpu.aliquot.dev, parameters: {apiVersion: aliquot.dev/v1alpha1, kind: ShareParameters,
@@ -13,6 +14,7 @@ Source: resource.k8s.io/v1. Nothing upstream checks an allocation against what a
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -21,17 +23,18 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aliquot.kube.names import GROUP, PLAN
+from aliquot.kube.names import CLAIMS, GROUP, PLAN
 from aliquot.kube.objects import ApiObject, Meta, Pod, PodSpec, Quantities, Resource, Value, without_nulls
 from aliquot.kube.plan import ContainerPlan, PodPlan, label_texts, write_plan
 from aliquot.kube.quantities import Quantity, format_mib_quantity, parse_quantity
 from aliquot.kube.requests import ContainerAsk, PodAsk
-from aliquot.lib.decoding import convert_to
+from aliquot.lib.decoding import convert_to, decode_json
+from aliquot.model.errors import UserError
 from aliquot.model.ids import CLAIM, GpuUuid, claim_key
-from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli, parse_milli
+from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli, parse_memory, parse_milli
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, Slice, checked, parse_label
 from aliquot.model.validation import sentence
-from aliquot.model.wake import parse_wake
+from aliquot.model.wake import format_wake, parse_wake
 
 DRIVER: Final = f"gpu.{GROUP}"
 COMPUTE: Final = "compute"
@@ -41,11 +44,16 @@ POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 """Annotation on the claims of templates: the name that the pod has for it."""
 SHARE_CLASS: Final = f"gpu-share.{GROUP}"
 WHOLE_CLASS: Final = f"gpu-whole.{GROUP}"
+PLACED_CLASS: Final = f"gpu-placed.{GROUP}"
+"""No device is of it for kube-scheduler: Aliquot's scheduler alone allocates."""
+CLASSES: Final = (SHARE_CLASS, WHOLE_CLASS, PLACED_CLASS)
+ONE_MODEL: Final = f"{DRIVER}/model"
 DEFAULT_PART: Final = 4
 """What a claim that names no amount gets of a GPU: a quarter."""
 _PREFIX: Final = "gpu-"
 _EQUAL: Final = re.compile(rf"""device\.attributes\[["']{DRIVER}["']\]\.(model|uuid) *== *["']([^"']+)["']""")
 """The terms of selectors that `claims_ask` understands."""
+_LIST: Final = re.compile(r"\s*[,|]\s*")
 
 
 class ClaimedDevice(Value, frozen=True):
@@ -192,11 +200,15 @@ class ResourceClaim(ApiObject):
 
 
 RESOURCE_CLAIMS: Final = Resource(ResourceClaim, "ResourceClaim", "resourceclaims", "resource.k8s.io")
+TEMPLATES: Final = Resource(ApiObject, "ResourceClaimTemplate", "resourceclaimtemplates", "resource.k8s.io")
 RESOURCE_SLICES: Final = Resource(ApiObject, "ResourceSlice", "resourceslices", "resource.k8s.io", namespaced=False)
 
 
 class ShareParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Our opaque parameters; `request` is for a share finer than hundredths, within the compute that was consumed."""
+    """Our opaque parameters; `request` is for a share finer than hundredths, within the compute that was consumed.
+
+    Those from `memory` on, a part of the GPU's as `30%`, are for claims that Aliquot places.
+    """
 
     api_version: Literal["aliquot.dev/v1alpha1"] = "aliquot.dev/v1alpha1"
     kind: Literal["ShareParameters"] = "ShareParameters"
@@ -206,6 +218,11 @@ class ShareParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     affinity: str = ""
     anti_affinity: str = ""
     exclusion: str = ""
+    memory: str = ""
+    models: str = ""
+    models_not: str = ""
+    uuids: str = ""
+    uuids_not: str = ""
 
     @property
     def labels(self) -> Labels:
@@ -216,6 +233,7 @@ class ShareParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
 
 
 _DEFAULTS: Final = ShareParameters()
+_PLACED_ONLY: Final = {"memory", "models", "modelsNot", "uuids", "uuidsNot"}
 
 
 def slice_name(node: str, part: str) -> str:
@@ -223,14 +241,14 @@ def slice_name(node: str, part: str) -> str:
     return f"{node}-{DRIVER}-{part}"
 
 
-def device_name(uuid: str, *, shared: bool) -> str:
-    """The device of a GPU."""
-    return uuid.lower() + (SHARED if shared else "")
+def device_name(uuid: str, *, shared: bool, size: str = "") -> str:
+    """The device of a GPU, or that for shares of a fixed size."""
+    return uuid.lower() + (SHARED if shared else "") + (f"-{size}" if size else "")
 
 
 def uuid_of(device: str) -> GpuUuid:
     """The GPU of a device."""
-    return GpuUuid("GPU-" + device.removeprefix(_PREFIX).removesuffix(SHARED))
+    return GpuUuid("GPU-" + device.removeprefix(_PREFIX).partition(SHARED)[0])
 
 
 def claim_plan(claim: ResourceClaim, memory_mib: Mapping[str, int], *, lenient: bool = False) -> PodPlan | None:
@@ -264,7 +282,7 @@ def claim_plan(claim: ResourceClaim, memory_mib: Mapping[str, int], *, lenient: 
             raise BadRequest(f"wake {first.wake} is for a share of one GPU, the claim has {len(slices)}; leave it out")
     except (BadQuantity, BadRequest) as error:
         raise BadRequest(str(error)) from None
-    shared = any(given.device.endswith(SHARED) for given in claim.ours)
+    shared = any(SHARED in given.device for given in claim.ours)
     pieces = sorted(slices.values(), key=lambda piece: piece.request_milli < MILLI)
     given_plan = ContainerPlan(
         tuple(pieces), label_texts=label_texts(first.labels), enforce="all" if shared else "memory", wake_us=wake_us
@@ -331,10 +349,13 @@ def claims_ask(claims: Iterable[ResourceClaim], uid: str = "") -> PodAsk | None:
     notes: list[str] = []
     for claim in claims:
         devices = claim.spec.devices
-        notes += [f"not judged here: its GPUs need the same {c.get('matchAttribute')}" for c in devices.constraints]
+        same = [str(constraint.get("matchAttribute")) for constraint in devices.constraints]
+        one_model = len(devices.requests) == 1 and ONE_MODEL in same
+        unjudged = [name for name in same if not one_model or name != ONE_MODEL]
+        notes += [f"not judged here: its GPUs need the same {name}" for name in unjudged]
         for request in devices.requests:
             exact = request.exactly or next(iter(request.first_available), ExactRequest())
-            if exact.device_class_name not in (SHARE_CLASS, WHOLE_CLASS):
+            if exact.device_class_name not in CLASSES:
                 if exact.device_class_name:
                     notes.append(f"not judged here: devices of class {exact.device_class_name}")
                 continue
@@ -349,29 +370,131 @@ def claims_ask(claims: Iterable[ResourceClaim], uid: str = "") -> PodAsk | None:
                 elif term.strip():
                     notes.append(f"not judged here: selector {term.strip()}")
             try:
-                asked, parts = _asked(exact, parameters_of(claim, request.name)), 1
+                said = parameters_of(claim, request.name)
+                asked, parts = _asked(exact, said, mixed=not one_model)
             except BadQuantity as error:
                 raise BadRequest(str(error)) from None
-            if exact.device_class_name == SHARE_CLASS:
-                parts = exact.count
             several = f"{claim.called}/{request.name}"
             name = several if len(devices.requests) > 1 else claim.called
-            asks.append(ContainerAsk(name, replace(asked, **named), parts=parts))
+            not_these = _listed(said.models_not), _listed(said.uuids_not)
+            asks.append(ContainerAsk(name, replace(asked, **named), "app", parts, *not_these))
     return PodAsk(uid or "claim", uid, tuple(asks), notes=tuple(notes)) if asks else None
 
 
-def _asked(exact: ExactRequest, said: ShareParameters) -> GpuRequest:
-    """The request for one shared GPU, or for all the whole ones."""
+def _asked(exact: ExactRequest, said: ShareParameters, *, mixed: bool) -> tuple[GpuRequest, int]:
+    """The request for one shared GPU and how many of them are wanted, or the one for all the whole ones."""
     if exact.device_class_name == WHOLE_CLASS:
-        return GpuRequest(MILLI * exact.count, mixed=True)
-    amounts = exact.capacity.get("requests", {})
+        return GpuRequest(MILLI * exact.count, mixed=mixed), 1
+    amounts, placed = exact.capacity.get("requests", {}), exact.device_class_name == PLACED_CLASS
     request = _consumed_milli(amounts.get(COMPUTE, 100 // DEFAULT_PART))
-    memory = Memory(part=Fraction(1, DEFAULT_PART))
+    memory = None if placed else Memory(part=Fraction(1, DEFAULT_PART))
+    if said.memory:
+        memory = parse_memory(said.memory)
     if MEMORY in amounts:
         memory = Memory(mib=int(Fraction(parse_quantity(amounts[MEMORY])) / (1 << 20)))
-    limit = parse_milli(said.limit) if said.limit else None
-    asked = GpuRequest(request, limit, memory, labels=said.labels)
-    return checked(asked, request_name=COMPUTE, limit_name="limit")
+    named, parts = GpuRequest(0, model="|".join(_listed(said.models)), gpu=",".join(_listed(said.uuids))), exact.count
+    if placed and said.request:
+        request = parse_milli(said.request)
+    if placed and request == MILLI and memory is None:
+        request, parts = MILLI * parts, 1
+    limit, wake_us = parse_milli(said.limit) if said.limit else None, parse_wake(said.wake) if said.wake else 0
+    asked = replace(
+        named, request_milli=request, limit_milli=limit, memory=memory, labels=said.labels, wake_us=wake_us, mixed=mixed
+    )
+    return checked(asked, request_name=COMPUTE, limit_name="limit"), parts
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, _LIST.split(text.strip())))
+
+
+class NotByClaim(UserError):
+    """A request that no claim can say; the text gives the reason."""
+
+
+def requested(asked: ContainerAsk, class_name: str) -> RequestedDevices:
+    """The claim that asks for what a container asks for, of `PLACED_CLASS`, or else as kube-scheduler allocates it.
+
+    Raises:
+        NotByClaim: it cannot be said in a claim.
+    """
+    request, placed = asked.request, class_name == PLACED_CLASS
+    part = request.memory.part if request.memory is not None else None
+    whole = request.whole > 0 and not request.rest_milli and request.memory is None
+    for given, why in (
+        (request.gpu_id, "it names a vGPU, and claims know none"),
+        (asked.near_cores, "claims bind no cores"),
+        (request.whole and request.rest_milli, "it asks for whole GPUs and a part of one; ask for one or the other"),
+        (request.enforce not in (None, "memory" if whole else "all"), f"claims cannot say enforce {request.enforce}"),
+        (not placed and request.labels != Labels(), "kube-scheduler does not know the labels of GPUs"),
+        (
+            not placed and not whole and (request.memory is None or part),
+            "kube-scheduler needs an amount of memory; add aliquot.dev/gpu-memory",
+        ),
+    ):
+        if given:
+            raise NotByClaim(f"container {asked.container}: {why}")
+    said = {
+        "request": format_milli(request.request_milli) if request.request_milli % 10 else "",
+        "limit": format_milli(request.limit_milli) if request.limit_milli is not None and not whole else "",
+        "wake": format_wake(request.wake_us) if request.wake_us else "",
+        "affinity": request.labels.affinity,
+        "antiAffinity": request.labels.anti_affinity,
+        "exclusion": request.labels.exclusion,
+    }
+    models, uuids = request.models, _listed(request.gpu)
+    terms: list[str] = []
+    if placed:
+        said |= {
+            "memory": str(request.memory) if part else "",
+            "models": "|".join(models),
+            "modelsNot": "|".join(asked.models_not),
+            "uuids": ",".join(uuids),
+            "uuidsNot": ",".join(asked.uuids_not),
+        }
+    else:
+        model, uuid = (f'device.attributes["{DRIVER}"].{name}' for name in ("model", "uuid"))
+        for sign, ones in (("", models), ("!", asked.models_not)):  # as `model_matches` does
+            words = "|".join("[^a-z0-9]+".join(re.findall("[a-z0-9]+", one.lower())) for one in ones)
+            terms += [f'{sign}{model}.matches("(?i)(^|[^a-z0-9])({words})([^a-z0-9]|$)")'] if ones else []
+        for sign, ones in (("", uuids), ("!", asked.uuids_not)):
+            terms += [f"{sign}({uuid} in {msgspec.json.encode(ones).decode()})"] if ones else []
+    amounts: Quantities = {COMPUTE: str(-(-min(request.request_milli, MILLI) // 10))}
+    if request.memory is not None and request.memory.mib:
+        amounts[MEMORY] = format_mib_quantity(request.memory.mib)
+    exact = ExactRequest(
+        class_name if placed else WHOLE_CLASS if whole else SHARE_CLASS,
+        count=request.whole if whole else asked.parts,
+        selectors=tuple({"cel": {"expression": term}} for term in terms),
+        capacity={"requests": amounts} if placed or not whole else {},
+    )
+    parameters = {"apiVersion": "aliquot.dev/v1alpha1", "kind": "ShareParameters"}
+    parameters |= {name: text for name, text in said.items() if text}
+    return RequestedDevices(
+        (ClaimRequest("gpu", exact),),
+        ({"matchAttribute": ONE_MODEL},) if request.whole > 1 and not request.mixed else (),
+        (ClaimConfig(opaque=OpaqueParameters(DRIVER, parameters)),) if len(parameters) > 2 else (),
+    )
+
+
+def template_name(devices: RequestedDevices) -> str:
+    """The name of the ResourceClaimTemplate with these requests, which every pod that asks the same shares."""
+    return f"aliquot-{hashlib.sha256(msgspec.json.encode(devices)).hexdigest()[:16]}"
+
+
+def claims_made(annotations: Mapping[str, str]) -> dict[str, RequestedDevices]:
+    """What admission asked for in place of a pod's resources, by the pod's names for the claims.
+
+    Only what any pod may ask for by its resources: devices of our classes. What is written otherwise is left out.
+    """
+    try:
+        said = decode_json(annotations.get(CLAIMS, "{}"), dict[str, RequestedDevices])
+    except msgspec.MsgspecError:
+        return {}
+    return {
+        name: devices for name, devices in said.items()
+        if all(one.exactly is not None and one.exactly.device_class_name in CLASSES for one in devices.requests)
+    }  # fmt: skip
 
 
 def parameters_of(claim: ResourceClaim, request: str) -> ShareParameters:
@@ -386,6 +509,10 @@ def parameters_of(claim: ResourceClaim, request: str) -> ShareParameters:
         mine = config.opaque.driver == DRIVER and (not config.requests or {request, main} & set(config.requests))
         if mine and isinstance(config.opaque.parameters, dict):
             given |= without_nulls(config.opaque.parameters)
+    classes = {one.name: one.exactly.device_class_name for one in claim.spec.devices.requests if one.exactly}
+    if (wrong := given.keys() & _PLACED_ONLY) and classes.get(main) != PLACED_CLASS:
+        listed = ", ".join(sorted(wrong))
+        raise BadRequest(f"parameters: {listed} is for class {PLACED_CLASS}; use capacity and selectors")
     try:
         return convert_to(ShareParameters, given) if given else _DEFAULTS
     except msgspec.ValidationError as error:
@@ -400,7 +527,7 @@ def _consumed_milli(compute: Quantity) -> int:
 
 
 def _slice(given: ClaimedDevice, uuid: GpuUuid, said: ShareParameters, memory_mib: int) -> Slice:
-    if not given.device.endswith(SHARED):
+    if SHARED not in given.device:
         if said.request or said.limit or said.wake:
             raise BadRequest("request, limit and wake are for shares, and the device is a whole GPU; leave them out")
         return Slice(uuid, MILLI, MILLI, memory_mib)

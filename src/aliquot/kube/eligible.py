@@ -19,6 +19,8 @@ from aliquot.kube.quantities import milli
 from aliquot.kube.requests import effective
 
 _BARRING: Final = ("NoSchedule", "NoExecute")
+_PODS: Final = "pods"
+"""How many pods a node runs, which every pod counts for."""
 
 
 def barred(pod: Pod, nodes: Iterable[Node], pods: Iterable[Pod], fitting: Collection[str] = ()) -> dict[str, str]:
@@ -66,6 +68,8 @@ def _resources(asked: Mapping[str, int], node: Node, used: Mapping[str, int], *,
     if not allocatable:
         return ""
     for name, amount in asked.items():
+        if name == _PODS and name not in allocatable:
+            continue
         has = milli(allocatable.get(name, 0))
         if name == GPU_PERCENT and not has:
             return f"offers no {GPU_PERCENT} now; is its aliquot node running?"
@@ -82,7 +86,7 @@ def _amounts(pod: Pod) -> dict[str, int]:
     """What kube-scheduler counts for a pod, in thousandths, by resource."""
     containers = [*pod.spec.init_containers, *pod.spec.containers]
     names = {name for c in containers for name in (*c.resources.requests, *c.resources.limits)}
-    return {name: amount for name in sorted(names) if (amount := effective(pod, name, milli))}
+    return {name: amount for name in sorted(names) if (amount := effective(pod, name, milli))} | {_PODS: 1000}
 
 
 def _shown(name: str, thousandths: int) -> str:

@@ -120,6 +120,13 @@ VGPU: Final = f"{GROUP}/vgpu"
 WEBHOOK: Final = f"{GROUP}/webhook"
 """Label on namespaces and pods: `ignore` keeps the webhook from rewriting them, but not from refusing forged plans."""
 
+CLAIMS: Final = f"{GROUP}/claims"
+"""Label on namespaces: `share` or `placed` has the webhook turn what pods ask of GPUs into claims of that class.
+Annotation on these pods: what their claims ask for, as JSON, by the pod's names for them."""
+
+GATE: Final = f"{GROUP}/place"
+"""Scheduling gate: kube-scheduler leaves the pod alone until its claims have their devices."""
+
 POOL: Final = f"{GROUP}/pool"
 """Label on vGPUs that Aliquot made, and may therefore delete: `automatic`, or `named` by a SharePod's gpuID."""
 

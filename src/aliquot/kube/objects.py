@@ -145,10 +145,11 @@ class WatchEvent(Wire):
 
 
 class PodClaim(Value, frozen=True):
-    """A claim by the pod's name for it; in a pod's spec with the claim's own, where no template makes it."""
+    """A claim by the pod's name for it; in a pod's spec with the claim's own, or the template that makes it."""
 
     name: str = ""
     resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
 
 
 class Resources(Value, frozen=True):
@@ -347,6 +348,7 @@ class PodStatus(Wire):
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
     nominated_node_name: str = ""
+    resource_claim_statuses: tuple[PodClaim, ...] = ()
 
     @property
     def initialized(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -11,9 +12,13 @@ import yaml
 
 from aliquot.kube.dialects.aliyun import Unit
 from aliquot.kube.manifest import BadYaml, read_yaml_file
+from aliquot.kube.quantities import mib_up
 from aliquot.lib.decoding import convert_to
 from aliquot.model.errors import UserError
+from aliquot.model.quantities import BadQuantity
 from aliquot.model.validation import sentence
+
+_SIZE: Final = re.compile(r"([a-z0-9]([-a-z0-9]{0,14}[a-z0-9])?)=(\d{1,3})/(\w+)")
 
 
 class BadSettings(UserError):
@@ -67,6 +72,29 @@ def require_url(text: str, option: str, what: str, example: str) -> None:
         found = False
     if not found:
         raise BadSettings(f'{option} "{text:.80}" is not {what}; write {example}')
+
+
+def fixed_sizes(text: str) -> dict[str, tuple[int, int]]:
+    """Hundredths of a GPU and MiB by name, from `half=50/8Gi,eighth=12/2Gi`.
+
+    Raises:
+        BadSettings: it is not such a list.
+    """
+    sizes: dict[str, tuple[int, int]] = {}
+    for one in filter(None, text.split(",")):
+        found = _SIZE.fullmatch(one)
+        try:
+            mib = mib_up(found[4]) if found else 0
+        except BadQuantity:
+            mib = 0
+        taken = found is not None and (found[1] in ("share", "shared", "whole", "placed") or found[1].startswith("gpu"))
+        if found is None or taken or not mib or not 0 < int(found[3]) <= 100:
+            raise BadSettings(
+                f'--claim-sizes "{one}" is not a size; write NAME=HUNDREDTHS/MEMORY as in half=50/8Gi, 1 to 100 '
+                "hundredths, a name of 16 small letters, digits and - at most, and none of ours: gpu..., share, whole"
+            )
+        sizes[found[1]] = int(found[3]), mib
+    return sizes
 
 
 def read_settings(kind: type[S], file: Path | None, flags: dict[str, Any], *, called: str) -> S:

@@ -40,6 +40,7 @@ from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import PODS
 from aliquot.kube.plan import PodPlan, write_plan
+from aliquot.kube.settings import fixed_sizes
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.node.allocation.checkpoint import Allotment, CheckpointError, PodKey
@@ -86,7 +87,9 @@ class ClaimDriver(
         self._lock = asyncio.Lock()
         self._gone: set[str] = set()
         self._failure = ""
-        self.slices = SlicePublisher(api, allocations.provisioner.offer, settings.name)
+        self.slices = SlicePublisher(
+            api, allocations.provisioner.offer, settings.name, fixed_sizes(settings.claim_sizes)
+        )
 
     async def run(self) -> None:
         """Serve, publish and reconcile, until cancelled; kubelet finds the sockets by itself."""
@@ -295,11 +298,14 @@ class ClaimDriver(
                 yield drahealth_pb2.NodeWatchResourcesResponse(devices=[
                     drahealth_pb2.DeviceHealth(
                         device=drahealth_pb2.DeviceIdentifier(
-                            pool_name=self._settings.name, device_name=device_name(gpu.uuid, shared=shared)
+                            pool_name=self._settings.name, device_name=name
                         ),
                         health=drahealth_pb2.UNHEALTHY if gpu.uuid in why_not else drahealth_pb2.HEALTHY,
                         last_updated_time=int(time.time()), message=why_not.get(gpu.uuid, ""),
-                    ) for gpu in offer.machine.gpus for shared in (False, True)
+                    ) for gpu in offer.machine.gpus for name in (
+                        device_name(gpu.uuid, shared=False),
+                        *(device_name(gpu.uuid, shared=True, size=size) for size in ("", *self.slices.sizes)),
+                    )
                 ])  # fmt: skip
             await asyncio.sleep(PUBLISH_S)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from aliquot.driver.volume.names import wanted
 from aliquot.kube.names import GROUP
-from aliquot.kube.settings import BadSettings, ProgramSettings, flag, read_settings
+from aliquot.kube.settings import BadSettings, ProgramSettings, fixed_sizes, flag, read_settings
 from aliquot.tokens import Turns
 
 MAX_IDS: Final = 1000
@@ -50,6 +50,9 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
         flag("Offer tencent.com/vcuda-core and vcuda-memory, as gpu-manager's nodes do."),
     ] = False
     claims: Annotated[bool, flag("Also serve ResourceClaims of class gpu-share.aliquot.dev (Kubernetes 1.36).")] = False
+    claim_sizes: Annotated[
+        str, flag("Shares of fixed sizes to publish for them as well, by count.", "NAME=HUNDREDTHS/MEMORY,...")
+    ] = ""
     holder_namespace: Annotated[str, flag("Where holder pods are (coexist).", "NAME")] = "kube-system"
     turns: Annotated[Turns, flag("Turn policy; must match the arbiter's.")] = Turns.FLUID
     runtime_dir: Annotated[str, flag("Tenants, and the arbiter's sockets.", "DIR")] = "/run/aliquot"
@@ -134,6 +137,7 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
     def check(self) -> None:
         """As in `ProgramSettings`."""
         super().check()
+        fixed_sizes(self.claim_sizes)
         for name in ("health_period_s", "allocation_check_period_s", "pre_start_wait_s", "audit_grace_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise BadSettings(f"{name.replace('_', '-')} {getattr(self, name):g} is not a finite number above 0")

@@ -2,7 +2,8 @@
 
 A counter of one ties the two, so that kube-scheduler gives a GPU whole or shared by what is asked first. What pods with
 extended resources hold is not kube-scheduler's to give: the shared device's capacity is less by that, and the whole
-device is not there meanwhile. A claim that names no amount gets a quarter of the GPU and of its memory.
+device is not there meanwhile. A claim that names no amount gets a quarter of the GPU and of its memory. For each fixed
+size there is one more device, whose claims get that size; the counter keeps a GPU to one of its devices.
 
 Kubelet removes the slices of a driver that is away for half a minute, so what is missing is written again.
 
@@ -43,6 +44,7 @@ ARCHITECTURES: Final = (
     ((7, 0), "Volta"), ((6, 0), "Pascal"),
 )  # fmt: skip
 """From which compute capability on; the newest first. Source: CUDA programming guide, "Compute capabilities"."""
+NO_SIZES: Final[Mapping[str, tuple[int, int]]] = {}
 Held = Mapping[str, tuple[int, int]]
 """Milli-GPU and MiB that pods with extended resources hold, by UUID."""
 
@@ -75,10 +77,10 @@ def nvlink_groups(topology: Topology) -> list[int | None]:
     return groups
 
 
-def attributes(gpu: Gpu, nvlink: int | None, *, shared: bool) -> dict[str, Any]:
-    """What claims may select by; a fact that is not known is left out."""
+def attributes(gpu: Gpu, nvlink: int | None, *, kind: str) -> dict[str, Any]:
+    """What claims may select by; a fact that is not known is left out. `kind` is whole, shared or a fixed size."""
     facts: dict[str, Any] = {
-        "type": {"string": "shared" if shared else "whole"},
+        "type": {"string": kind},
         "uuid": {"string": gpu.uuid},
         "index": {"int": gpu.index},
         "model": {"string": gpu.model[:_TEXT]},
@@ -100,8 +102,13 @@ def attributes(gpu: Gpu, nvlink: int | None, *, shared: bool) -> dict[str, Any]:
     return facts
 
 
-def devices_of(machine: Machine, held: Held, why_not: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The devices of the GPUs that are shared now; `why_not` says by UUID why a GPU takes no new claims."""
+def devices_of(
+    machine: Machine, held: Held, why_not: Mapping[str, str], sizes: Mapping[str, tuple[int, int]] = NO_SIZES
+) -> list[dict[str, Any]]:
+    """The devices of the GPUs that are shared now; `why_not` says by UUID why a GPU takes no new claims.
+
+    `sizes` are hundredths of a GPU and MiB by the name of a fixed size.
+    """
     devices, groups = [], nvlink_groups(machine.topology) if machine.gpus else []
     for number, gpu in enumerate(machine.gpus):
         milli, mib = held.get(gpu.uuid, (0, 0))
@@ -110,17 +117,20 @@ def devices_of(machine: Machine, held: Held, why_not: Mapping[str, str]) -> list
         base = {"consumesCounters": [counter], **({"taints": [taint]} if gpu.uuid in why_not else {})}
         percent, free_mib = (MILLI - milli) // 10, gpu.memory_mib - mib
         if not milli:
-            facts = attributes(gpu, groups[number], shared=False)
+            facts = attributes(gpu, groups[number], kind="whole")
             whole = {"name": device_name(gpu.uuid, shared=False), "attributes": facts, **base}
             devices.append(whole | {"capacity": {MEMORY: {"value": format_mib_quantity(gpu.memory_mib)}}})
-        if percent > 0 and free_mib > 0:
-            part_mib = max(1, min(free_mib, gpu.memory_mib // DEFAULT_PART))
+        quarter = min(percent, 100 // DEFAULT_PART), max(1, min(free_mib, gpu.memory_mib // DEFAULT_PART))
+        for size, (part, part_mib) in {"": quarter, **sizes}.items():
+            if not (0 < part <= percent and 0 < part_mib <= free_mib):
+                continue
             capacity = {
-                COMPUTE: _capacity(str(percent), "1", str(min(percent, 100 // DEFAULT_PART))),
+                COMPUTE: _capacity(str(percent), "1", str(part)),
                 MEMORY: _capacity(format_mib_quantity(free_mib), "1Mi", format_mib_quantity(part_mib)),
             }
-            facts = attributes(gpu, groups[number], shared=True)
-            shared = {"name": device_name(gpu.uuid, shared=True), "attributes": facts, "capacity": capacity, **base}
+            facts = attributes(gpu, groups[number], kind=size or "shared")
+            name = device_name(gpu.uuid, shared=True, size=size)
+            shared = {"name": name, "attributes": facts, "capacity": capacity, **base}
             devices.append(shared | {"allowMultipleAllocations": True})
     return devices
 
@@ -137,10 +147,11 @@ def _semantic(version: str) -> str:
 class SlicePublisher:
     """Keeps the node's slices as they should be; `reflector` follows them."""
 
-    def __init__(self, api: Api, offer: NodeOffer, node: str) -> None:
+    def __init__(self, api: Api, offer: NodeOffer, node: str, sizes: Mapping[str, tuple[int, int]]) -> None:
         self._api = api
         self._offer = offer
         self._node = node
+        self.sizes = sizes
         self._written: dict[str, dict[str, Any]] = {}
         fields = f"spec.driver={DRIVER},spec.nodeName={node}"
         self.reflector: Reflector[ApiObject] = Reflector(api, RESOURCE_SLICES, selectors={"fieldSelector": fields})
@@ -162,7 +173,7 @@ class SlicePublisher:
         counters = {"name": COUNTERS, "counters": {name: {"value": "1"} for name in names}}
         parts = {
             "counters": {"sharedCounters": [counters]},
-            "devices": {"devices": devices_of(self._offer.shared, held, self.why_not)},
+            "devices": {"devices": devices_of(self._offer.shared, held, self.why_not, self.sizes)},
         }
         for part, content in parts.items():
             name = slice_name(self._node, part)

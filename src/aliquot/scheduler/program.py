@@ -26,6 +26,7 @@ from aliquot.scheduler.extender.preempt import Evictor
 from aliquot.scheduler.extender.server import LIMITS, Extender
 from aliquot.scheduler.leader import Elector, LeaderEndpoint, LearnedConfigMap
 from aliquot.scheduler.ledger import Ledger
+from aliquot.scheduler.operator.claims import ClaimAllocator
 from aliquot.scheduler.operator.program import Operator
 from aliquot.scheduler.settings import SchedulerSettings, address
 from aliquot.tracing.spans import Spans, tracing
@@ -77,9 +78,10 @@ class Scheduler:
             on_waiting=self.evictor.waits,
         )
         self.extender.held.nodes = lambda: self.nodes
-        self.operator = Operator(
-            self.api, self.ledger, self.nodes, self.pods, self.leads, settings, held=self.extender.held
-        )
+        cluster = self.api, self.ledger, self.nodes, self.pods, self.leads
+        self.allocator = ClaimAllocator(*cluster, self.evictor.waits)
+        self.evictor.find = self.allocator.holder
+        self.operator = Operator(*cluster, settings, self.extender.held, self.allocator)
         self.webhook = Webhook(self.api, settings, lambda namespace: self.ledger.cluster.usage(namespace), self.leads)
         self._certificate = (
             Certificate(settings.tls_cert, settings.tls_key, settings.client_ca) if settings.tls_cert else None
@@ -88,7 +90,7 @@ class Scheduler:
 
     def synced(self) -> bool:
         """Are the caches whole?"""
-        claims = self.operator.claims.synced.is_set() or not self.settings.claims
+        claims = self.allocator.synced() or not self.settings.claims
         return self.nodes.synced.is_set() and self.pods.synced.is_set() and claims
 
     def leads(self) -> bool:
@@ -112,8 +114,6 @@ class Scheduler:
             on_up=lambda: self.on_listening(url),
         )
         works = [self.nodes.run(), self.pods.run(), self._settle(), self._freeze()]
-        if s.claims:
-            works.append(self.operator.claims.run())
         works += [self.extender.learn(), self.learned.run(), self.evictor.run()]
         if s.leader_elect:
             works.append(self.elector.run())
@@ -149,9 +149,12 @@ class Scheduler:
         try:
             await self.pods.synced.wait()
             if self.settings.claims:
-                await self.operator.claims.synced.wait()
+                for cache in (self.allocator.claims, self.allocator.templates, self.allocator.slices):
+                    await cache.synced.wait()
             if self.settings.leader_elect:
                 await self.pods.renew()
+                if self.settings.claims:
+                    await self.allocator.claims.renew()
             await self.learned.recall()
             await self.operator.recover()
         except Exception:

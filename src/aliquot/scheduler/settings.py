@@ -7,7 +7,7 @@ import socket
 from ipaddress import ip_address
 from typing import Annotated, Final, Literal
 
-from aliquot.kube.settings import BadSettings, ProgramSettings, flag, require_url
+from aliquot.kube.settings import BadSettings, ProgramSettings, fixed_sizes, flag, require_url
 from aliquot.model.quantities import parse_milli
 
 ANY_ADDRESS: Final = ("0.0.0.0", "::")
@@ -36,6 +36,12 @@ class SchedulerSettings(ProgramSettings, frozen=True, kw_only=True):
     claims: Annotated[
         bool, flag("Count what ResourceClaims hold; nodes must serve them (aliquot node). Kubernetes 1.36.")
     ] = False
+    claim_sizes: Annotated[
+        str,
+        flag(
+            "Names of fixed sizes that pods may ask for by count, as nodes publish them.", "NAME=HUNDREDTHS/MEMORY,..."
+        ),
+    ] = ""
     pool: Annotated[str, flag("Idle vGPUs: on-demand, reservation:N, hybrid:SECONDS.")] = "on-demand"
     namespace: Annotated[str, flag("Where holder pods and certificates are.")] = "kube-system"
     holder_image: Annotated[str, flag("Image of holder pods, which must sleep (coexist).")] = ""
@@ -131,7 +137,7 @@ class SchedulerSettings(ProgramSettings, frozen=True, kw_only=True):
             raise BadSettings(text) from None
         if self.webhook:
             address(self.webhook, "--webhook")
-        _ = self.default_limit_milli
+        _ = self.default_limit_milli, fixed_sizes(self.claim_sizes)
         if self.web_prometheus:
             require_url(
                 self.web_prometheus, "--web-prometheus", "an address", "it as http://prometheus.monitoring:9090"

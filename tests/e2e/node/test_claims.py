@@ -52,22 +52,24 @@ class Claims:
             "create", "-n", self.scene.namespace, "-f", "-", input_=json.dumps(body | {"spec": {"devices": devices}})
         )
 
-    def pod(self, name: str, *claims: str, containers: tuple[str, ...] = ("main",)) -> None:
-        """A pod whose containers all use these claims, the one of its own name without any."""
+    def pod(self, name: str, *claims: str, containers: tuple[str, ...] = ("main",), container: Any = None) -> None:
+        """A pod whose containers all use these claims, the one of its own name without any; or are as `container`."""
         spec = {
             "restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "volumes": volumes(),
-            "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims or [name]],
+            "resourceClaims": [] if container else [
+                {"name": claim, "resourceClaimName": claim} for claim in claims or [name]
+            ],
             "containers": [
                 {
-                    "name": container, "image": PYTHON, "imagePullPolicy": "Never",
+                    "name": each, "image": PYTHON, "imagePullPolicy": "Never",
                     "command": ["python3", "/probe/probe.py"], "env": [{"name": "PYTHONPATH", "value": "/site"}],
                     "resources": {"claims": [{"name": claim} for claim in claims or [name]]},
                     "volumeMounts": [
                         {"name": "probe", "mountPath": "/probe", "readOnly": True},
                         {"name": "site", "mountPath": "/site", "readOnly": True},
                     ],
-                }
-                for container in containers
+                } | (container or {})
+                for each in containers
             ],
         }  # fmt: skip
         pods = f"/api/v1/namespaces/{self.scene.namespace}/pods"
@@ -272,6 +274,26 @@ def test_the_examples_get_what_they_ask_for(
     assert found.keys() <= tenants.keys() | {"second/together"}
     assert [*tenants.values()] == [*found.values()]
     scene.plane.kubectl("delete", "--wait=false", *where)
+
+
+@pytest.mark.timeout(300)
+def test_aliquots_scheduler_and_counts_lead_to_the_same_shares(claims: Claims):
+    """A claim that Aliquot places is prepared as any other, with memory in the same part as compute; so is a whole GPU
+    that a container asks for by count."""
+    scene, plane = claims.scene, claims.scene.plane
+    scheduler = OurScheduler(plane, 8774, "--claims")
+    scheduler.part.start()
+    try:
+        claims.claim("placed", kind="gpu-placed", compute="30", parameters={"limit": "0.6"})
+        claims.pod("placed")
+        claims.pod("counted", container={"resources": {"limits": {"aliquot.dev/gpu": "1"}}})
+        seen = {name: scene.told(name) for name in ("placed", "counted")}
+    finally:
+        scheduler.part.stop()
+
+    assert {"placed": 4915, "counted": 16384} == {name: one["total_mib"] for name, one in seen.items()}
+    assert seen["placed"]["uuids"] != seen["counted"]["uuids"]
+    assert (300, 600) in [(t.request_milli, t.limit_milli) for gpu in scene.status().gpus for t in gpu.tenants]
 
 
 @LONG

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from aliquot.driver.gpu import Gpu
+from aliquot.kube.claims import uuid_of
 from aliquot.kube.names import PLAN
 from aliquot.kube.objects import Condition, Meta, PodStatus
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
@@ -27,8 +28,8 @@ GPUS = tuple(
 MACHINE = Machine(GPUS, Path("libcuda"), Path("libnvml"))
 
 
-def devices(held: Any = {}, why_not: Any = {}) -> dict[str, dict[str, Any]]:  # noqa: B006
-    return {device["name"]: device for device in devices_of(MACHINE, held, why_not)}
+def devices(held: Any = {}, why_not: Any = {}, sizes: Any = {}) -> dict[str, dict[str, Any]]:  # noqa: B006
+    return {device["name"]: device for device in devices_of(MACHINE, held, why_not, sizes)}
 
 
 def test_a_gpu_is_whole_or_shared():
@@ -45,6 +46,17 @@ def test_a_gpu_is_whole_or_shared():
         facts["nvlinkGroup"],
     )
     assert ({"string": "Volta"}, {"version": "12.8.0"}) == (facts["architecture"], facts["cudaDriverVersion"])
+
+
+def test_a_fixed_size_is_a_device_of_its_own_where_all_of_it_is_left():
+    """Who can only count gets just that size; a GPU on which pods leave less is not offered for it."""
+    made = devices({"GPU-1": (600, 1024)}, sizes={"half": (50, 8192)})
+
+    assert ["gpu-0", "gpu-0-shared", "gpu-0-shared-half", "gpu-1-shared"] == sorted(made)
+    half = made["gpu-0-shared-half"]
+    assert {"string": "half"} == half["attributes"]["type"]
+    assert ["50", "8Gi"] == [half["capacity"][c]["requestPolicy"]["default"] for c in ("compute", "memory")]
+    assert made["gpu-0"]["consumesCounters"] == half["consumesCounters"] and "GPU-0" == uuid_of("gpu-0-shared-half")
 
 
 def test_what_pods_hold_is_not_published():

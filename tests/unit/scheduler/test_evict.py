@@ -1,14 +1,18 @@
 """Room for a more important pod among fragments: the least goes, the room is kept, and nobody goes in vain."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from control_scene import Scene, Truth
 from kit.objects import node
 
+from aliquot.kube.claims import DRIVER, PLACED_CLASS, ResourceClaim, claims_ask
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
+from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.scheduler.extender.preempt import GIVE_UP_S, PATIENCE_S, Evictor
 from aliquot.scheduler.verdicts import verdicts
@@ -147,3 +151,38 @@ def test_where_a_budget_keeps_all_nobody_goes():
 
     assert {"low0", "low1", "high"} == stage.left
     assert {} == stage.evictor.preemptors
+
+
+def test_the_pod_of_a_claim_goes_as_any_other_and_makes_room_for_claims():
+    """A claim's share is found under the claim; the eviction is of the pod that uses it, by the pod's own uid."""
+    scene = Scene(Truth(), [node("n", 1)])
+    user = scene.truth.create("user", {})
+    scene.catch_up()
+    consumed = {"compute": "60", "memory": "1Gi"}
+    result = {"driver": DRIVER, "pool": "n", "device": "gpu-n-0-shared", "consumedCapacity": consumed}
+    held = {"reservedFor": [{"resource": "pods", "name": "user", "uid": user.metadata.uid}]}
+    status = held | {"allocation": {"devices": {"results": [result]}}}
+    meta = {"name": "share", "namespace": "default", "uid": "claim"}
+    holding = msgspec.convert({"metadata": meta, "status": status}, ResourceClaim)
+    scene.ledger.claim_changed(Change("added", holding))
+    evictor = Evictor(
+        scene.truth,  # type: ignore[arg-type]
+        scene.ledger,
+        lambda key: scene.cache.get("default/user" if "claim:" in key else key),
+        clock=scene.clock,
+    )
+    made = scene.truth.create("high", {})
+    made.spec.priority = 10
+    scene.cache["default/high"] = made
+    exactly = {"deviceClassName": PLACED_CLASS, "capacity": {"requests": {"compute": "60"}}}
+    asking = {"metadata": {"name": "own"}, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
+    ask = claims_ask([msgspec.convert(asking, ResourceClaim)])
+    assert ask is not None
+    evictor.waits(made, replace(ask, key="default/claim:own", uid="own"), ["n"])
+    scene.clock.now_s += PATIENCE_S
+    asyncio.run(evictor.step())
+
+    assert {"high"} == set(scene.truth.pods)
+    scene.ledger.claim_changed(Change("deleted", holding))
+    asyncio.run(evictor.step())
+    assert ["n"] == [held.node for held in scene.ledger.allocations["own"]]

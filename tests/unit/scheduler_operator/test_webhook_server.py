@@ -54,7 +54,9 @@ class Scene:
 
     def __init__(self) -> None:
         self.may, self.judged = threading.Event(), list[str]()
-        app = application(cast("Admission", SimpleNamespace(mutate=self.mutate, validate=self.mutate)))
+        app = application(
+            cast("Admission", SimpleNamespace(mutate=self.mutate, validate=self.mutate, claim=self.mutate))
+        )
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://webhook")
 
     def mutate(self, request: dict[str, Any]) -> AdmissionAnswer:

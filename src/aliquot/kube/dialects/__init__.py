@@ -52,7 +52,8 @@ def spoken(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
         BadPod: it uses two dialects, or is too large to be read.
     """
     native = NATIVE.speaks(pod)
-    converted = native and names.DIALECT in pod.metadata.annotations
+    notes = pod.metadata.annotations
+    converted = names.DIALECT in notes and (native or names.CLAIMS in notes)
     found = [NATIVE] * native + ([] if converted else speaking(pod, others))
     if found:
         require_readable(pod)

@@ -38,6 +38,7 @@ _NO_ASK: Final = (
     names.SHAREPOD_GENERATION,
     names.SHAREPOD_SPEC,
     names.WORKLOAD,
+    names.CLAIMS,
 )
 _CORES_MOST: Final = 1024
 _LIST: Final = re.compile(r"\s*[,|]\s*")
@@ -52,8 +53,10 @@ class Native(Dialect):
     owned = Owned(frozenset(names.RESOURCES), (names.PREFIX,), (), ())
 
     def speaks(self, pod: Pod) -> bool:
-        """It names our resources, or has one of our annotations for asking."""
-        return super().speaks(pod) or any(base_of(key) in names.ASK_ANNOTATIONS for key in pod.metadata.annotations)
+        """It names our resources, or has one of our annotations for asking and no claims in their place."""
+        notes = pod.metadata.annotations
+        noted = names.CLAIMS not in notes and any(base_of(key) in names.ASK_ANNOTATIONS for key in notes)
+        return super().speaks(pod) or noted
 
     def asks(self, pod: Pod, faults: list[str]) -> tuple[list[ContainerAsk], list[str]]:
         """The requests of its containers, by resource or annotation."""
@@ -141,15 +144,18 @@ class _Entry:
     """Whether its pod has a plan, so that annotations go before resources, which cannot change any more."""
 
 
-def unknown_words(pod: Pod) -> list[str]:
-    """Resources and annotations with our prefix that do not exist, or name a container that does not."""
+def unknown_words(pod: Pod, sizes: frozenset[str] = frozenset()) -> list[str]:
+    """Resources and annotations with our prefix that do not exist, or name a container that does not.
+
+    `sizes` are resources by which fixed sizes are asked for by count.
+    """
     known = dict.fromkeys(c.name for c, _, _ in containers_of(pod))
     listed = shortened(", ".join(known))
     faults = [
         f'{path}.resources.limits["{name}"] is not a resource of Aliquot; it knows {", ".join(names.RESOURCES)}'
         for c, _, path in containers_of(pod)
         for name in dict.fromkeys([*c.resources.limits, *c.resources.requests])
-        if name.startswith(names.PREFIX) and name not in names.RESOURCES
+        if name.startswith(names.PREFIX) and name not in names.RESOURCES and name not in sizes
     ]
     for key in pod.metadata.annotations:
         if not key.startswith(names.PREFIX) or key in _NO_ASK:

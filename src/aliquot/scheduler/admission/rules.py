@@ -2,8 +2,9 @@
 
 Pods are changed: those written for other projects get the resources that the scheduler sees, those with a request
 in an annotation alone get its resource, those without a limit the cluster's default, and those that name no scheduler
-the one that calls Aliquot, where the cluster's own does not. A copy of a pod that was placed loses its plan, so that
-it is placed anew. Nothing else is changed.
+the one that calls Aliquot, where the cluster's own does not. In namespaces with the label `aliquot.dev/claims`, what
+pods ask for then becomes claims, whose templates the operator makes. A copy of a pod that was placed loses its plan, so
+that it is placed anew. Nothing else is changed.
 
 The same is done to a pod's spec when it is updated: a client that applies a manifest again adds the words that were
 replaced at admission, and without that the API server would refuse them as a change of resources.
@@ -22,6 +23,15 @@ from typing import Any, Final
 import msgspec
 
 from aliquot.kube import names
+from aliquot.kube.claims import (
+    PLACED_CLASS,
+    SHARE_CLASS,
+    NotByClaim,
+    RequestedDevices,
+    claims_made,
+    requested,
+    template_name,
+)
 from aliquot.kube.custom import GPUQuota, SharePod
 from aliquot.kube.dialects import FOREIGN, NATIVE, read, speaking, spoken
 from aliquot.kube.dialects.base import Dialect, Owned, Words, put, strip
@@ -40,6 +50,7 @@ from aliquot.model.sharepod import GpuSpec, gpu_request
 
 Document = dict[str, Any]
 DEFAULT_SCHEDULER: Final = "default-scheduler"
+_RESOURCES: Final = Owned(frozenset(names.RESOURCES))
 WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS, names.PLAN_APPLIED, names.RESIZE)
 
 
@@ -66,6 +77,10 @@ class Admission:
     default_limit_milli: int | None = None
     kept: frozenset[str] = frozenset()
     """Resources of other projects that stay on a pod beside ours, for tools that read them there."""
+    claims: bool = True
+    """Whether nodes serve ResourceClaims."""
+    sizes: frozenset[str] = frozenset()
+    """Resources by which kube-scheduler makes claims of its own, of fixed sizes."""
     pod_scheduler: str = ""
     """Name of the scheduler for pods that name none; empty where the cluster's default one calls Aliquot."""
 
@@ -105,7 +120,7 @@ class Admission:
             warnings, admitted = [*warnings, *unread(document)], document if dropped else None
             if dialect is None:
                 # Misspelt words would silently request nothing.
-                return AdmissionAnswer(tuple(unknown_words(pod)), admitted, (*warnings,))
+                return AdmissionAnswer(tuple(unknown_words(pod, self.sizes)), admitted, (*warnings,))
             if dialect.name == "nvidia" and not self.whole:
                 return AdmissionAnswer((), admitted, (*warnings,))
             ask = dialect.read(pod)
@@ -122,6 +137,42 @@ class Admission:
             warnings.append("spec.nodeName passes the scheduler by: without a plan the pod gets no GPU")
         return AdmissionAnswer(changed=document, warnings=tuple(warnings))
 
+    def claim(self, request: Document, kind: str) -> AdmissionAnswer:
+        """A pod in our words, in a namespace labelled `kind`: its containers ask by claims, where claims can say it."""
+        document = copy.deepcopy(request["object"])
+        try:
+            pod = decoded(document, Pod)
+            ask = read(pod, self.dialects)
+            if ask is None or names.SHAREPOD_SPEC in pod.metadata.annotations:
+                return AdmissionAnswer()
+            if not self.claims:
+                raise NotByClaim("nodes serve no claims (claims.enabled)")
+            if names.WORKLOAD in pod.metadata.annotations:
+                raise NotByClaim("its share is promised to a Kueue Workload")
+            if kind == "placed" and pod.spec.scheduling_group is not None:
+                raise NotByClaim("its group is placed as a whole; label the namespace share")
+            asked = _claims_of(ask, kind)
+            taken = [use.name for use in pod.spec.resource_claims if use.name in asked]
+            if taken:
+                raise NotByClaim(f"spec.resourceClaims has a {taken[0]} of its own")
+        except NotByClaim as error:
+            return AdmissionAnswer(warnings=(f"extended resources, no claims: {error}",))
+        except (BadPod, Undecodable):
+            return AdmissionAnswer()  # refused in our words
+        strip(document, _RESOURCES)
+        users = {c.container: c.uses or c.container for c in ask.containers}
+        spec = document["spec"]
+        for c in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
+            if (name := users.get(c["name"])) is not None:
+                resources = c.setdefault("resources", {})
+                resources["claims"] = [*(resources.get("claims") or []), {"name": name}]
+        made = [{"name": name, "resourceClaimTemplateName": template_name(each)} for name, each in asked.items()]
+        spec["resourceClaims"] = [*(spec.get("resourceClaims") or []), *made]
+        if kind == "placed":
+            spec["schedulingGates"] = [*(spec.get("schedulingGates") or []), {"name": names.GATE}]
+        put(document, Words(annotations={names.CLAIMS: msgspec.json.encode(asked).decode()}))
+        return AdmissionAnswer(changed=document)
+
     def _updated(self, now: Document, old: Document) -> AdmissionAnswer:
         """Words that admission had replaced go again where the rest asks for what the pod has; else they stay, and the
         API server refuses them.
@@ -134,8 +185,12 @@ class Admission:
             require_readable(pod)
             document = copy.deepcopy(now)
             self._rewrite(document, dialect.read(pod), dialect)
+            if made := claims_made(decoded(old, Pod).metadata.annotations):
+                ask, placed = NATIVE.read(decoded(document, Pod)), PLACED_CLASS in str(made)
+                if _claims_of(ask, "placed" if placed else "share") == made:
+                    strip(document, _RESOURCES)
             same = _fixed(decoded(document, Pod)) == _fixed(decoded(old, Pod))
-        except (BadPod, BadQuantity, Undecodable):
+        except (BadPod, BadQuantity, NotByClaim, Undecodable):
             return AdmissionAnswer()
         return AdmissionAnswer(changed={**now, "spec": document["spec"]} if same else None)
 
@@ -235,6 +290,15 @@ def _resized(before: Document, now: Document) -> bool:
     with contextlib.suppress(BadQuantity):  # an amount that is none is refused by its name
         return all(parse_milli(gpu.get("request", "")) < MILLI for gpu in (before, now))
     return True
+
+
+def _claims_of(ask: PodAsk, kind: str) -> dict[str, RequestedDevices]:
+    """The claims of a pod's containers, each called as its container; one that uses another's share uses its claim."""
+    alone = [c.container for c in ask.containers if c.role == "init" and not c.uses]
+    if alone:
+        raise NotByClaim(f"init container {alone[0]} asks for more than the others, and would keep it to the pod's end")
+    class_name = PLACED_CLASS if kind == "placed" else SHARE_CLASS
+    return {c.container: requested(c, class_name) for c in ask.containers if not c.uses}
 
 
 def _fixed(pod: Pod) -> list[Any]:

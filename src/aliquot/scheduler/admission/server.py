@@ -25,6 +25,7 @@ import threading
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -39,9 +40,11 @@ from aliquot.http.bounds import RequestLimits
 from aliquot.http.connections import ClientConnection
 from aliquot.http.listening import listening
 from aliquot.http.server import HttpServer
+from aliquot.kube import names
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import aliyun, foreign
 from aliquot.kube.quotas import Usage
+from aliquot.kube.settings import fixed_sizes
 from aliquot.lib.decoding import decode_json
 from aliquot.lib.log import Logger
 from aliquot.scheduler.admission.certificates import CertificateBundle, CertificateManager
@@ -212,6 +215,10 @@ def application(admission: Admission) -> Starlette:
     return Starlette(
         routes=[
             Route("/mutate", review(admission.mutate), methods=["POST"]),
+            *(
+                Route(f"/mutate/{kind}", review(partial(admission.claim, kind=kind)), methods=["POST"])
+                for kind in ("share", "placed")
+            ),
             Route("/validate", review(admission.validate), methods=["POST"]),
             Route("/healthz", _ok),
             Route("/readyz", _ok),
@@ -256,6 +263,8 @@ async def _serve(listener: socket.socket, usage: Callable[[str], Usage]) -> None
         settings.gpus == "own",
         settings.default_limit_milli,
         frozenset({aliyun.MEMORY} if settings.gpushare_inspect else ()),
+        settings.claims,
+        frozenset(f"{names.PREFIX}{size}" for size in ("gpu", *fixed_sizes(settings.claim_sizes)) if settings.claims),
         settings.pod_scheduler,
     )
     server = HttpServer(

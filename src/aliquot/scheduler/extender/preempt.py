@@ -31,7 +31,7 @@ import msgspec
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock
 from aliquot.kube.errors import Conflict, KubeError, NotFound, Unreachable
-from aliquot.kube.objects import PODS, Pod
+from aliquot.kube.objects import PODS, Meta, Pod
 from aliquot.kube.quantities import milli
 from aliquot.kube.requests import PodAsk
 from aliquot.lib.log import Logger
@@ -193,9 +193,10 @@ async def victims(
 
 @dataclass
 class Preemptor:
-    """One pod that waits for evictions. `leaving` are keys by uid, of pods that were evicted from `node`; `kept`
-    are keys of pods that may not be evicted now."""
+    """One pod that waits for evictions, itself or by its claim. `leaving` are keys of allocations by uid, whose pods
+    were evicted from `node`; `kept` are those whose pods may not be evicted now."""
 
+    pod: Meta
     ask: PodAsk
     since_s: float
     nodes: list[str]
@@ -222,7 +223,7 @@ class Evictor:
         if may and ask.uid not in self.preemptors and len(self.preemptors) < MAX_WAITING:
             nodes = list(islice(failed, NODES_TRIED))
             if nodes:
-                self.preemptors[ask.uid] = Preemptor(ask, self.clock.monotonic_s(), nodes)
+                self.preemptors[ask.uid] = Preemptor(pod.metadata, ask, self.clock.monotonic_s(), nodes)
 
     def gone(self, pod: Pod) -> None:
         """A pod was deleted or ended: hold the room that it made at once."""
@@ -239,11 +240,11 @@ class Evictor:
 
     async def step(self) -> None:
         """Process every waiting pod once, the most important first."""
-        waiting = [(self.find(preemptor.ask.key), uid, preemptor) for uid, preemptor in self.preemptors.items()]
+        waiting = [(self.find(preemptor.pod.key), uid, preemptor) for uid, preemptor in self.preemptors.items()]
         waiting.sort(key=lambda entry: -entry[0].spec.priority if entry[0] is not None else 0)
         for _, uid, preemptor in waiting:
-            pod = self.find(preemptor.ask.key)
-            if pod is None or pod.metadata.uid != uid or pod.spec.node_name:
+            pod = self.find(preemptor.pod.key)
+            if pod is None or pod.metadata.uid != preemptor.pod.uid or pod.spec.node_name:
                 self.preemptors.pop(uid, None)
             elif preemptor.node:
                 self._reserve(preemptor)
@@ -271,9 +272,9 @@ class Evictor:
             return
         leaving = {allocation.uid: allocation.key for allocation in best[0].allocations}
         waiting = preemptor.ask.key
-        for uid, key in leaving.items():  # may all of them be evicted? A protected one is not chosen again for this pod
+        for key in leaving.values():  # may all of them be evicted? A protected one is not chosen again for this pod
             try:
-                await self._evict(key, uid, dryRun=["All"])
+                await self._evict(key, dryRun=["All"])
             except (NotFound, Conflict):
                 continue  # gone already
             except Unreachable:
@@ -285,7 +286,7 @@ class Evictor:
             return  # the new leader may have chosen others
         preemptor.node, preemptor.leaving = best[1], leaving
         log.info("pod %s needs room on node %s: evicting %s", waiting, preemptor.node, ", ".join(leaving.values()))
-        evictions = [self._evict(key, uid) for uid, key in leaving.items()]
+        evictions = [self._evict(key) for key in leaving.values()]
         answers = await asyncio.gather(*evictions, return_exceptions=True)
         for key, failure in zip(leaving.values(), answers, strict=True):
             if isinstance(failure, KubeError):
@@ -309,13 +310,15 @@ class Evictor:
         except NodeFull:
             self.preemptors.pop(preemptor.ask.uid, None)
 
-    async def _evict(self, key: str, uid: str, **options: Any) -> None:
-        namespace, name = split_key(key)
+    async def _evict(self, key: str, **options: Any) -> None:
+        if (pod := self.find(key)) is None:
+            return
+        meta = pod.metadata
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
-            "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": uid}, **options},
+            "metadata": {"name": meta.name, "namespace": meta.namespace},
+            "deleteOptions": {"preconditions": {"uid": meta.uid}, **options},
         }
-        path = PODS.path(namespace=namespace, name=name, sub="eviction")
+        path = PODS.path(namespace=meta.namespace, name=meta.name, sub="eviction")
         await self.api.request("POST", path, content=msgspec.json.encode(body), repeat=False)

@@ -13,7 +13,6 @@ from itertools import chain
 from typing import Any, Final
 
 from aliquot.kube.api import Api
-from aliquot.kube.claims import RESOURCE_CLAIMS, ResourceClaim
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.objects import Node, Pod
@@ -26,6 +25,7 @@ from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.groups import HeldGroups
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.admission_check import FitsCheck, follow, served
+from aliquot.scheduler.operator.claims import PLACE, ClaimAllocator
 from aliquot.scheduler.operator.owners import PAUSE, Coexist, Own
 from aliquot.scheduler.operator.sharepods import SharePods, has_ended
 from aliquot.scheduler.operator.status import quota_body
@@ -45,7 +45,7 @@ POOL: Final = "pool/"
 
 
 class Operator:
-    """Everything about SharePods, vGPUs and quotas, and the watch of ResourceClaims; `run` until cancelled."""
+    """Everything about SharePods, vGPUs, quotas and ResourceClaims; `run` until cancelled."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class Operator:
         leads: Callable[[], bool],
         settings: SchedulerSettings,
         held: HeldGroups,
+        allocator: ClaimAllocator,
     ) -> None:
         self._api, self.ledger, self._nodes, self._pods, self._leads = api, ledger, nodes, pods, leads
         self.queue = WorkQueue(max_s=15.0)
@@ -63,7 +64,9 @@ class Operator:
         self.sharepods: Reflector[SharePod] = Reflector(api, SHAREPODS, self._sharepod_changed)
         self.vgpus: Reflector[VGPU] = Reflector(api, VGPUS, self._vgpu_changed)
         self.quotas: Reflector[GPUQuota] = Reflector(api, GPUQUOTAS, self.quota_changed)
-        self.claims: Reflector[ResourceClaim] = Reflector(api, RESOURCE_CLAIMS, ledger.claim_changed)
+        self.allocator = allocator
+        allocator.again = self.queue.add_after
+        self._with_claims = settings.claims
         self.bounds: dict[str, list[Quota]] = {}
         place = {"namespace": settings.namespace, "image": settings.holder_image or PAUSE}
         coexist = Coexist(self.ledger, api, lambda: self._nodes, lambda: self._pods, **place)
@@ -89,6 +92,8 @@ class Operator:
     def pod_changed(self, change: Change[Pod]) -> None:
         """A pod changed, and the ledger knows it already."""
         pod = change.object
+        if self._with_claims:
+            self.allocator.pod_changed(change)
         if size_changed(change):
             self.queue.add(f"resize/{pod.metadata.key}")
         for owner in pod.metadata.owner_references:
@@ -162,9 +167,11 @@ class Operator:
             else:
                 log.error("%s: %s", key, error, exc_info=error)
 
+        a = self.allocator
+        claims = [a.claims.run(), a.templates.run(), a.slices.run()] if self._with_claims else []
         kinds = follow(self._api, SHAREPODS, CRDS_AGAIN_S, self.sharepods, self.vgpus)
         workers = [self.queue.work(self.reconcile, failed) for _ in range(WORKERS)]
-        return [self.quotas.run(), kinds, self._again(), *workers, *self.fits.works(failed)]
+        return [self.quotas.run(), kinds, self._again(), *workers, *self.fits.works(failed), *claims]
 
     # Inside
 
@@ -181,15 +188,23 @@ class Operator:
                     self.queue.add(key)
 
     async def reconcile(self, key: str) -> None:
-        """Reconcile one key: `resize/` or `sharepod/NAMESPACE/NAME`, `vgpu/NAME`, `quota/NAMESPACE/NAME` or `pool/`."""
+        """Reconcile one key: `resize/`, `template/` or `sharepod/NAMESPACE/NAME`, `vgpu/NAME`, `quota/NAMESPACE/NAME`,
+        `templates/NAMESPACE`, `place/` or `pool/`.
+        """
         kind, _, name = key.partition("/")
         synced = self.vgpus.synced.is_set() and self.sharepods.synced.is_set()
-        if not self._leads() or not (synced or kind == "resize"):
+        if not self._leads() or not (synced or kind in ("resize", "place", "template", "templates")):
             return
         wait_s: float | None = None
         with contextlib.suppress(NotFound):  # deleted meanwhile
             if kind == "resize":
                 wait_s = await self._resizer.reconcile(name)
+            elif key == PLACE:
+                wait_s = await self.allocator.place()
+            elif kind == "template":
+                await self.allocator.make_templates(name)
+            elif kind == "templates":
+                await self.allocator.remove_templates(name)
             elif kind == "sharepod":
                 wait_s = await self._sharepod_reconciler.reconcile(name)
             elif kind == "vgpu":
@@ -212,6 +227,7 @@ class Operator:
         if self.pool.owner.coexists:  # a holder may have lost its VGPU
             yield from [f"vgpu/{name}" for pod in self._pods if (name := self.pool.owner.held_by(pod))]
         yield from [f"quota/{q.metadata.key}" for q in self.quotas]
+        yield from self.allocator.keys() if self._with_claims else ()
         yield POOL
 
     def _sharepod_changed(self, change: Change[SharePod]) -> None:
