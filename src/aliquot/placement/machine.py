@@ -6,9 +6,10 @@ of this machine can list its tenants and free what they hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from aliquot.model.errors import AliquotError, UserError
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from aliquot.topology import Topology
 
 DEFAULT_POLICY: Final = "aliquot"
+MAX_MOVES: Final = 3
+MAX_TRIALS: Final = 200
+"""Moves that are looked at to make room for a request."""
 
 
 class NoRoom(AliquotError):
@@ -238,7 +242,9 @@ class MachineLedger:
         if tenant in self.parked or self.is_moving(tenant):
             parked = f"parked; bring it back first: aliquot unpark {tenant}"
             raise NoRoom(f'"{tenant}" is {parked if tenant in self.parked else "being moved"}')
-        self.without(tenant).plan_on([to], request)
+        with self.cluster.trial():
+            self.cluster.release(tenant)
+            self.plan_on([to], request)
         second = Slice(to, held.request_milli, held.limit_milli, held.memory_mib)
         try:
             self.reserve(_coming(tenant), Plan((second,)), request)
@@ -256,6 +262,33 @@ class MachineLedger:
     def end_move(self, tenant: TenantName) -> None:
         """Release a tenant's second place; that there is none is no error."""
         self.release(_coming(tenant))
+
+    def moves_for(self, request: GpuRequest) -> list[tuple[TenantName, int]]:
+        """The fewest moves, one after another, after which a request has room: tenants and the indices of their GPUs.
+
+        None where it takes more than `MAX_MOVES`, or more than `MAX_TRIALS` are to be tried.
+        """
+        trials = iter(range(MAX_TRIALS))
+        found = (self.copy()._moves(request, count, trials) for count in range(1, MAX_MOVES + 1))
+        return next(filter(None, found), [])
+
+    def _moves(self, request: GpuRequest, count: int, trials: Iterator[int]) -> list[tuple[TenantName, int]]:
+        """So many moves; none where there are none, or no trials left."""
+        names = [name for name in self.plans if self.request_of(name).movable]
+        for name, device in product(names, self.devices):
+            with self.cluster.trial():
+                try:
+                    self.begin_move(name, device.uuid)
+                except (NoRoom, NeverFits):
+                    continue
+                if next(trials, None) is None:
+                    return []
+                self.change_gpu(name)
+                self.end_move(name)
+                rest = self._moves(request, count - 1, trials) if count > 1 else []
+                if rest or (count == 1 and self.has_room(request)):
+                    return [(name, device.index), *rest]
+        return []
 
     def is_moving(self, tenant: TenantName) -> bool:
         """Whether a tenant has a second place."""

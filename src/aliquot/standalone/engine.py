@@ -251,6 +251,8 @@ class Engine:
         container: InContainers | None,
     ) -> EngineTenant:  # fmt: skip
         with self._lock:
+            if container and request.movable:
+                raise NeverFits("what is movable is not in a container, which has the device of its own GPU alone")
             enforce = request.enforced(library=cpu_bind > 0)
             self._settle_memory()
             if request.wake_us:

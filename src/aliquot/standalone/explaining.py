@@ -94,7 +94,11 @@ def explanations(
 def explained(ledger: MachineLedger, name: str, request: GpuRequest) -> ExplanationFacts:
     """A request that is not in the ledger."""
     try:
-        return _facts(name, ledger.explain(request))
+        found = _facts(name, ledger.explain(request))
+        if not found.fits and (moves := ledger.moves_for(request)):
+            found.lines.append("Moves: " + ", then ".join(f"aliquot move {each} --gpu {gpu}" for each, gpu in moves))
+            found.facts["moves"] = [{"tenant": each, "gpu": gpu} for each, gpu in moves]
+        return found
     except NeverFits as error:
         return ExplanationFacts(name, False, [never(name, str(error))], {"fits": False, "never": str(error)})
 

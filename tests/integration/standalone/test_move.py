@@ -85,6 +85,22 @@ def test_a_move_that_may_not_be_is_refused_in_a_sentence(up: Cluster, tmp_path: 
     assert [0] == up.pod("a")["gpus"]
 
 
+def test_the_moves_that_let_a_request_start_are_named_and_do(up: Cluster, tmp_path: Path):
+    """What waits for a whole GPU starts once the command that explain prints has been run."""
+    cells = movable(up, tmp_path)
+    up.apply(sharepod("b", "sleep 60", request=0.8, memory="4Gi"))
+    up.wait_phase("b", "Running")
+    up.command("resize", "b", "--gpu-request", ".5")
+    up.apply(sharepod("c", "sleep 60", request=1))
+    told = up.command("explain", "c").stdout.splitlines()[-1]
+    words = told.removeprefix("Moves: aliquot ").split()
+    moved = up.command(*words)
+
+    assert ["move", "default/a", "--gpu", "1"] == words and 0 == moved.returncode, moved.stderr
+    assert "Running" == up.wait_phase("c", "Running")["phase"]
+    compute(cells)
+
+
 @pytest.fixture
 def steps() -> Iterator[Steps]:
     """The machine's engine with a notebook that may be moved."""
@@ -92,7 +108,7 @@ def steps() -> Iterator[Steps]:
 
 
 @pytest.mark.skipif(accounts_cannot_start(), reason="needs root, and the Python of the machine's engine")
-@pytest.mark.parametrize("victim", ["engine", "arbiter", "helper", "tenant"])
+@pytest.mark.parametrize("victim", ["engine", "arbiter", "tenant", pytest.param("helper", marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
 def test_a_kill_after_any_step_of_a_move_loses_nothing(steps: Steps, victim: str):
     """The program is on one of the two GPUs as ledger, arbiter and device say it, and works; the other is empty."""

@@ -34,7 +34,7 @@ class ParkedLedger(RuleBasedStateMachine):
     @rule(mib=SIZES, parkable=st.booleans())
     def comes(self, mib, parkable):
         """A tenant that has room is placed."""
-        request = GpuRequest(20, memory=Memory(mib=mib), park_after_s=60.0 if parkable else 0.0)
+        request = GpuRequest(20, memory=Memory(mib=mib), park_after_s=60.0 if parkable else 0.0, movable=True)
         name = TenantName(f"t{self.number}")
         try:
             plan = self.ledger.plan(request)
@@ -65,6 +65,21 @@ class ParkedLedger(RuleBasedStateMachine):
             return
         self.ledger.resize(name, plan, request)
         self.held[name] = plan
+
+    @rule(mib=SIZES)
+    def moves_are_asked_for(self, mib):
+        """The moves that make room do, one after another, and no single other one does where two are named."""
+        request, before = GpuRequest(20, memory=Memory(mib=mib)), self.ledger.plans
+        moves = [] if self.ledger.has_room(request) else self.ledger.moves_for(request)
+        trial = self.ledger.copy()
+        for name, gpu in moves:
+            assert not trial.has_room(request)
+            trial.begin_move(name, str(gpu))
+            trial.change_gpu(name)
+            trial.end_move(name)
+
+        assert not moves or trial.has_room(request)
+        assert before == self.ledger.plans
 
     @precondition(lambda self: self.ledger.parked)
     @rule(draw=st.integers(0, 99))

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger import check
 
+from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import BadRequest, Device, GpuRequest, Labels
+from aliquot.model.requests import BadRequest, Device, GpuRequest, Labels, Plan, Slice
 from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
 
 
@@ -140,3 +141,15 @@ def test_no_sequence_of_arrivals_and_departures_breaks_the_ledger(steps):
             continue
 
     check(machine.ledger.cluster)
+
+
+def test_the_fewest_moves_that_make_room_are_found():
+    """A whole GPU takes two moves of what is movable, to where there is room; for two whole GPUs there are none."""
+    ledger = MachineLedger([Device(n, GpuUuid(f"GPU-{n}"), "V100", 16_384) for n in range(3)])
+    for name, gpu in (("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 2), ("f", 2)):
+        request = GpuRequest(300, memory=Memory(mib=2048), movable=name in "acd")
+        ledger.reserve(TenantName(name), Plan((Slice(GpuUuid(f"GPU-{gpu}"), 300, 1000, 2048),)), request)
+
+    assert [("c", 0), ("d", 2)] == ledger.moves_for(GpuRequest(1000))
+    assert [("a", 1)] == ledger.moves_for(GpuRequest(650, memory=Memory(mib=1024)))
+    assert [] == ledger.moves_for(GpuRequest(2000))
