@@ -128,15 +128,12 @@ def test_an_old_manifest_runs_by_a_claim_and_may_be_applied_again(lab: Lab, kind
     where = ("apply", "-n", lab.namespace, "-f", "-")
     lab.plane.kubectl(*where, input_=MANIFEST)
     (claim,) = lab.running("old").values()
-    before = lab["old"]["metadata"]["resourceVersion"]
+    before = lab["old"]["spec"]
     lab.plane.kubectl(*where, input_=MANIFEST)
 
     assert [(300, 600, 4096)] == lab.slices(claim)
     assert "main" == claim["metadata"]["annotations"]["resource.kubernetes.io/pod-claim-name"]
-    assert (
-        before == lab["old"]["metadata"]["resourceVersion"]
-        and "aliquot.dev/plan" not in lab["old"]["metadata"]["annotations"]
-    )
+    assert before == lab["old"]["spec"] and "aliquot.dev/plan" not in lab["old"]["metadata"]["annotations"]
     (template,) = lab.plane.api.get(lab.templates)["items"]
     assert template["metadata"]["name"] == lab["old"]["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
     lab.delete("old")

@@ -372,8 +372,7 @@ class ClaimAllocator:
         """
         pod, meta = standing.pod, standing.pod.metadata
         if pod.spec.scheduling_gates:
-            fixed = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-            body = {"metadata": fixed, "spec": {"schedulingGates": None}}
+            body = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": None}}  # gates are never added later
             await self._api.patch(PODS, meta.name, body, namespace=meta.namespace)
             return True
         standing.placed_s = standing.placed_s or now_s
