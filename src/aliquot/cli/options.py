@@ -13,7 +13,7 @@ import click
 from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, parse_memory, parse_milli
-from aliquot.model.requests import ENFORCE, GpuRequest, Labels, checked, parse_label
+from aliquot.model.requests import ENFORCE, RECOMMEND, GpuRequest, Labels, checked, parse_label
 from aliquot.model.wake import parse_span, parse_wake
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -167,6 +167,10 @@ park_after_option = click.option(
 movable_option = click.option(
     "--movable", is_flag=True, help="Its program may go to another GPU while it runs, and see another UUID then."
 )
+recommend_option = click.option(
+    "--recommend", type=click.Choice(RECOMMEND), default="show", show_default=True,
+    help="Whether its request also follows what aliquot recommend shows, up to its limit.",
+)  # fmt: skip
 emulate_option = click.option(
     "--emulate",
     metavar="PROFILE[xN]",
@@ -208,6 +212,7 @@ def gpu_request(given: Mapping[str, Any], *, request_name: str = "--gpu-request"
             given["gpu_id"], Labels(given["affinity"], given["anti_affinity"], given["exclusion"]),
             given.get("enforce"), given["mixed_models"], given["wake"] or 0,
             given.get("park_after") or 0.0, given.get("movable", False),
+            given.get("recommend", "show"),
         ),
         request_name=request_name, limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake",
         memory_name="--gpu-mem",
@@ -241,6 +246,7 @@ request_options = together(
     wake_option,
     park_after_option,
     movable_option,
+    recommend_option,
     click.option("--cpu-bind", type=click.IntRange(1), metavar="N", help="Run on the N CPU cores nearest to the GPU."),
     emulate_option,
 )

@@ -245,6 +245,7 @@ def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any]
                     return
                 notify("WATCHDOG=1")
                 pods.place_waiting()
+                server.follow_recommendations()
                 engine.rest()
     finally:
         notify("STOPPING=1")

@@ -23,6 +23,9 @@ Enforce = Literal["never", "memory", "all"]
 ENFORCE: Final[tuple[Enforce, ...]] = get_args(Enforce)
 
 
+Recommend = Literal["show", "auto"]
+"""Whether what a tenant should ask for is shown, or its request follows it as well."""
+RECOMMEND: Final[tuple[Recommend, ...]] = get_args(Recommend)
 MAX_CHOICE: Final = 4096
 """Characters of the models or GPUs that a request names: UUIDs of ninety."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -50,7 +53,7 @@ class GpuRequest:
     `enforce` None leaves to `enforced` what is held. Several GPUs are of one model unless `mixed`. `wake_us` is how
     soon its first kernel is to start when it wakes within its request, 0 where that is not promised. After
     `park_after_s` without use of the GPU its memory may be taken off it, and sooner where another needs it; 0: never.
-    What is `movable` may be taken to another GPU while it runs.
+    What is `movable` may be taken to another GPU while it runs. With `recommend` auto the request follows the use.
     """
 
     request_milli: int
@@ -65,6 +68,7 @@ class GpuRequest:
     wake_us: int = 0
     park_after_s: float = 0.0
     movable: bool = False
+    recommend: Recommend = "show"
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -199,6 +203,8 @@ def checked(
         )
     if request.park_after_s and request.request_milli >= MILLI:
         raise BadRequest(f"park-after is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
+    if request.recommend == "auto" and request.request_milli >= MILLI:
+        raise BadRequest(f"recommend auto is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
     if request.movable and request.request_milli >= MILLI:
         raise BadRequest(f"movable is a part of one GPU, below 1; {request_name} is {asked}: leave it out")
     if request.wake_us and request.request_milli >= MILLI:

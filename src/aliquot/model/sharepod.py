@@ -16,14 +16,17 @@ import msgspec
 
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
-from aliquot.model.requests import BadRequest, Enforce, GpuRequest, Labels, checked
+from aliquot.model.requests import RECOMMEND, BadRequest, Enforce, GpuRequest, Labels, checked
 from aliquot.model.validation import sentence, shown
 from aliquot.model.wake import parse_span, parse_wake
 
 API_VERSION: Final = "aliquot.dev/v1alpha1"
 PARK_AFTER: Final = "aliquot.dev/park-after"
-MOVABLE: Final = "aliquot.dev/movable"
 """Annotation: without use of the GPU for this time, its memory goes to the host's until it is needed."""
+MOVABLE: Final = "aliquot.dev/movable"
+"""Annotation, "true" or "false": whether it may be taken to another GPU while it runs."""
+FOLLOWS: Final = "aliquot.dev/recommend"
+"""Annotation, "show" or "auto": whether its request follows what is recommended."""
 _NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _LABEL: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _YEAR_S: Final = 365 * 24 * 3600
@@ -217,7 +220,12 @@ class SharePodManifest(Strict):
         """The request in integers; `parse_sharepod` has seen that it makes sense."""
         given = self.metadata.annotations
         text, movable = given.get(PARK_AFTER), given.get(MOVABLE) == "true"
-        return replace(gpu_request(self.spec.gpu), park_after_s=parse_span(text) if text else 0.0, movable=movable)
+        return replace(
+            gpu_request(self.spec.gpu),
+            park_after_s=parse_span(text) if text else 0.0,
+            movable=movable,
+            recommend="auto" if given.get(FOLLOWS) == "auto" else "show",
+        )
 
     @property
     def ignored(self) -> list[str]:
@@ -315,8 +323,10 @@ def parse_sharepod(document: object) -> SharePodManifest:
             raise BadSharePod(f"{PARK_AFTER} is for a part of one GPU, below 1; leave it out")
         if (movable := pod.metadata.annotations.get(MOVABLE, "false")) not in ("true", "false"):
             raise BadSharePod(f'metadata.annotations["{MOVABLE}"] is {shown(movable)}; write "true" or "false"')
-        if pod.request.movable and pod.request.whole:
-            raise BadSharePod(f"{MOVABLE} is for a part of one GPU, below 1; leave it out")
+        if (follows := pod.metadata.annotations.get(FOLLOWS, "show")) not in RECOMMEND:
+            raise BadSharePod(f'metadata.annotations["{FOLLOWS}"] is {shown(follows)}; write show or auto')
+        if (pod.request.movable or follows == "auto") and pod.request.whole:
+            raise BadSharePod(f"{MOVABLE} and {FOLLOWS} auto are for a part of one GPU, below 1; leave them out")
     except BadSharePod as error:
         raise BadSharePod(f"{who}: {error}") from None
     except BadQuantity as error:

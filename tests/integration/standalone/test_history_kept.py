@@ -187,6 +187,21 @@ def test_a_recommendation_comes_with_the_command_that_follows_it(aliquot_cli: Al
     assert "request 0.50 -> 0.12" in done.stdout
 
 
+def test_a_request_follows_its_recommendation(aliquot_cli: Aliquot, tmp_path: Path):
+    """With recommend auto the request goes to what the day calls for while it runs; limit and memory stay."""
+    path = tmp_path / "history.db"
+    record(path, 120, ("default/notebook", "SharePod/notebook"), [60_000, 30_000, 6000], held_mib=2000)
+    pod = NOTEBOOK.replace("name: notebook", "name: notebook, annotations: {aliquot.dev/recommend: auto}", 1)
+    (tmp_path / "pod.yaml").write_text(pod)
+    with serving(aliquot_cli, "v100", "--port", "0", "--history", str(path)):
+        aliquot_cli("apply", "-f", str(tmp_path / "pod.yaml"))
+        read = lambda: aliquot_cli.facts("get", "tenants")[0]["slices"][0]  # noqa: E731
+        eventually(lambda: read()["request_milli"] == 120, "it is followed", 30)
+        now = read()
+
+    assert (600, 4096) == (now["limit_milli"], now["memory_mib"])
+
+
 def test_an_engine_without_a_dashboard_has_no_hours(aliquot_cli: Aliquot):
     """The message says how to start one that records."""
     with engine_of(aliquot_cli, "v100", "--no-web"):
