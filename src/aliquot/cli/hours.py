@@ -10,7 +10,7 @@ import click
 
 from aliquot.cli.forms import Form, text_of
 from aliquot.cli.options import together
-from aliquot.cli.tables import Table, aligned
+from aliquot.cli.tables import UNBOUNDED, Table, aligned, columns
 from aliquot.model.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class HoursView:
             click.echo(f"no hours are recorded for this time{where}", err=True)
         else:
             table = hours_table(found, self._by, wide=word == "wide")
-            for line in aligned(table, right=range(len(self._by), len(table[0]))):
+            width = UNBOUNDED if word == "wide" else columns()
+            for line in aligned(table, right=range(len(self._by), len(table[0])), width=width):
                 click.echo(line)
             since, until = (time.strftime("%Y-%m-%d %H:%M", time.gmtime(s)) for s in (found.since_s, found.until_s))
             click.echo(f"aliquot: GPU-hours from {since} to {until} UTC, in whole quarter hours", err=True)

@@ -25,8 +25,8 @@ Table = list[list[str]]
 UNBOUNDED: Final = 10_000
 """The width of what goes to a file or a pipe."""
 MAX_COMMAND: Final = 60
-LONGEST_NUMBER: Final = 16
-"""Columns that are no wider have amounts, such as `12.0 / 79.6 GiB`."""
+LONGEST_AMOUNT: Final = 20
+"""Columns that are no wider have amounts, such as `23.9 GiB -> 12.0 GiB`."""
 
 
 def columns() -> int:
@@ -46,9 +46,9 @@ def aligned(
     rows = [[printable(cell) for cell in row] for row in rows]
     least = [*widths, *([0] * (len(rows[0]) - len(widths)))]
     wide = [max(least[column], *(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
-    while len(wide) > 1 and sum(min(each, LONGEST_NUMBER) + 2 for each in wide) - 2 > width:
+    while len(wide) > 1 and sum(min(each, LONGEST_AMOUNT) + 2 for each in wide) - 2 > width:
         wide.pop()
-    while max(wide) > LONGEST_NUMBER and sum(wide) + 2 * (len(wide) - 1) > width:
+    while max(wide) > LONGEST_AMOUNT and sum(wide) + 2 * (len(wide) - 1) > width:
         wide[wide.index(max(wide))] -= 1
     for row in rows:
         cells = [cut(cell, most) for cell, most in zip(row, wide, strict=False)]
@@ -222,7 +222,7 @@ def recommended_lines(found: Recommendations) -> Iterable[str]:
         memory = change(asked.memory_mib, wanted.memory_mib, format_mib)
         name = line.name.removeprefix("default/")
         table.append([name, request, used[0], used[1], limit, memory, used[2], used[3]])
-    yield from aligned(table)
+    yield from aligned(table, width=columns())
     for line in found.recommendations:
         yield f"{line.name.removeprefix('default/')}: {'; '.join(line.reasons)}"
         if line.command:

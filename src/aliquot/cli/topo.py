@@ -17,7 +17,7 @@ import click
 from aliquot.cli.calling import ask_engine
 from aliquot.cli.forms import show
 from aliquot.cli.options import emulate_option, output_option
-from aliquot.cli.tables import aligned
+from aliquot.cli.tables import aligned, columns
 from aliquot.driver.gpu import core_list
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity, format_milli, parse_milli
@@ -225,7 +225,7 @@ def lines(picture: TopologyPicture, told: dict[str, Any]) -> Iterator[str]:
     yield f"{picture.source}: {summary}" + (f", {' and '.join(models)}" if models else "")
     yield ""
     rows = [("", "COST", "FREE", "NUMA", "CORES"), *_tree_rows(picture, topology.tree, "", "")]
-    yield from aligned(rows, right=(1,))
+    yield from aligned(rows, right=(1,), width=columns())
     if not topology.is_tree:
         yield ""
         yield "These links are no tree: a cost above is that of the farthest pair below it. Nearer across the tree:"

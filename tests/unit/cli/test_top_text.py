@@ -44,7 +44,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, name: str):
 CELLS = st.text("GPU 0.1/…é-_", max_size=50)
 
 
-@given(st.lists(st.lists(CELLS, min_size=5, max_size=5), min_size=1), st.integers(16, 200))
+@given(st.lists(st.lists(CELLS, min_size=5, max_size=5), min_size=1), st.integers(20, 200))
 def test_a_table_fits_a_terminal(rows: list[list[str]], width: int):
     """Long texts are cut and columns at the end left out where that has to be, and nothing is elsewhere."""
     lines, whole = list(aligned(rows, width=width)), list(aligned(rows))

@@ -12,7 +12,7 @@ import click
 from aliquot.cli.forms import show
 from aliquot.cli.kubectl.scene import Target, agent_port_option, form_option, name_of, read_scene, target_options
 from aliquot.cli.options import Amount
-from aliquot.cli.tables import aligned, reserved
+from aliquot.cli.tables import aligned, columns, reserved
 from aliquot.cli.top import on_screen, takes_keys
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 
@@ -95,6 +95,6 @@ def lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]]) -> Iter
                 used = "-" if r["memory_used_mib"] is None else format_mib(r["memory_used_mib"])
                 shares = [format_milli(request), format_milli(limit), bar]
                 rows.append([f"  {name_of(r)}", *shares, usage, format_mib(r["memory_mib"]), used])
-            yield from aligned(rows, right=(1, 2, 4, 5, 6))
+            yield from aligned(rows, right=(1, 2, 4, 5, 6), width=columns())
         if free := [str(g["index"]) for g in gpus if not g["residents"]]:
             yield f"GPU {', '.join(free)}  no tenants"
