@@ -72,6 +72,7 @@ def render() -> str:
         ("RESERVE", abi.ReserveFlag),
         ("SHARE", abi.ShareFlag),
         ("REPORT", abi.ReportFlag),
+        ("LEASE", abi.LeaseAnswer),
         ("WELCOME", abi.WelcomeFeature),
         ("REFUSAL", abi.Refusal),
     ):

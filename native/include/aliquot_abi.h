@@ -38,7 +38,12 @@ typedef struct aliquot_page {
     uint32_t memory_demand;
     uint64_t beat_ns;
     uint32_t parked;
-    uint8_t reserved1[1876];
+    uint32_t memory_calls;
+    uint64_t memory_max_bytes;
+    uint64_t memory_back_bytes;
+    uint64_t memory_back_by_ns;
+    uint64_t memory_lent_bytes;
+    uint8_t reserved1[1840];
     uint32_t processes[256];
     uint8_t reserved2[1024];
 } aliquot_page;
@@ -68,6 +73,11 @@ _Static_assert(offsetof(aliquot_page, process_count) == 152, "aliquot_page.proce
 _Static_assert(offsetof(aliquot_page, memory_demand) == 156, "aliquot_page.memory_demand");
 _Static_assert(offsetof(aliquot_page, beat_ns) == 160, "aliquot_page.beat_ns");
 _Static_assert(offsetof(aliquot_page, parked) == 168, "aliquot_page.parked");
+_Static_assert(offsetof(aliquot_page, memory_calls) == 172, "aliquot_page.memory_calls");
+_Static_assert(offsetof(aliquot_page, memory_max_bytes) == 176, "aliquot_page.memory_max_bytes");
+_Static_assert(offsetof(aliquot_page, memory_back_bytes) == 184, "aliquot_page.memory_back_bytes");
+_Static_assert(offsetof(aliquot_page, memory_back_by_ns) == 192, "aliquot_page.memory_back_by_ns");
+_Static_assert(offsetof(aliquot_page, memory_lent_bytes) == 200, "aliquot_page.memory_lent_bytes");
 _Static_assert(offsetof(aliquot_page, processes) == 2048, "aliquot_page.processes");
 
 typedef struct aliquot_message {
@@ -146,6 +156,12 @@ enum aliquot_report {
     ALIQUOT_REPORT_UNIFIED = 1,
     ALIQUOT_REPORT_SHARED = 2,
     ALIQUOT_REPORT_PEERS = 4,
+    ALIQUOT_REPORT_GIVES_BACK = 8,
+};
+
+enum aliquot_lease {
+    ALIQUOT_LEASE_CONTENDED = 1,
+    ALIQUOT_LEASE_CALLED_BACK = 2,
 };
 
 enum aliquot_welcome {

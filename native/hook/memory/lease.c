@@ -6,6 +6,10 @@
  * An arbiter that is being replaced is waited for: only its own word is a reason to say OUT_OF_MEMORY, which ends most
  * programs. What other processes of the tenant have leased and do not use comes back when the arbiter shows demand in
  * the page: each helper thread (memory_tick) returns it and says so, and only then a refusal is final.
+ *
+ * What the tenant has beyond its guarantee is lent, and the arbiter calls it back when another's guarantee needs it: first
+ * what the program does not use, pools and graph memory too; then the program is asked, where it listens. An allocation
+ * for which others are called waits as long as the arbiter says so, which bounds it.
  */
 #include "memory/charge.h"
 
@@ -14,6 +18,7 @@
 #define CONTENDED_NS 500000000ull /* a process that does not answer, a stopped one say, is waited for this long */
 #define IDLE_NS 1000000000ull     /* a slab that nothing was taken of for this long goes back */
 #define RELEASE_EVERY_NS 10000000ull
+#define RECALL_EVERY_NS 50000000ull /* while memory is called back, what was freed since is looked for */
 #define PATIENCE_NS 60000000000ull
 #define MESSAGE_NS 400000ull          /* half of what the arbiter reads of one process, 5000 a second, is for turns */
 #define MESSAGE_BURST_NS 400000000ull /* 1000 messages */
@@ -22,7 +27,7 @@
 /* With link.lock held: no more is unused than is leased. */
 static bool lease_is_valid(const struct slot *slot) { return slot->memory.unused <= slot->memory.leased; }
 
-enum outcome { GRANTED, OVER, CONTENDED, UNANSWERED };
+enum outcome { GRANTED, OVER, CONTENDED, CALLED_BACK, UNANSWERED };
 
 static _Atomic uint64_t messages_due_ns; /* when all messages counted so far are paid for, at one each MESSAGE_NS */
 
@@ -50,6 +55,7 @@ static void memory_pace(void)
 /* Asks for at least `bytes`, likes a slab; with slot->link.lock held. */
 static enum outcome ask(struct slot *slot, uint64_t bytes, uint16_t flags, uint64_t *granted)
 {
+    link_report(); /* what is lent depends on it */
     bool exact = flags || !bytes || bytes > UINT64_MAX - SLAB_BYTES;
     uint64_t liked = exact ? bytes : bytes + SLAB_BYTES;
     aliquot_message message = {
@@ -59,7 +65,9 @@ static enum outcome ask(struct slot *slot, uint64_t bytes, uint16_t flags, uint6
     count_messages(1);
     slot->memory.unheard = false;
     *granted = message.type == ALIQUOT_MSG_LEASE ? message.a : 0;
-    return *granted ? GRANTED : message.type == ALIQUOT_MSG_LEASE && message.b ? CONTENDED : OVER;
+    if (*granted || message.type != ALIQUOT_MSG_LEASE || !message.b)
+        return *granted ? GRANTED : OVER;
+    return message.b == ALIQUOT_LEASE_CALLED_BACK ? CALLED_BACK : CONTENDED;
 }
 
 static uint64_t patience_ns(void)
@@ -67,17 +75,20 @@ static uint64_t patience_ns(void)
     return aliquot_conf.patience_ms ? aliquot_conf.patience_ms * 1000000ull : PATIENCE_NS;
 }
 
-/* Lets go of slot->link.lock for a while; false when `outcome` has lasted too long since `start`. */
-static bool wait_for(struct slot *slot, enum outcome outcome, uint64_t start)
+/* Lets go of slot->link.lock for a while; false when `outcome` has lasted too long since `*start`. */
+static bool wait_for(struct slot *slot, enum outcome outcome, uint64_t *start)
 {
+    bool short_nap = outcome == CONTENDED;
+    if (outcome == CALLED_BACK)
+        *start = now_ns();
     if (outcome == OVER || (outcome == UNANSWERED && link_crowded()) ||
-        now_ns() - start > (outcome == UNANSWERED ? patience_ns() : CONTENDED_NS))
+        now_ns() - *start > (short_nap ? CONTENDED_NS : patience_ns()))
         return false;
     pthread_mutex_unlock(&slot->link.lock);
     if (outcome == UNANSWERED)
         link_revive();
     memory_pace();
-    nanosleep(&(struct timespec){0, outcome == UNANSWERED ? NAP_NS : SHORT_NAP_NS}, NULL);
+    nanosleep(&(struct timespec){0, short_nap ? SHORT_NAP_NS : NAP_NS}, NULL);
     pthread_mutex_lock(&slot->link.lock);
     return true;
 }
@@ -91,7 +102,7 @@ bool memory_reserve(struct slot *slot, uint64_t bytes, enum memory_how how)
         if (outcome == GRANTED) {
             slot->memory.leased += granted;
             slot->memory.unused += granted;
-        } else if (!wait_for(slot, outcome, start)) {
+        } else if (!wait_for(slot, outcome, &start)) {
             break;
         }
     }
@@ -153,14 +164,22 @@ static bool settled(struct slot *slot)
 void memory_tick(struct slot *slot, const aliquot_page *page)
 {
     uint32_t demand = __atomic_load_n(&page->memory_demand, __ATOMIC_ACQUIRE);
+    uint32_t calls = __atomic_load_n(&page->memory_calls, __ATOMIC_ACQUIRE);
     bool wanted = demand && demand != slot->memory.demand_answered;
-    if (!wanted && !atomic_load_explicit(&slot->memory.unused, memory_order_relaxed))
+    bool called = page->memory_back_bytes &&
+                  (calls != slot->memory.calls_answered || now_ns() - slot->memory.called_ns > RECALL_EVERY_NS);
+    if (!wanted && !called && !atomic_load_explicit(&slot->memory.unused, memory_order_relaxed))
         return;
-    bool alone = wanted && settled(slot);
+    bool alone = (wanted || called) && settled(slot);
+    if (alone && called) {
+        aliquot_above.memory_is_scarce(slot);
+        slot->memory.calls_answered = calls;
+        slot->memory.called_ns = now_ns();
+    }
     if (pthread_mutex_trylock(&slot->link.lock) == 0) {
         uint64_t now = now_ns();
-        if (wanted)
-            give_back(slot, 0, demand);
+        if (wanted || called)
+            give_back(slot, 0, wanted ? demand : 0);
         else if (now - slot->memory.reserved_ns > IDLE_NS)
             give_back(slot, 0, 0);
         else if (slot->memory.unused > 2 * SLAB_BYTES && now - slot->memory.released_ns > RELEASE_EVERY_NS)
@@ -170,6 +189,34 @@ void memory_tick(struct slot *slot, const aliquot_page *page)
     }
     if (alone)
         pthread_rwlock_unlock(&slot->memory.charge_lock);
+}
+
+uint64_t aliquot_memory_wanted(uint32_t *calls, unsigned wait_ms, uint64_t *by_ns)
+{
+    *by_ns = 0;
+    if (conf_load() != MODE_HELD)
+        return UINT64_MAX;
+    struct slot *slot = slot_at(0);
+    const aliquot_page *page = slot ? atomic_load(&slot->link.page) : NULL;
+    atomic_fetch_or(&aliquot_counters.stays, ALIQUOT_REPORT_GIVES_BACK);
+    if (slot && !link_alive())
+        link_revive();
+    link_report();
+    if (page)
+        futex_wait_ms(&page->memory_calls, *calls, wait_ms);
+    else
+        nanosleep(&(struct timespec){wait_ms / 1000, (long)(wait_ms % 1000) * 1000000}, NULL);
+    uint64_t bytes = 0;
+    for (unsigned i = 0; slot_at(i); i++) {
+        page = atomic_load(&slot_at(i)->link.page);
+        if (!page || !page->memory_back_by_ns)
+            continue;
+        *by_ns = page->memory_back_by_ns;
+        bytes += page->memory_back_bytes;
+    }
+    page = slot ? atomic_load(&slot->link.page) : NULL;
+    *calls = page ? page->memory_calls : 0;
+    return bytes;
 }
 
 /* A context's own memory is measured by the arbiter; the first guess is its allowance. */
@@ -187,7 +234,7 @@ bool context_reserve(struct slot *slot)
             break;
         if (outcome == OVER && slot->memory.unused) /* our own slab may be what is missing */
             give_back(slot, 0, 0);
-        else if (!wait_for(slot, outcome, start))
+        else if (!wait_for(slot, outcome, &start))
             break;
     }
     if (granted) {
@@ -316,9 +363,10 @@ uint64_t memory_charged(struct slot *slot, const aliquot_page *page)
 bool memory_may_fit(struct slot *slot, uint64_t bytes, uint64_t coming)
 {
     const aliquot_page *page = atomic_load(&slot->link.page);
-    uint64_t charged = page ? memory_charged(slot, page) : 0;
-    return page && (bytes <= coming ||
-                    (page->memory_limit_bytes > charged && bytes - coming <= page->memory_limit_bytes - charged));
+    uint64_t charged = page ? memory_charged(slot, page) : 0, most = 0;
+    if (page)
+        most = page->memory_max_bytes > page->memory_limit_bytes ? page->memory_max_bytes : page->memory_limit_bytes;
+    return page && (bytes <= coming || (most > charged && bytes - coming <= most - charged));
 }
 
 void memory_denied(const struct slot *slot)

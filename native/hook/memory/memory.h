@@ -27,11 +27,11 @@ struct memory {
     pthread_rwlock_t
         charge_lock; /* shared by allocations from their reservation to their entry; alone when one was refused */
     uint64_t leased, context_bytes, context_each;
-    _Atomic uint64_t unused;           /* changed under the lock, read without */
-    uint64_t reserved_ns, released_ns; /* when memory was last reserved, and last given back to the arbiter */
-    bool unheard;                      /* given back since the arbiter's last answer: its figures may lag behind */
-    uint32_t demand_answered;
-    _Atomic unsigned contexts; /* likewise */
+    _Atomic uint64_t unused;                      /* changed under the lock, read without */
+    uint64_t reserved_ns, released_ns, called_ns; /* when memory was last reserved, given back, and called back */
+    bool unheard; /* given back since the arbiter's last answer: its figures may lag behind */
+    uint32_t demand_answered, calls_answered; /* of the page's memory_demand and memory_calls */
+    _Atomic unsigned contexts;                /* likewise */
     _Atomic bool primary_charged;
     _Atomic uint64_t owner; /* of what ends with the primary context, 0: nothing was entered since it last ended */
     pthread_mutex_t primary_lock; /* taken before driver_lock and lock */
@@ -47,6 +47,9 @@ void memory_restore(struct slot *slot);
 uint64_t memory_held(struct slot *slot);
 void memory_release(struct slot *slot, uint64_t bytes);
 void memory_tick(struct slot *slot, const aliquot_page *page);
+/* For programs that give memory back when they are asked (aliquot/memory.py). Waits up to `wait_ms` for another number
+ * than `*calls` of what is asked for, and stores it; the bytes, 0 for none, and until when. UINT64_MAX: no tenant. */
+EXPORT uint64_t aliquot_memory_wanted(uint32_t *calls, unsigned wait_ms, uint64_t *by_ns);
 /* ledger.c: what is charged for which handle. Each call is one locked operation. */
 enum ledger_kind {
     LEDGER_POINTER = 1,

@@ -1,4 +1,5 @@
-/* view.c: the tenant's own GPU: its total is its limit, its free what is left of both limit and device. Also cuInit. */
+/* view.c: the tenant's own GPU: its total is its limit, its free what is left of both limit and device, where what is lent
+ * to others is as good as free. Also cuInit. */
 #include "memory/charge.h"
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -11,7 +12,7 @@ static void seen(struct slot *slot, uint64_t *free_bytes, uint64_t *total_bytes)
         return;
     uint64_t limit = least(__atomic_load_n(&page->memory_limit_bytes, __ATOMIC_RELAXED), *total_bytes);
     uint64_t charged = memory_charged(slot, page);
-    *free_bytes = least(*free_bytes, limit > charged ? limit - charged : 0);
+    *free_bytes = least(*free_bytes + page->memory_lent_bytes, limit > charged ? limit - charged : 0);
     *total_bytes = limit;
 }
 

@@ -347,12 +347,13 @@ static void *help(void *argument)
             nanosleep(&(struct timespec){0, ALONE_NAP_NS}, NULL);
             continue;
         }
-        if (parked_now(slot, page))
+        uint32_t word = page_word(page);
+        bool ends = (word & 3) != ALIQUOT_WORD_VALID && word != atomic_load(&slot->token.answered);
+        if (!ends && parked_now(slot, page)) /* a turn that was ended for a park is answered first */
             continue;
         aliquot_above.helper_looks(slot, page);
         link_report();
         longest_tell(slot);
-        uint32_t word = page_word(page);
         if ((page->features & ALIQUOT_FEATURE_UNGATED) && (word & 3) == ALIQUOT_WORD_VALID) {
             futex_wait_ms(&page->word, word, 100); /* the GPU is ours for good: nothing to give back */
         } else if ((word & 3) == ALIQUOT_WORD_VALID && word != atomic_load(&slot->token.given_back)) {

@@ -58,6 +58,11 @@ GRANT_PAGE: Final[tuple[Field, ...]] = (
     Field("memory_demand", 156, "I"),  # raised when a process was refused what another may have leased and not used
     Field("beat_ns", 160, "Q"),  # the arbiter's last sign of life; 0: it gives none
     Field("parked", 168, "I"),  # the number of the park that is on: calls of the driver wait for WAKE; 0: none
+    Field("memory_calls", 172, "I"),  # raised with each change of what the programs are asked to give back
+    Field("memory_max_bytes", 176, "Q"),  # what the tenant may hold at most, the part of it that is lent included
+    Field("memory_back_bytes", 184, "Q"),  # lent to the tenant and called back; 0: nothing is
+    Field("memory_back_by_ns", 192, "Q"),  # until then the programs are asked for it; 0: they are not asked yet
+    Field("memory_lent_bytes", 200, "Q"),  # lent to others: called back where the guarantee of this tenant needs it
     Field("processes", 2048, "256I"),  # pids of the tenant's attached processes, for its own view of NVML
 )
 
@@ -122,7 +127,7 @@ class MessageType(IntEnum):
     WELCOME = 65  # a = boot id, b = WelcomeFeature bits, c = number of GPUs of the tenant
     REFUSED = 66  # a = Refusal, b = with TOO_MANY how many there may be
     PAGE = 67  # gpu = the slot to use from now on, uuid; the page's fd in SCM_RIGHTS
-    LEASE = 68  # gpu, a = bytes granted (0 = over the limit), b = 1: not for certain, others may give back; ask again
+    LEASE = 68  # gpu, a = bytes granted (0 = over the limit), b = LeaseAnswer
     SHARED = 69  # gpu, a = the memory's number (0 = not known, or not taken), b = 1: known, and more than fits
 
 
@@ -146,11 +151,19 @@ class ShareFlag(IntEnum):
 
 
 class ReportFlag(IntEnum):
-    """Bits of `flags` in REPORT: what the process has used that a driver does not take off a GPU."""
+    """Bits of `flags` in REPORT: what the process has used that a driver does not take off a GPU; and its answers."""
 
     UNIFIED = 1  # memory that moves as it is touched
     SHARED = 2  # memory or events that processes share
     PEERS = 4  # another GPU's memory, or memory of several
+    GIVES_BACK = 8  # it listens to memory_calls: none of the above
+
+
+class LeaseAnswer(IntEnum):
+    """`b` of a LEASE of nothing; 0: it does not fit."""
+
+    CONTENDED = 1  # not for certain, others of the tenant may give back; ask again
+    CALLED_BACK = 2  # it is within the guarantee, and memory lent to other tenants is called back for it; ask again
 
 
 class WelcomeFeature(IntEnum):

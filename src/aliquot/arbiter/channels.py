@@ -118,8 +118,10 @@ class Channel:
                 if parking.is_new:
                     self._owner.changed()
                 self._say(Answer(parking=parking))
-            elif request.op == "unpark_tenant":
-                server.unpark_tenant(request.name)
+            elif request.op in ("unpark_tenant", "note_away", "take_back"):
+                {
+                    "unpark_tenant": server.unpark_tenant, "note_away": server.note_away, "take_back": server.take_back
+                }[request.op](request.name)  # fmt: skip
                 self._owner.changed()
                 self._say(Answer())
             elif request.op == "remove_tenant":
@@ -127,7 +129,10 @@ class Channel:
                 self._owner.changed()
                 self._say(Answer())
             else:
-                known = "status, turns, events, add_tenant, resize_tenant, park_tenant, unpark_tenant, remove_tenant"
+                known = (
+                    "status, turns, events, add_tenant, resize_tenant, park_tenant, note_away, take_back, "
+                    "unpark_tenant, remove_tenant"
+                )
                 raise ValueError(f"unknown request {request.op!r}; known: {known}")
         except ValueError as error:
             self._say(Answer(error=str(error)))

@@ -91,6 +91,22 @@ class ArbiterClient:
         """
         self._ask("admin.sock", Request("unpark_tenant", name=name))
 
+    def note_away(self, name: str) -> None:
+        """Say that the memory of a parked tenant is off its GPUs.
+
+        Raises:
+            ArbiterError: no arbiter, or no such tenant.
+        """
+        self._ask("admin.sock", Request("note_away", name=name))
+
+    def take_back(self, name: str) -> None:
+        """Say that the memory of a parked tenant is about to come back.
+
+        Raises:
+            ArbiterError: no arbiter, no such tenant, or others hold too much; what is lent to them is called back.
+        """
+        self._ask("admin.sock", Request("take_back", name=name))
+
     def remove_tenant(self, name: str, *, end: bool = False) -> None:
         """Close a tenant with all its connections; `end` kills the processes that are still attached to a GPU.
 

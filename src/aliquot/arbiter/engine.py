@@ -18,6 +18,7 @@ from aliquot.tokens import Grant, Renew, Revoke, Share, TokenPolicy
 from .events import TurnLog
 from .grants import GrantState, Process, Seen, Tenant
 from .leases import Leases
+from .lending import GpuMemory
 from .linux import is_stopped
 from .records import TenantRecord
 
@@ -40,6 +41,7 @@ class Dispatcher:
         self.turns = TurnLog()
         self.seen: Seen | None = None
         self.context_bytes: dict[str, int] = {}  # by GPU: the least that one context was seen to take
+        self.memories: dict[str, GpuMemory] = {}  # by GPU
         self.leases = leases or Leases(None, mmap.PAGESIZE)
         self.closing: list[GrantState] = []  # revoked, and the gates are still open
         self._emit = emit
@@ -54,6 +56,8 @@ class Dispatcher:
         self.tenants[tenant.name] = tenant
         tenant.active_ns = now_ns
         for grant in tenant.grants:
+            grant.away = tenant.record.away
+            self._place(grant)
             if grant.ungated:
                 grant.page.open_for_good(grant.epoch + 1)
         self.park(tenant, tenant.record.parked)
@@ -82,12 +86,21 @@ class Dispatcher:
         moves_from = tenant.record.moves_from
         if moves:
             moves_from = "" if record.gpus[0].uuid == moves_from else before
-        tenant.record = msgspec.structs.replace(record, parked=tenant.record.parked, moves_from=moves_from)
+        tenant.record = msgspec.structs.replace(
+            record, parked=tenant.record.parked, away=tenant.record.away, moves_from=moves_from
+        )
         for grant, gpu in zip(tenant.grants, record.gates(), strict=True):
             grant.resize(gpu)
             if moves:
+                grant.memory.remove(grant)
+                self._place(grant)
                 grant.move(tenant.name, self.leases)
                 self._show_company({before, gpu.uuid})
+
+    def _place(self, grant: GrantState) -> None:
+        """Count what is held among the memory of its GPU."""
+        grant.memory = self.memories.setdefault(grant.gpu.uuid, GpuMemory())
+        grant.memory.add(grant, grant.gpu.device_mib)
 
     def park(self, tenant: Tenant, number: int) -> None:
         """Have a tenant's calls of the driver wait from now on; `number` 0 lets them go on."""
@@ -107,10 +120,18 @@ class Dispatcher:
         """Let a tenant's calls of the driver go on; those that wanted the GPU meanwhile wait for it from now on."""
         self.park(tenant, 0)
         tenant.record = msgspec.structs.replace(tenant.record, moves_from="")
+        self.set_away(tenant, False)
         tenant.active_ns = now_ns
         if any(grant.wanting for grant in tenant.grants):
             tenant.wanted_at_ns = now_ns
             self.policy.want(tenant.name, now_ns, 0)
+
+    def set_away(self, tenant: Tenant, away: bool) -> None:
+        """Note whether what a tenant holds is off its GPUs, where others have it."""
+        tenant.record = msgspec.structs.replace(tenant.record, away=away)
+        for grant in tenant.grants:
+            grant.away = away
+            grant.memory.show_lent()
 
     def wake(self, tenant: Tenant, now_ns: int) -> None:
         """A tenant that is parked needs the GPU."""
@@ -122,6 +143,7 @@ class Dispatcher:
         """Remove a tenant; its gates close."""
         self._end_turns(tenant, now_ns)
         for grant in tenant.grants:
+            grant.memory.remove(grant)
             if grant.ungated:
                 grant.page.close_gate(grant.epoch + 1)
         self.policy.remove_tenant(tenant.name, now_ns)
@@ -197,6 +219,7 @@ class Dispatcher:
         """A connection has ended, in order or not: its answers are no longer waited for. See `GrantState.forget`."""
         tenant = process.tenant
         tenant.processes.discard(process)
+        tenant.note_listeners()
         slots = list(process.leases)
         for slot in slots:
             self._catch_up(process, tenant.grants[slot], now_ns)
@@ -404,8 +427,9 @@ def shares_of(record: TenantRecord) -> dict[str, Share]:
     if len({gpu.uuid for gpu in record.gpus}) != len(record.gpus):
         raise ValueError(f"tenant {record.name!r} names a GPU twice")
     for gpu in record.gpus:
-        if not (0 <= gpu.memory_mib <= MAX_MIB and 0 <= gpu.context_mib <= MAX_MIB):
-            given = f"memory_mib {gpu.memory_mib} and context_mib {gpu.context_mib}"
+        sizes = (gpu.memory_mib, gpu.context_mib, gpu.max_memory_mib, gpu.device_mib)
+        if not 0 <= min(sizes) <= max(sizes) <= MAX_MIB:
+            given = "memory_mib {}, context_mib {}, max_memory_mib {} and device_mib {}".format(*sizes)
             raise ValueError(f"tenant {record.name!r}: {given} of GPU {gpu.uuid} must be 0 to {MAX_MIB}")
     gates = record.gates()
     gated = [gpu for gpu in gates if gpu.enforce == "all"] or gates

@@ -6,7 +6,9 @@ grant, and the memory ledger. Shares belong to the tenant, not to its processes,
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import stat
 from collections import deque
@@ -17,6 +19,7 @@ from uuid import UUID
 
 from .abi import ReportFlag
 from .leases import LeaseRecord, Leases
+from .lending import GpuMemory
 from .linux import compare_open_files
 from .pages import GrantPage
 from .records import TenantGpu, TenantRecord
@@ -279,6 +282,11 @@ class GrantState:
     kernels_us: dict[Process, int] = field(default_factory=dict)  # the longest lately, as each process reports
     memory_refusals: int = 0
     demand: int = 0
+    memory: GpuMemory = field(default_factory=GpuMemory)
+    away: bool = False  # the tenant is parked, and what it holds is in the host's memory
+    called_ns: int = 0  # since when lent bytes are called back from it, 0: none are
+    called: tuple[int, int] = (0, 0)  # how many, and until when the programs are asked for them, 0: not yet
+    listens: bool = False  # a program of it answers when lent bytes are called back
     ceiling_bytes: int = 0  # shown as its memory since that was reduced, until no more than its memory is charged
     used_ns: int = 0
     measured_at_ns: int = 0
@@ -314,18 +322,38 @@ class GrantState:
         return max(self.kernels_us.values(), default=0)
 
     @property
-    def limit_bytes(self) -> int:
+    def guarantee_bytes(self) -> int:
         """The tenant's memory on this GPU."""
         return self.gpu.memory_mib << 20
 
     @property
+    def limit_bytes(self) -> int:
+        """What it may hold with what is lent to it."""
+        return self.gpu.limit_mib << 20
+
+    @property
+    def charged_bytes(self) -> int:
+        """What its processes hold, wherever that is."""
+        return self.leased_bytes + self.context_bytes
+
+    @property
+    def present_bytes(self) -> int:
+        """What they hold of the GPU."""
+        return 0 if self.away else self.charged_bytes
+
+    @property
+    def lent_bytes(self) -> int:
+        """What they hold of it beyond the guarantee."""
+        return max(0, self.present_bytes - self.guarantee_bytes)
+
+    @property
     def pending_bytes(self) -> int:
         """What the tenant is charged beyond its memory, as after that was reduced: it has yet to free it."""
-        return max(0, self.leased_bytes + self.context_bytes - self.limit_bytes)
+        return max(0, self.charged_bytes - self.limit_bytes)
 
     def resize(self, gpu: TenantGpu) -> None:
         """Have another share and other memory; what is held beyond it stays, and unused leases are asked back."""
-        self.ceiling_bytes = max(self.ceiling_bytes, self.limit_bytes)
+        self.ceiling_bytes = max(self.ceiling_bytes, self.guarantee_bytes)
         self.gpu = gpu
         self.page.set_share(gpu)
         self._lower_ceiling()
@@ -342,16 +370,12 @@ class GrantState:
             lease.unsettled = 2
             lease.write()
 
-    def free_bytes(self) -> int:
-        """What may still be leased; never negative."""
-        return max(0, self.limit_bytes - self.leased_bytes - self.context_bytes)
-
-    def reserve(self, lease: MemoryLease, needed: int, liked: int) -> int:
-        """Lease at least `needed` bytes, more if liked and far from the limit; 0 when it does not fit."""
-        free = self.free_bytes()
-        if needed > free or not needed:
+    def reserve(self, lease: MemoryLease, needed: int, liked: int, *, borrows: bool = False, now_ns: int = 0) -> int:
+        """Lease at least `needed` bytes, more if liked and far from the limit; 0 when it does not fit, or not yet."""
+        room = self.memory.room(self, needed, borrows=borrows, now_ns=now_ns) if needed else 0
+        if needed > room or not needed:
             return 0
-        given = max(needed, min(liked, free // 4))
+        given = max(needed, min(liked, room // 4))
         self.add(lease, given)
         lease.spare, lease.asked = True, 0
         return given
@@ -392,14 +416,14 @@ class GrantState:
         self.shared.hold(number, process, file)
         return number
 
-    def join(self, process: Process, size_bytes: int, descriptor: int) -> tuple[int, bool]:
+    def join(self, process: Process, size_bytes: int, descriptor: int, now_ns: int = 0) -> tuple[int, bool]:
         """A process maps this much of an import: the memory's number or 0, and whether it is known but does not fit."""
         file = Descriptor.of(process.pid, descriptor)
         number = 0 if file is None else self.shared.find(file)
         if file is None or not number:
             return 0, False
         more = self.shared.more(number, size_bytes)
-        if more > self.free_bytes():
+        if more > self.memory.room(self, more, borrows=False, now_ns=now_ns):
             return 0, True
         self.shared.hold(number, process, file).bytes += more
         self._add_shared(more)
@@ -424,14 +448,19 @@ class GrantState:
 
     def _show_memory(self) -> None:
         self.page.set_memory(self.leased_bytes, self.context_bytes)
-        if self.ceiling_bytes:
+        if self.ceiling_bytes or self.limit_bytes > self.guarantee_bytes:
             self._lower_ceiling()
+            self.memory.show_lent()
 
     def _lower_ceiling(self) -> None:
-        """The memory that the page shows falls to what is charged, and to the tenant's memory at last."""
-        limit_bytes = self.limit_bytes
-        self.ceiling_bytes = min(self.ceiling_bytes, limit_bytes + self.pending_bytes) if self.pending_bytes else 0
-        self.page.set_limit(max(limit_bytes, self.ceiling_bytes))
+        """The memory that the page shows falls to what is charged, and to the tenant's memory at last.
+
+        What is lent shows as it is held. A program that sizes itself by the total stays within its guarantee so; and
+        neither total nor free memory tells anything of other tenants.
+        """
+        self.ceiling_bytes = min(self.ceiling_bytes, self.charged_bytes) if self.pending_bytes else 0
+        lent = self.charged_bytes if self.limit_bytes > self.guarantee_bytes else 0
+        self.page.set_limit(max(self.guarantee_bytes, self.ceiling_bytes, lent), self.limit_bytes)
 
     def may_return(self, process: Process) -> range:
         """The epochs of this grant whose RETURN says that the process is idle now."""
@@ -457,7 +486,7 @@ class GrantState:
         spare, lease.record = (record, lease.record) if lease.record else (None, record)
         self.add(lease, held_bytes)
         if self.pending_bytes:  # also to a new arbiter: its memory was reduced before
-            self.ceiling_bytes = self.limit_bytes + self.pending_bytes
+            self.ceiling_bytes = self.charged_bytes
             self._lower_ceiling()
         if spare is not None:
             spare.clear()
@@ -510,10 +539,23 @@ class Tenant:
         """The name in its record."""
         return self.record.name
 
+    def kill(self) -> None:
+        """End its processes."""
+        pidfds = [process.pidfd for process in self.processes if process.pidfd >= 0]
+        for pidfd in (*pidfds, *self.absent.values()):
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+    def note_listeners(self) -> None:
+        """Note whether a process of it answers when lent memory is called back; see `lending`."""
+        for grant in self.grants:
+            grant.listens = any(process.stays & ReportFlag.GIVES_BACK for process in self.processes)
+
     @property
     def is_busy(self) -> bool:
-        """Whether it has a GPU, work on one, or waits for one."""
-        return self.wanted_at_ns > 0 or any(grant.may_have_work for grant in self.gated)
+        """Whether it has a GPU, work on one, or waits for one or for memory."""
+        waits = any(grant in grant.memory.needs for grant in self.grants if not grant.away)
+        return waits or self.wanted_at_ns > 0 or any(grant.may_have_work for grant in self.gated)
 
     def grant_of(self, uuid: bytes) -> GrantState | None:
         """The grant state of the GPU with these 16 bytes, if it is or was one of the tenant's."""
@@ -527,6 +569,17 @@ _STAYS: Final = {
     ReportFlag.SHARED: "has memory that it shares with another process, or may",
     ReportFlag.PEERS: "has used another GPU's memory",
 }
+
+
+def why_not_lent(tenant: Tenant) -> str:
+    """Why no memory is lent to a tenant beyond its guarantee, as the end of a sentence; empty if it is.
+
+    What is lent must come back: by a program that answers, or by a park.
+    """
+    if any(grant.listens for grant in tenant.grants):
+        return ""
+    why = why_not_parked(tenant, busy=True) if tenant.record.parks else "cannot be parked here"
+    return why and f"{why}, and no program of it answers when memory is called back (aliquot.memory)"
 
 
 def why_not_parked(tenant: Tenant, *, busy: bool = False) -> str:

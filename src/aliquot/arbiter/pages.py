@@ -32,7 +32,7 @@ _LEASED: Final = _OFFSET["memory_leased_bytes"] // 8
 _CONTEXT: Final = _OFFSET["memory_context_bytes"] // 8
 _PROCESSES: Final = _OFFSET["processes"] // 4
 _PROCESS_ROOM: Final = 256
-HEADER_SIZE_BYTES: Final = 192
+HEADER_SIZE_BYTES: Final = 208
 _NEVER_NS: Final = 1 << 62
 ALONE_IN_FLIGHT_US: Final = 100_000
 """Microseconds of work that a tenant alone on a GPU may queue: enough to keep it busy while the program pauses."""
@@ -82,7 +82,7 @@ class GrantPage:
             ("magic", PAGE_MAGIC),
         ):
             self._u32[_OFFSET[name] // 4] = value
-        self.set_limit(gpu.memory_mib << 20)
+        self.set_limit(gpu.memory_mib << 20, gpu.limit_mib << 20)
         self._in_flight_us = in_flight_us
         self.set_company(False)
 
@@ -132,9 +132,10 @@ class GrantPage:
         self._u32[_OFFSET["request_milli"] // 4] = gpu.request_milli
         self._u32[_OFFSET["limit_milli"] // 4] = gpu.limit_milli
 
-    def set_limit(self, limit_bytes: int) -> None:
-        """The tenant's memory, which is the GPU's total in its own view."""
-        self._u64[_OFFSET["memory_limit_bytes"] // 8] = limit_bytes
+    def set_limit(self, total_bytes: int, max_bytes: int) -> None:
+        """The tenant's memory, which is the GPU's total in its own view; and what it may hold at most."""
+        self._u64[_OFFSET["memory_limit_bytes"] // 8] = total_bytes
+        self._u64[_OFFSET["memory_max_bytes"] // 8] = max_bytes
 
     def set_memory(self, leased_bytes: int, context_bytes: int) -> None:
         """What the tenant is charged, for its own view of memory."""
@@ -145,6 +146,19 @@ class GrantPage:
         """Ask every process to return leased memory that it does not use; wakes all threads that sleep on the page."""
         self._u32[_OFFSET["memory_demand"] // 4] = demand & 0xFFFFFFFF
         futex_wake(self._word_address)
+
+    def set_lent(self, lent_bytes: int) -> None:
+        """What of this GPU is lent to other tenants."""
+        self._u64[_OFFSET["memory_lent_bytes"] // 8] = lent_bytes
+
+    def call_back(self, size_bytes: int, by_ns: int) -> None:
+        """Ask for bytes that were lent, of the programs if they have a time for it; wakes those that listen."""
+        self._u64[_OFFSET["memory_back_by_ns"] // 8] = by_ns
+        self._u64[_OFFSET["memory_back_bytes"] // 8] = size_bytes
+        calls = _OFFSET["memory_calls"]
+        self._u32[calls // 4] = (self._u32[calls // 4] + 1) & 0xFFFFFFFF
+        for at in (calls, _OFFSET["word"]):
+            futex_wake(self.address + at)
 
     def park(self, number: int) -> None:
         """Have calls of the driver wait, and processes say so, by the number of this park; 0 lets them go on."""

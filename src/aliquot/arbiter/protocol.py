@@ -13,14 +13,16 @@ from .abi import (
     MESSAGE_SIZE_BYTES,
     MESSAGE_STRUCT,
     AttachFlag,
+    LeaseAnswer,
     MessageType,
     Refusal,
+    ReportFlag,
     ReserveFlag,
     ShareFlag,
     WelcomeFeature,
 )
 from .engine import Dispatcher
-from .grants import GrantState, MemoryLease, Process
+from .grants import GrantState, MemoryLease, Process, why_not_lent
 
 _NO_UUID: Final = bytes(16)
 _HELLO, _ATTACH, _WANT, _RETURN = map(
@@ -92,11 +94,11 @@ class Protocol:
         elif kind == _DRAINED:
             self._engine.drained(process, self._grant(process, gpu), a, c, now_ns)
         elif kind == _RESERVE:
-            self._reserve(process, self._grant(process, gpu, restores=flags & _RESTORE), seq, a, b, flags)
+            self._reserve(process, self._grant(process, gpu, restores=flags & _RESTORE), seq, a, b, flags, now_ns)
         elif kind == _RELEASE:
             self._release(process, self._grant(process, gpu), a, b, flags)
         elif kind == _SHARE:
-            self._share(process, self._grant(process, gpu), seq, a, b, c, flags)
+            self._share(process, self._grant(process, gpu), seq, a, b, c, flags, now_ns)
         elif kind == _UNSHARE:
             self._grant(process, gpu).unshare(process, a)
         elif kind == _ATTACH:
@@ -110,6 +112,8 @@ class Protocol:
             self._engine.wake(process.tenant, now_ns)
         elif kind == _REPORT:
             process.stays |= flags
+            if flags & ReportFlag.GIVES_BACK:
+                process.tenant.note_listeners()
             self._engine.report(process, a, b, now_ns)
             if c and gpu in process.leases:
                 self._engine.note_kernel(process, process.tenant.grants[gpu], c)
@@ -153,10 +157,13 @@ class Protocol:
         reply = MESSAGE_STRUCT.pack(MessageType.PAGE, 0, grant.slot, seq, 0, 0, 0, 0, uuid)
         socket.send_fds(process.sock, [reply], [grant.page.fd], socket.MSG_DONTWAIT)
 
-    def _reserve(self, process: Process, grant: GrantState, seq: int, needed: int, liked: int, flags: int) -> None:
+    def _reserve(
+        self, process: Process, grant: GrantState, seq: int, needed: int, liked: int, flags: int, now_ns: int
+    ) -> None:
         lease = process.leases[grant.slot]
+        borrows = grant.limit_bytes > grant.guarantee_bytes and not why_not_lent(process.tenant)
         if flags & _CONTEXT:
-            given = self._reserve_context(process, grant, restore=bool(flags & _RESTORE))
+            given = self._reserve_context(process, grant, bool(flags & _RESTORE), borrows=borrows, now_ns=now_ns)
         elif flags & _RESTORE:
             if grant.leased_bytes + needed > MAX_CLAIM_BYTES:
                 raise Misbehaved(Refusal.MALFORMED)
@@ -164,14 +171,18 @@ class Protocol:
             grant.release(process.pid)  # it is the last message of a process that restores
             lease.spare, given = True, needed
         else:
-            given = grant.reserve(lease, needed, liked)
-        asked = bool(needed or flags & _CONTEXT)  # a process that only wants an answer requests nothing
-        open_yet = asked and not given and grant.demand_memory(process)
+            given = grant.reserve(lease, needed, liked, borrows=borrows, now_ns=now_ns)
+        open_yet = 0
+        if not given and (needed or flags & _CONTEXT):  # a process that only wants an answer requests nothing
+            waits = grant in grant.memory.needs
+            open_yet = LeaseAnswer.CALLED_BACK if waits else LeaseAnswer.CONTENDED * grant.demand_memory(process)
         # Of memory only the process knows which refusal was its last try: it sends DENIED.
         grant.memory_refusals += bool(flags & _CONTEXT) and not given and not open_yet
         answer(process, MessageType.LEASE, seq, gpu=grant.slot, a=given, b=open_yet)
 
-    def _reserve_context(self, process: Process, grant: GrantState, *, restore: bool) -> int:
+    def _reserve_context(
+        self, process: Process, grant: GrantState, restore: bool, *, borrows: bool, now_ns: int
+    ) -> int:
         """Charge one context's allowance; an allowance of 0 is answered with one byte that is not charged.
 
         The allowance is the smallest context measured on this GPU, and until there is one the record's value. The
@@ -182,9 +193,10 @@ class Protocol:
         lease = process.leases[grant.slot]
         guess = grant.gpu.context_mib << 20
         seen = self._engine.context_bytes.get(grant.gpu.uuid, 0)
-        allowance = min(seen, max(guess, min(2 * guess, grant.limit_bytes // 2))) or guess
+        allowance = min(seen, max(guess, min(2 * guess, grant.guarantee_bytes // 2))) or guess
         more = max(0, allowance - (0 if lease.contexts else lease.context_bytes))
-        if not restore and (more > grant.free_bytes() or not grant.limit_bytes):
+        room = grant.memory.room(grant, more, borrows=borrows, now_ns=now_ns) if not restore else more
+        if more > room or not (restore or grant.guarantee_bytes):
             return 0
         if grant.context_bytes + more > MAX_CLAIM_BYTES:
             raise Misbehaved(Refusal.MALFORMED)
@@ -194,8 +206,9 @@ class Protocol:
         return max(1, allowance)
 
     def _share(
-        self, process: Process, grant: GrantState, seq: int, size_bytes: int, descriptor: int, number: int, flags: int
-    ) -> None:
+        self, process: Process, grant: GrantState, seq: int, size_bytes: int, descriptor: int, number: int, flags: int,
+        now_ns: int,
+    ) -> None:  # fmt: skip
         if not 0 < size_bytes < 1 << 50 or descriptor >= 1 << 31:
             raise Misbehaved(Refusal.MALFORMED)
         over = False
@@ -204,7 +217,7 @@ class Protocol:
                 raise Misbehaved(Refusal.MALFORMED)
             number = grant.export(process, size_bytes, descriptor, number)
         else:
-            number, over = grant.join(process, size_bytes, descriptor)
+            number, over = grant.join(process, size_bytes, descriptor, now_ns)
         answer(process, MessageType.SHARED, seq, gpu=grant.slot, a=number, b=over)
 
     def _release(self, process: Process, grant: GrantState, given_back: int, demand: int, flags: int) -> None:

@@ -24,6 +24,16 @@ class TenantGpu(Slice, frozen=True, array_like=False):
     context_mib: int = 0
     enforce: Enforce = "all"
     wake_us: int = 0
+    max_memory_mib: int = 0
+    """Beyond `memory_mib`, its guarantee, up to this is lent to it; 0: nothing is."""
+
+    device_mib: int = 0
+    """Of the whole GPU; 0: not known, and nothing is lent there."""
+
+    @property
+    def limit_mib(self) -> int:
+        """What it may hold with what is lent to it."""
+        return max(self.memory_mib, self.max_memory_mib)
 
     @property
     def uuid(self) -> str:
@@ -59,9 +69,16 @@ class TenantRecord(msgspec.Struct, frozen=True):
     moves_from: str = ""
     """The last of them, until its memory has come from there."""
 
+    away: bool = False
+    """Whether its memory is off them, as the engine says."""
+    parks: bool = False
+    """Whether it can be parked where it is."""
+
     def moved_as(self, known: TenantRecord) -> TenantRecord:
         """With what has become of it since it was made, as a record that is `known` says."""
-        return msgspec.structs.replace(self, parked=known.parked, earlier=known.earlier, moves_from=known.moves_from)
+        return msgspec.structs.replace(
+            self, parked=known.parked, away=known.away, earlier=known.earlier, moves_from=known.moves_from
+        )
 
     def gates(self) -> list[TenantGpu]:
         """The GPUs with what is enforced on each: one that the tenant has whole, beside a shared one, takes no turns.

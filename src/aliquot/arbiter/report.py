@@ -12,7 +12,7 @@ from aliquot.model.wake import longest_kernel_us
 from aliquot.status.tenants import PromiseStatus, TenantStatus, Unregistered, WakeStatus
 
 from .engine import Dispatcher
-from .grants import GrantState, Tenant, why_not_parked
+from .grants import GrantState, Tenant, why_not_lent, why_not_parked
 from .records import GpuStatus, Status
 from .server import Server
 
@@ -117,7 +117,13 @@ def _tenant_status(engine: Dispatcher, tenant: Tenant, grant: GrantState, now_ns
         woken=tenant.woken,
         idle_s=0.0 if tenant.is_busy else round((now_ns - tenant.active_ns) / 1e9, 3),
         stays=why_not_parked(tenant),
+        memory_lent_mib=grant.lent_bytes >> 20,
+        memory_called_mib=grant.called[0] >> 20,
+        memory_overdue=grant.memory.is_overdue(grant, now_ns),
+        not_lent=why_not_lent(tenant) if grant.limit_bytes > grant.guarantee_bytes else "",
     )
+    if (need := grant.memory.needs.get(grant)) is not None:
+        status.memory_wait_s = round((now_ns - need.since_ns) / 1e9, 3)
     if grant.ungated:
         status.usage = round(grant.measured_usage(now_ns, engine.policy.config.window_ns), 4)
         status.charged_ns = grant.used_ns

@@ -15,7 +15,6 @@ import gc
 import os
 import resource
 import selectors
-import signal
 import socket
 import struct
 import time
@@ -202,9 +201,18 @@ class Server:
         self.engine.show_life(now_ns)
         self.engine.note_stopped(now_ns)
         self.engine.release_stuck(now_ns, self.settings.tokens.drain_timeout_ns)
+        self._look_at_memory(now_ns)
         for housekeeper in self.housekeepers:
             housekeeper(now_ns)
         gc.collect(1)
+
+    def _look_at_memory(self, now_ns: int) -> None:
+        """Take the next step of each call back of lent memory; the last one ends the programs that hold it."""
+        over = [grant for memory in self.engine.memories.values() for grant in memory.look(now_ns)]
+        for tenant in self.engine.tenants.values():
+            if any(grant in over for grant in tenant.grants):
+                self.events.emit("borrower-ended", now_ns, tenant=tenant.name)
+                tenant.kill()
 
     def add_tenant(self, record: TenantRecord) -> None:
         """Open the tenant's socket and grant pages. Adding the same record again changes nothing.
@@ -215,7 +223,7 @@ class Server:
         """
         known = self.engine.tenants.get(record.name)
         if known is not None:
-            if known.record == record.moved_as(known.record):
+            if _as_asked(known.record) == _as_asked(record.moved_as(known.record)):
                 return
             raise ValueError(f"tenant {record.name!r} exists with another share; remove it first")
         if not record.gpus:
@@ -290,6 +298,27 @@ class Server:
         ready = not tenant.is_busy and all(grant.launching <= grant.parked for grant in tenant.grants)
         return ParkState(ready, tenant.woken, pids, is_new)
 
+    def note_away(self, name: str) -> None:
+        """Note that the memory of a tenant that is parked is off its GPUs.
+
+        Raises:
+            ValueError: there is no such tenant.
+        """
+        tenant = self._tenant(name)
+        self.engine.set_away(tenant, tenant.record.parked > 0)
+
+    def take_back(self, name: str) -> None:
+        """Count the memory of a parked tenant as on its GPUs again, before it is brought there.
+
+        Raises:
+            ValueError: there is no such tenant, or others hold too much now.
+        """
+        tenant = self._tenant(name)
+        for grant in tenant.grants if tenant.record.away else ():
+            if why := grant.memory.why_not_back(grant, time.monotonic_ns()):
+                raise ValueError(f"tenant {name!r}: {why}")
+        self.engine.set_away(tenant, False)
+
     def unpark_tenant(self, name: str) -> None:
         """Let a tenant's calls of the driver go on: its memory is on the GPU.
 
@@ -314,10 +343,8 @@ class Server:
             ValueError: there is no such tenant.
         """
         tenant = self._tenant(name)
-        pidfds = [process.pidfd for process in tenant.processes if process.pidfd >= 0]
-        for pidfd in (*pidfds, *tenant.absent.values()) if end else ():
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        if end:
+            tenant.kill()
         for process in list(tenant.processes):
             self.drop(process, Refusal.GONE)
         for pid in list(tenant.absent):
@@ -536,12 +563,19 @@ class Server:
             _LOG.exception("a defect ended a connection", of=where)
 
 
+def _as_asked(record: TenantRecord) -> TenantRecord:
+    """A record without what is known of its tenant besides, such as where its memory is."""
+    gpus = [msgspec.structs.replace(gpu, device_mib=0) for gpu in record.gpus]
+    return msgspec.structs.replace(record, parked=0, away=False, parks=False, gpus=gpus)
+
+
 def _unsized(record: TenantRecord, moves: bool) -> TenantRecord:
     """What of a record no resize changes; of one that `moves` its GPU may."""
     sizes: dict[str, Any] = {"request_milli": 0, "limit_milli": 0, "memory_mib": 0, "context_mib": 0}
-    sizes |= {"gpu": ""} if moves else {}
+    sizes |= {"max_memory_mib": 0} | ({"gpu": ""} if moves else {})
+    record = _as_asked(record)
     gpus = [msgspec.structs.replace(gpu, **sizes) for gpu in record.gates()]
-    return msgspec.structs.replace(record, parked=0, earlier=[], moves_from="", gpus=gpus)
+    return msgspec.structs.replace(record, earlier=[], moves_from="", gpus=gpus)
 
 
 def listen(path: Path, kind: int, mode: int, uid: int | None = None) -> socket.socket:

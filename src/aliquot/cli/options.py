@@ -212,7 +212,7 @@ def gpu_request(given: Mapping[str, Any], *, request_name: str = "--gpu-request"
             given["gpu_id"], Labels(given["affinity"], given["anti_affinity"], given["exclusion"]),
             given.get("enforce"), given["mixed_models"], given["wake"] or 0,
             given.get("park_after") or 0.0, given.get("movable", False),
-            given.get("recommend", "show"),
+            given.get("recommend", "show"), given.get("gpu_mem_limit"),
         ),
         request_name=request_name, limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake",
         memory_name="--gpu-mem",
@@ -227,6 +227,12 @@ request_options = together(
     ),
     click.option("--gpu-limit", type=Milli(), help="Maximum while others are idle. [default: the whole GPU]"),
     memory_option("GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]"),
+    click.option(
+        "--gpu-mem-limit",
+        type=Size(),
+        help="Beyond --gpu-mem, which is guaranteed, free memory is lent up to this. It is called back when others' "
+        "guarantees need it: the program is asked, then parked, at last ended. [default: nothing is lent]",
+    ),
     click.option(
         "--gpus", type=click.IntRange(1, MAX_GPUS), metavar="N", help="N whole GPUs, in place of --gpu-request."
     ),

@@ -122,12 +122,13 @@ def pod_table(
 
 def memory_of(pod: PodFacts) -> str:
     """What it has, or what it requested while it waits."""
-    return _with_pending(pod.memory_mib, pod.pending_mib) if pod.gpus else pod.requested_memory or "-"
+    return _with_more(pod.memory_mib, pod) if pod.gpus else pod.requested_memory or "-"
 
 
-def _with_pending(memory_mib: int, pending_mib: int) -> str:
-    """An amount of memory, and what is held beyond it since it was reduced."""
-    return format_mib(memory_mib) + (f" (+{format_mib(pending_mib)} to free)" if pending_mib else "")
+def _with_more(memory_mib: int, held: PodFacts | TenantFacts) -> str:
+    """An amount of memory, and what is held beyond it: since it was reduced, or because it is lent."""
+    more = ((held.pending_mib, "to free"), (held.lent_mib, "lent"))
+    return format_mib(memory_mib) + "".join(f" (+{format_mib(mib)} {why})" for mib, why in more if mib)
 
 
 def size_change(before: Slice | TenantSlice, after: Slice | TenantSlice) -> str:
@@ -148,8 +149,7 @@ def tenant_table(tenants: Sequence[TenantFacts], *, wide: bool = False) -> Table
         shares = [
             format_milli(sum(piece.request_milli for piece in pieces)),
             format_milli(sum(piece.limit_milli for piece in pieces)),
-            _with_pending(sum(piece.memory_mib for piece in pieces), tenant.pending_mib)
-            + (" (parked)" if tenant.parked else ""),
+            _with_more(sum(piece.memory_mib for piece in pieces), tenant) + (" (parked)" if tenant.parked else ""),
         ]
         row = [
             tenant.name,

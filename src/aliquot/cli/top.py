@@ -196,6 +196,7 @@ def _tenant_lines(tenants: Sequence[TenantStatus], window: str, width: int) -> l
         if each.memory_pending_mib
     ]
     notes += [f"  {each.parked_text}" for each in tenants if each.parked]
+    notes += [f"  {text}" for each in tenants for text in each.memory_texts]
     return [*lines, *(line for text in notes for line in wrapped(text, width))]
 
 

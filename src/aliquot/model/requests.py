@@ -26,6 +26,7 @@ ENFORCE: Final[tuple[Enforce, ...]] = get_args(Enforce)
 Recommend = Literal["show", "auto"]
 """Whether what a tenant should ask for is shown, or its request follows it as well."""
 RECOMMEND: Final[tuple[Recommend, ...]] = get_args(Recommend)
+MAX_MIB: Final = 1 << 40
 MAX_CHOICE: Final = 4096
 """Characters of the models or GPUs that a request names: UUIDs of ninety."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -54,6 +55,7 @@ class GpuRequest:
     soon its first kernel is to start when it wakes within its request, 0 where that is not promised. After
     `park_after_s` without use of the GPU its memory may be taken off it, and sooner where another needs it; 0: never.
     What is `movable` may be taken to another GPU while it runs. With `recommend` auto the request follows the use.
+    `memory` is guaranteed, and from there up to `memory_limit` what is free is lent; None: nothing is.
     """
 
     request_milli: int
@@ -69,6 +71,7 @@ class GpuRequest:
     park_after_s: float = 0.0
     movable: bool = False
     recommend: Recommend = "show"
+    memory_limit: Memory | None = None
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -135,8 +138,9 @@ def check_fields(request: GpuRequest, *, cpu_bind: int = 0) -> None:
     for name, text in (("model", request.model), ("gpu", request.gpu)):
         if len(text) > MAX_CHOICE or not text.isprintable():
             raise BadQuantity(f'{name} "{text}" is not in one line of {MAX_CHOICE} characters')
-    if memory is not None and memory.mib is None and not 0 < (memory.part or 0) <= 1:
-        raise BadQuantity("memory is neither a number of MiB nor a part of a device's, above 0 and at most 1")
+    for name, amount in (("memory", memory), ("memory_limit", request.memory_limit)):
+        if amount is not None and amount.mib is None and not 0 < (amount.part or 0) <= 1:
+            raise BadQuantity(f"{name} is neither a number of MiB nor a part of a device's, above 0 and at most 1")
     if request.wake_us and not LEAST_US <= request.wake_us <= MAX_US:
         raise BadQuantity(f"wake_us {request.wake_us} is not 0, nor {LEAST_US} to {MAX_US}")
     if not 0 <= request.park_after_s <= YEAR_S:
@@ -201,6 +205,14 @@ def checked(
             f"{memory_name} {request.memory} limits the memory of one GPU, {request_name} is {asked}: several "
             "whole GPUs have all of theirs; leave it out"
         )
+    if request.memory_limit is not None and request.request_milli >= MILLI:
+        raise BadRequest(
+            f"a memory limit, {request.memory_limit}, is for a part of one GPU, below 1; {request_name} is {asked}: "
+            "a whole GPU has all of its memory; leave it out"
+        )
+    least, most = request.memory or Memory(), request.memory_limit or Memory()
+    if (least.mib or 0) > (most.mib or MAX_MIB) or (least.part or 0) > (most.part or 1):
+        raise BadRequest(f"the memory limit {most} is below the memory {least}; a limit is at least what is guaranteed")
     if request.park_after_s and request.request_milli >= MILLI:
         raise BadRequest(f"park-after is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
     if request.recommend == "auto" and request.request_milli >= MILLI:

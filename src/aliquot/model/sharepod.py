@@ -27,6 +27,8 @@ MOVABLE: Final = "aliquot.dev/movable"
 """Annotation, "true" or "false": whether it may be taken to another GPU while it runs."""
 FOLLOWS: Final = "aliquot.dev/recommend"
 """Annotation, "show" or "auto": whether its request follows what is recommended."""
+MEMORY_LIMIT: Final = "aliquot.dev/gpu-memory-limit"
+"""Annotation: beyond its memory, which is guaranteed, what is free is lent to it up to this; on one machine."""
 _NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _LABEL: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _YEAR_S: Final = 365 * 24 * 3600
@@ -218,13 +220,14 @@ class SharePodManifest(Strict):
     @property
     def request(self) -> GpuRequest:
         """The request in integers; `parse_sharepod` has seen that it makes sense."""
-        given = self.metadata.annotations
-        text, movable = given.get(PARK_AFTER), given.get(MOVABLE) == "true"
+        notes = self.metadata.annotations
+        after, limit = notes.get(PARK_AFTER), notes.get(MEMORY_LIMIT)
         return replace(
             gpu_request(self.spec.gpu),
-            park_after_s=parse_span(text) if text else 0.0,
-            movable=movable,
-            recommend="auto" if given.get(FOLLOWS) == "auto" else "show",
+            park_after_s=parse_span(after) if after else 0.0,
+            movable=notes.get(MOVABLE) == "true",
+            recommend="auto" if notes.get(FOLLOWS) == "auto" else "show",
+            memory_limit=parse_memory(limit) if limit else None,
         )
 
     @property
@@ -319,18 +322,17 @@ def parse_sharepod(document: object) -> SharePodManifest:
             raise BadSharePod(f"{who}: {shown(text)} ends with a line break; write it without")
     try:
         check_gpu(pod.spec.gpu, new=True)
-        if pod.request.park_after_s and pod.request.whole:
-            raise BadSharePod(f"{PARK_AFTER} is for a part of one GPU, below 1; leave it out")
         if (movable := pod.metadata.annotations.get(MOVABLE, "false")) not in ("true", "false"):
             raise BadSharePod(f'metadata.annotations["{MOVABLE}"] is {shown(movable)}; write "true" or "false"')
         if (follows := pod.metadata.annotations.get(FOLLOWS, "show")) not in RECOMMEND:
             raise BadSharePod(f'metadata.annotations["{FOLLOWS}"] is {shown(follows)}; write show or auto')
         if (pod.request.movable or follows == "auto") and pod.request.whole:
             raise BadSharePod(f"{MOVABLE} and {FOLLOWS} auto are for a part of one GPU, below 1; leave them out")
-    except BadSharePod as error:
+        checked(pod.request, request_name="spec.gpu.request", limit_name="spec.gpu.limit")
+    except (BadSharePod, BadRequest) as error:
         raise BadSharePod(f"{who}: {error}") from None
     except BadQuantity as error:
-        raise BadSharePod(f'{who}: metadata.annotations["{PARK_AFTER}"]: {error}') from None
+        raise BadSharePod(f'{who}: metadata.annotations["{_unread(pod.metadata.annotations)}"]: {error}') from None
     _check_containers(who, pod.spec.template.spec)
     return pod
 
@@ -338,6 +340,15 @@ def parse_sharepod(document: object) -> SharePodManifest:
 def _name_of(document: object) -> str:
     metadata = document.get("metadata") if isinstance(document, dict) else None
     return str(metadata.get("name", "?")) if isinstance(metadata, dict) else "?"
+
+
+def _unread(notes: dict[str, str]) -> str:
+    """The annotation that is no quantity."""
+    try:
+        parse_span(notes.get(PARK_AFTER) or "1m")
+    except BadQuantity:
+        return PARK_AFTER
+    return MEMORY_LIMIT
 
 
 def _quantity_field(gpu: GpuSpec) -> str:

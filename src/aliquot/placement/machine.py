@@ -144,7 +144,7 @@ class MachineLedger:
             asked = self.request_of(name) if name else request
             mib = sum(piece.memory_mib for piece in plan.slices if piece.gpu == new.gpu)
             if not asked.park_after_s:
-                stays_mib += mib if name not in self.parked else 0
+                stays_mib += mib if name not in self.parked or asked.memory_limit is not None else 0
             elif mib > largest_mib:
                 largest_mib, who = mib, name
         memory_mib = next(device.memory_mib for device in self.devices if device.uuid == new.gpu)
@@ -170,12 +170,12 @@ class MachineLedger:
         return replace(found, held=self._indices(holding.placement), now=now, node=self.node)
 
     def reserve(self, tenant: TenantName, plan: Plan, request: GpuRequest, *, parked: bool = False) -> None:
-        """Write a plan into the ledger, all of it or nothing; without its memory, where that is `parked`.
+        """Write a plan into the ledger, all of it or nothing; where it is `parked` as far as it keeps it then.
 
         Raises:
             LedgerError: the tenant holds something already, or a slice does not fit.
         """
-        placement = Placement(self.node, (_away(plan) if parked else plan).slices)
+        placement = Placement(self.node, (_away(plan, request) if parked else plan).slices)
         self.decider.commit(tenant, placement, self.ask(request))
         if parked:
             self.parked[tenant] = plan
@@ -296,8 +296,8 @@ class MachineLedger:
 
     def park(self, tenant: TenantName) -> None:
         """Free a tenant's memory for others; its request of time stays its own."""
-        plan = self.plans[tenant]
-        self.resize(tenant, _away(plan), self.request_of(tenant))
+        plan, request = self.plans[tenant], self.request_of(tenant)
+        self.resize(tenant, _away(plan, request), request)
         self.parked[tenant] = plan
 
     def unpark(self, tenant: TenantName) -> None:
@@ -386,6 +386,8 @@ def _coming(tenant: TenantName) -> TenantName:
     return TenantName(f"{tenant} (moving)")
 
 
-def _away(plan: Plan) -> Plan:
-    """A plan without its memory."""
+def _away(plan: Plan, request: GpuRequest) -> Plan:
+    """A plan without its memory; all of it, where it is parked for what was lent to it beyond its guarantee."""
+    if request.memory_limit is not None and not request.park_after_s:
+        return plan
     return Plan(tuple(Slice(piece.gpu, piece.request_milli, piece.limit_milli, 0) for piece in plan.slices))

@@ -17,14 +17,14 @@ from typing import Any, Final, TypeVar
 
 from msgspec import structs
 
-from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Status
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Status, TenantRecord
 from aliquot.driver.gpu import Gpu, cuda_variables, nearest_cores, read_core_list
 from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.injection import TenantConf, TenantFolder, make_cache
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import GpuRequest, Plan
+from aliquot.model.requests import Enforce, GpuRequest, Plan
 from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits, NoRoom
 from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
@@ -207,7 +207,6 @@ class Engine:
         """Provision a tenant of `owner`, or of this process's account; where it takes that, others are parked first.
 
         That takes seconds; without `parks` it is not done (`make_room` does it).
-
         `cpu_bind` binds its programs to that number of cores nearest to its first GPU. `again` is for one that was
         refused before, so that placement learns from it once. With `container` its programs are in containers.
 
@@ -322,10 +321,7 @@ class Engine:
             before, held = self.ledger.request_of(name), self.ledger.plans[name]
             plan = self._resized_plan(self.ledger, tenant, request)
             run = tenant.run and structs.replace(tenant.run, request=request, slices=list(plan.slices))
-            record = tenant_record(
-                name, tenant.folder.conf.socket, plan.slices, self.machine.models, enforce=tenant.enforce,
-                wake_us=request.wake_us, uid=tenant.record.uid,
-            )  # fmt: skip
+            record = self._record(name, tenant.folder.conf.socket, plan, request, tenant.enforce, tenant.record.uid)
             resized = replace(tenant, plan=plan, record=record, run=run)
             if dry_run:
                 return resized
@@ -542,6 +538,8 @@ class Engine:
             self._tenancy.provision(
                 tenant, lambda: self.ledger.reserve(name, held, run.request, parked=parked), running=True
             )
+            if parked:
+                self.arbiter.note_away(name)
         except (AliquotError, OSError, ArbiterError) as error:
             log.warning("the run %s of the engine before is ended: %s", name, error)
             end_orphans([directory], grace_s=ORPHAN_GRACE_S)
@@ -565,10 +563,8 @@ class Engine:
         if run.earlier:
             conf = moved_conf(conf, run.earlier, plan.uuids[0], machine.seen)
         folder = TenantFolder(directory, conf, bare=run.enforce == "never")
-        record = tenant_record(
-            name, conf.socket, plan.slices, machine.models, enforce=run.enforce, wake_us=run.request.wake_us,
-            uid=owner.uid if self.runtime.shared and not run.container else None,
-        )  # fmt: skip
+        uid = owner.uid if self.runtime.shared and not run.container else None
+        record = self._record(name, conf.socket, plan, run.request, run.enforce, uid)
         record = structs.replace(record, earlier=run.earlier)
         edits = None
         if shown is not None:
@@ -578,6 +574,21 @@ class Engine:
             name, plan, folder, run.enforce, record, run.cpus, cuda_variables(plan.uuids, machine.seen), owner,
             run if lasts else None, edits, shown.name if shown else "",
         )  # fmt: skip
+
+    def _record(self, name: TenantName, socket: Path, plan: Plan, request: GpuRequest, enforce: Enforce,
+                uid: int | None) -> TenantRecord:  # fmt: skip
+        """What the arbiter is given about a tenant."""
+        return tenant_record(
+            name, socket, plan.slices, self.machine.models, enforce=enforce, wake_us=request.wake_us, uid=uid,
+            max_memory=request.memory_limit, device_mib={gpu.uuid: gpu.memory_mib for gpu in self.machine.gpus},
+            parks=request.memory_limit is not None and self.parking.can_park(),
+        )  # fmt: skip
+
+    def lent_mib(self) -> dict[TenantName, int]:
+        """Memory that tenants hold beyond what is guaranteed to them, in MiB."""
+        limited = self.look(lambda ledger: any(ledger.request_of(name).memory_limit for name in ledger.plans))
+        gpus = status.gpus if limited and (status := self.measure()) else []
+        return {TenantName(t.name): t.memory_lent_mib for gpu in gpus for t in gpu.tenants if t.memory_lent_mib}
 
     def _is_here(self, tenant: EngineTenant) -> bool:
         """Whether it is a tenant still, of whatever size by now; a newcomer of its name has another folder."""

@@ -6,6 +6,9 @@ process whose restore finds no memory is lost (NVIDIA/cuda-checkpoint#44); the G
 since programs without a share may hold it. A call that needs the GPU asks for the way back; where there is no room, the
 tenants that have been idle longest and may be parked go, or the call waits.
 
+What was lent to a tenant beyond its guarantee, and is called back in vain, comes back by a park, also of one that is
+busy. Its guarantee stays its own in the ledger; what it was lent is the arbiter's to lend again before it comes back.
+
 A tenant may also say that it needs no GPU until further notice: it is parked before all others, once its memory is
 needed, and not before. Of those that take such turns and wait, the one with the least GPU time for its request is next.
 
@@ -22,15 +25,16 @@ a park or a return was begun and not ended; it is brought back.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from aliquot.arbiter.client import ArbiterClient, ArbiterError
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter
 from aliquot.arbiter.records import Status
-from aliquot.driver.checkpoints import ENDED, GONE, PAIRS_VERSION, Checkpoints, ProcessState, StepFailed
+from aliquot.driver.checkpoints import ABSENT, ENDED, GONE, PAIRS_VERSION, Checkpoints, ProcessState, StepFailed
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid, TenantName
@@ -115,13 +119,21 @@ class Parking:
         self._thread.join()
         self._driver.close()
 
+    def can_park(self) -> bool:
+        """Whether the driver has the calls for it."""
+        try:
+            self._driver.do("GetState", os.getpid())
+        except StepFailed as error:
+            return error.code not in (ABSENT, ENDED)
+        return True
+
     def is_away(self, pids: Iterable[int]) -> bool:
         """Whether the memory of a tenant with these processes is off its GPUs."""
         states = {*self._states(pids).values()} - {ProcessState.RUNNING}
         return bool(states) and states <= _AWAY
 
-    def park(self, name: TenantName) -> int:
-        """Take a tenant's memory off its GPU; returns how much that is, in MiB.
+    def park(self, name: TenantName, *, busy: bool = False) -> int:
+        """Take a tenant's memory off its GPU, also where it is in use if it may be `busy`; returns how much, in MiB.
 
         Raises:
             NotParked: it is not here, is parked, is busy, or has memory that stays; nothing was changed then.
@@ -134,9 +146,9 @@ class Parking:
             self._leaving.add(name)
         try:
             with ArbiterClient(self._runtime) as arbiter:
-                pids = self._stopped(arbiter, name)
+                pids = self._stopped(arbiter, name, busy=busy)
                 with self._moves:
-                    return self._take_off(name, pids, arbiter.status())
+                    return self._take_off(name, pids, arbiter)
         except (ArbiterError, AliquotError, OSError) as error:
             self._leaving.discard(name)
             self._end_move(name)
@@ -210,9 +222,16 @@ class Parking:
         with self._moves, ArbiterClient(self._runtime) as arbiter:
             try:
                 self._engine.look(MachineLedger.copy).unpark(name)  # first, as the rest takes longer
-                self._require_room(name, arbiter.status(), self._processes(name, arbiter))
-                self._engine.look(lambda ledger: ledger.unpark(name))
-            except LedgerError as error:
+                arbiter.take_back(name)
+                try:
+                    self._require_room(name, arbiter.status(), self._processes(name, arbiter))
+                    self._engine.look(lambda ledger: ledger.unpark(name))
+                except (AliquotError, KeyError):
+                    arbiter.note_away(name)
+                    raise
+            except NoArbiter:
+                raise
+            except (LedgerError, ArbiterError) as error:
                 raise NoRoom(f'"{name}" has no room to come back: {error}') from None
             except KeyError:
                 raise NotParked(f'"{name}" has ended, or is back') from None
@@ -326,13 +345,15 @@ class Parking:
             time.sleep(POLL_S)
         raise NotParked(f"its programs have not said within {READY_S:.0f} s that they make no calls of the driver")
 
-    def _take_off(self, name: TenantName, pids: Collection[int], status: Status) -> int:
+    def _take_off(self, name: TenantName, pids: Collection[int], arbiter: ArbiterClient) -> int:
         """Take the memory of a tenant off its GPU, then free it in the ledger; returns how much that is, in MiB.
 
         Raises:
             NotParked, StepFailed: as `_copy_out`.
+            ArbiterError: the arbiter is away.
         """
-        held_mib = self._copy_out(name, pids, status)
+        held_mib = self._copy_out(name, pids, arbiter.status())
+        arbiter.note_away(name)
         with contextlib.suppress(KeyError):  # it may have ended meanwhile
             self._engine.look(lambda ledger: ledger.park(name))
         self._refused.pop(name, None)
@@ -460,6 +481,8 @@ class Parking:
             self._forget_turns(status)
             self._return(parked, status)
             self._put_away(status)
+            for name in {TenantName(each.name) for gpu in status.gpus for each in gpu.tenants if each.memory_overdue}:
+                self._try_to_park(name, busy=True)
             if any(idle_s >= IDLE_S or name in self._yielded for idle_s, name in self._parkable(status)):
                 self.on_room()  # they make room for those that wait
 
@@ -498,10 +521,10 @@ class Parking:
                     self.on_room()
                 return
 
-    def _try_to_park(self, name: TenantName) -> bool:
+    def _try_to_park(self, name: TenantName, *, busy: bool = False) -> bool:
         """Park a tenant if it can be; where its programs do not answer that takes seconds, so not soon again."""
         try:
-            self.park(name)
+            self.park(name, busy=busy)
         except NotParked as error:
             log.info("%s", error)
             again_s = min(AGAIN_MAX_S, 2 * self._refused.get(name, (0.0, AGAIN_S / 2))[1])

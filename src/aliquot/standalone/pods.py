@@ -322,7 +322,7 @@ class Pods:
         caller = caller or own_account()
         with self._lock:
             pods = [self._find(name)] if name else list(self._pods.values())
-            pending = self._engine.pending_mib()
+            pending, lent = self._engine.pending_mib(), self._engine.lent_mib()
             parked = self._engine.parked
             if name:
                 pods[0].note_refusals(self._engine.measure(), self._engine.gpus)
@@ -358,6 +358,7 @@ class Pods:
                     parked=TenantName(pod.spec.full_name) in parked,
                     labels=pod.spec.metadata.labels,
                     manifest=pod.spec,
+                    lent_mib=lent.get(TenantName(pod.spec.full_name), 0),
                 )
                 if not caller.may_use(pod.owner):
                     containers = [structs.replace(container, command=[], pid=None) for container in containers]

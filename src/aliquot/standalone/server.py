@@ -465,7 +465,7 @@ class EngineServer:
         index, shown = {gpu.uuid: gpu.index for gpu in self._engine.gpus}, list(tenants)
         in_containers = [tenant for tenant in shown if tenant.edits is not None and caller.may_use(tenant.owner)]
         processes = named_processes({tenant.name: tenant.folder.directory for tenant in in_containers})
-        pending, parked = self._engine.pending_mib(), self._engine.parked
+        pending, parked, lent = self._engine.pending_mib(), self._engine.parked, self._engine.lent_mib()
         return [
             wire.TenantFacts(
                 tenant.name, tenant.folder.injection() if tenant.edits is None else "container", tenant.enforce,
@@ -473,6 +473,7 @@ class EngineServer:
                 [wire.TenantSlice(*msgspec.structs.astuple(piece)) for piece in tenant.plan.slices],
                 pending.get(tenant.name, 0), tenant.name in parked,
                 sorted({process.container for process in processes.get(tenant.name, ())} - {""}),
+                lent.get(tenant.name, 0),
             )
             for tenant in shown
         ]  # fmt: skip

@@ -89,7 +89,7 @@ class TenantSlice(Slice, frozen=True, array_like=False):
 
 
 class TenantFacts(msgspec.Struct, frozen=True):
-    """A tenant as `get tenants` shows it; `gpus` are the numbers of its GPUs, `pending_mib` as in `PodFacts`."""
+    """A tenant as `get tenants` shows it; `gpus` are its GPUs' numbers, amounts of memory are as in `PodFacts`."""
 
     name: str
     injection: str
@@ -100,6 +100,8 @@ class TenantFacts(msgspec.Struct, frozen=True):
     parked: bool = False
     containers: list[str] = []
     """Where its processes are, as `podman 0123456789ab`."""
+
+    lent_mib: int = 0
 
 
 class ShareFacts(msgspec.Struct, frozen=True):
@@ -221,9 +223,9 @@ class ContainerFacts(msgspec.Struct, frozen=True):
 class PodFacts(msgspec.Struct):
     """One SharePod as `get` shows it; `gpus` are the numbers of its GPUs, none while it waits.
 
-    `memory_mib` is what it has, `pending_mib` what it holds beyond that since it was reduced, and `requested_memory`
-    what it asked for, as a person reads it; empty: by its request. `reason` is kubelet's word for trouble, such as
-    CrashLoopBackOff. `manifest` is what is in force.
+    `memory_mib` is what it has, `pending_mib` what it holds beyond that since it was reduced, `lent_mib` what it holds
+    beyond that because it is lent to it, and `requested_memory` what it asked for, as a person reads it; empty: by its
+    request. `reason` is kubelet's word for trouble, such as CrashLoopBackOff. `manifest` is what is in force.
     """
 
     name: str
@@ -246,6 +248,7 @@ class PodFacts(msgspec.Struct):
     pending_mib: int = 0
     parked: bool = False
     manifest: SharePodManifest | None = None
+    lent_mib: int = 0
 
     @property
     def state(self) -> str:

@@ -69,6 +69,9 @@ class TenantStatus(msgspec.Struct):
 
     `first_grant_ns` is when it was granted the GPU for the first time (CLOCK_MONOTONIC), 0 before that.
     `memory_pending_mib` is what it holds beyond its memory, as after that was reduced, and has yet to free.
+    `memory_lent_mib` is what it holds beyond its guarantee, `memory_limit_mib`; `memory_called_mib` of it are called
+    back for others' guarantees, and `memory_overdue`: in vain so far. Its own allocations have waited for
+    `memory_wait_s` for what is lent to others. `not_lent` is why nothing is lent to it, as the end of a sentence.
     A tenant that is `parked` has its memory in the host's; `woken`: and waits for it; `moves_from`: and had it on that
     GPU before. `idle_s` is for how long it has
     had no use of its GPUs and wanted none, and `stays` what keeps its memory on them, as the end of a sentence.
@@ -109,6 +112,22 @@ class TenantStatus(msgspec.Struct):
     idle_s: float = 0.0
     stays: str = ""
     moves_from: str = ""
+    memory_lent_mib: int = 0
+    memory_called_mib: int = 0
+    memory_overdue: bool = False
+    memory_wait_s: float = 0.0
+    not_lent: str = ""
+
+    @property
+    def memory_texts(self) -> list[str]:
+        """What is lent to it, why nothing is, and what it waits for, in words."""
+        texts = [f"{self.name} borrows no memory, for it {self.not_lent}"] if self.not_lent else []
+        if self.memory_lent_mib:
+            called = f", {format_mib(self.memory_called_mib)} of it called back" if self.memory_called_mib else ""
+            texts.append(f"{self.name} has {format_mib(self.memory_lent_mib)} lent{called}")
+        if self.memory_wait_s:
+            texts.append(f"{self.name} waits for memory lent to others, called back {self.memory_wait_s:.0f} s ago")
+        return texts
 
     @property
     def wake_text(self) -> str:

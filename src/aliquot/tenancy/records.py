@@ -11,6 +11,7 @@ from msgspec import structs
 
 from aliquot.arbiter.records import Status, TenantGpu, TenantRecord
 from aliquot.model.ids import GpuUuid, TenantName
+from aliquot.model.quantities import Memory
 from aliquot.model.requests import Enforce, Plan, Slice
 
 UNKNOWN_MIB: Final = 300
@@ -27,21 +28,28 @@ def tenant_record(
     enforce: Enforce,
     wake_us: int,
     uid: int | None = None,
+    max_memory: Memory | None = None,
+    device_mib: Mapping[GpuUuid, int] | None = None,
+    parks: bool = False,
 ) -> TenantRecord:
     """The record of a tenant with these slices; `models` are those of the machine's GPUs, by UUID.
 
-    Its socket is for programs of the account `uid` alone, or for all that can reach it.
+    Its socket is for programs of the account `uid` alone, or for all that can reach it. Up to `max_memory` what is free
+    of its GPUs is lent to it, where their sizes are given.
     """
+    sizes_mib = device_mib or {}
     gpus = [
         TenantGpu(
             **msgspec.structs.asdict(piece),
             context_mib=context_allowance_mib(models[piece.gpu], piece.memory_mib),
             enforce=enforce,
             wake_us=wake_us,
+            max_memory_mib=0 if max_memory is None else max_memory.on(sizes_mib.get(piece.gpu, 0)),
+            device_mib=sizes_mib.get(piece.gpu, 0),
         )
         for piece in slices
     ]
-    return TenantRecord(name=name, socket=str(socket), gpus=gpus, uid=uid)
+    return TenantRecord(name=name, socket=str(socket), gpus=gpus, uid=uid, parks=parks)
 
 
 def context_allowance_mib(model: str, memory_mib: int) -> int:

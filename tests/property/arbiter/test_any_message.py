@@ -170,7 +170,7 @@ def test_another_tenant_gets_the_gpu_after_any_messages(virtual_time, sent):
 def test_a_defect_ends_one_connection_and_is_logged_once(virtual_time, monkeypatch, capfd):
     """A message that brings up a defect costs its sender the connection; ten such messages are one traceback."""
     with scene_of(virtual_time) as scene:
-        monkeypatch.setattr(GrantState, "reserve", lambda *_: 1 / 0)
+        monkeypatch.setattr(GrantState, "reserve", lambda *_, **__: 1 / 0)
         reserve = (MessageType.RESERVE, 0, 0, 1, 1, 1, 0, 0, bytes(16))
         for _ in range(10):
             scene.send(0, reserve)

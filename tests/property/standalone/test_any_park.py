@@ -1,7 +1,6 @@
 """Parks, returns and moves over any history, in virtual time: of tenants, kills, neighbours and memory.
 
-The driver, the arbiter, the GPU and the host are small models; what decides is the engine's own `Parking` over its own
-ledger. The oracle is arithmetic on what the models hold.
+The driver, the arbiter, the GPU and the host are small models; what decides is the engine's own `Parking`.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Process:
     silent: bool = False
     until_s: float = 0.0  # its memory is on its way
     gpu: GpuUuid = GPU
-    at: GpuUuid = GPU  # where the driver has its memory, or had it
+    at: GpuUuid = GPU  # where its memory is or was
     moves_from: str = ""
 
 
@@ -200,6 +199,8 @@ class FakeArbiter:
         process.parked = True
         return ParkState(not process.silent, process.needs, [process.pid], False)
 
+    note_away = take_back = _process
+
     def unpark_tenant(self, name: str) -> None:
         """Its calls go on."""
         process = self._process(name)
@@ -224,7 +225,7 @@ class FakeArbiter:
             tenant = SimpleNamespace(
                 name=name, parked=p.parked, woken=p.parked and p.needs, stays="", memory_used_mib=p.mib,
                 idle_s=self.world.now_s - p.active_s, charged_ns=int(p.charged_s * 1e9), request_milli=20,
-                moves_from=p.moves_from,
+                moves_from=p.moves_from, memory_overdue=False,
             )  # fmt: skip
             gpus[p.gpu].tenants.append(tenant)
         return SimpleNamespace(gpus=[*gpus.values()])

@@ -48,6 +48,8 @@ class Failing:
         """Nothing is to be freed."""
         return {}
 
+    lent_mib = pending_mib
+
 
 @pytest.mark.parametrize("error", [ValueError("bad state"), PermissionError(13, "", "/x"), MemoryError("none")])
 def test_an_unforeseen_error_is_the_reason_of_one_sharepod_and_stops_no_other(error):
@@ -130,6 +132,8 @@ class Admitting:
     def pending_mib(self) -> dict[str, int]:
         """Nothing is to be freed."""
         return {}
+
+    lent_mib = pending_mib
 
 
 def test_a_container_has_its_program_when_apply_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,100 @@
+"""`aliquot run --gpu-mem-limit`: memory that is lent, and called back from programs that answer or do not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waiting import eventually
+
+from .stage import Aliquot, Cluster, engine_of
+
+BORROWER = Path(__file__).parent / "programs" / "borrower.py"
+
+
+@pytest.fixture
+def up(aliquot_cli: Aliquot, tmp_path: Path):
+    """An engine with one emulated GPU of 16 GiB."""
+    with engine_of(aliquot_cli, "v100", "--no-web"):
+        yield Cluster(aliquot_cli, tmp_path)
+
+
+@pytest.fixture
+def run(aliquot_cli: Aliquot, tmp_path: Path) -> Iterator:
+    """Start a run of the borrower; gives its file. `run.end` ends one by its name."""
+    processes = {}
+    with contextlib.ExitStack() as ended:
+
+        def start(name: str, gib: int, *words: str, mem: str, most: str = "") -> Path:
+            said = tmp_path / name
+            limit = ["--gpu-mem-limit", most] if most else []
+            share = ["--name", name, "--gpu-request", ".2", "--gpu-mem", mem, *limit]
+            program = ["--", sys.executable, str(BORROWER), str(said), str(gib), *words]
+            processes[name] = process = aliquot_cli.start("run", *share, *program)
+            ended.callback(process.communicate)
+            ended.callback(process.terminate)
+            return said
+
+        start.end = lambda name: processes[name].terminate()
+        yield start
+
+
+def says(said: Path, words: str) -> None:
+    eventually(lambda: said.exists() and words in said.read_text(), f"{said.name} says {words!r}", 40)
+
+
+def test_a_program_gives_back_what_it_was_lent_when_it_is_asked(up: Cluster, run):
+    """It goes on with the rest; the guarantee is had in full, and was told as free all the time."""
+    borrower = run("a", 12, "gives", mem="2Gi", most="14Gi")
+    says(borrower, "has 12")
+    shown = up.command("get", "tenants").stdout
+    guarantee = run("b", 7, mem="8Gi")
+    says(guarantee, "has 7")
+
+    assert "2.0 GiB (+10" in shown
+    assert "lent)" in shown
+    assert re.fullmatch(r"has 7, was told 789\d of 8192", guarantee.read_text())
+    assert "gave back" in borrower.read_text()
+    assert not up.command("get", "tenants", "-o", "json").stdout.count('"parked": true')
+
+
+def test_a_busy_borrower_that_does_not_answer_is_parked_and_comes_back(up: Cluster, run):
+    """Its guarantee stays its own meanwhile; it goes on when there is room for all it holds."""
+    borrower = run("a", 12, "busy", mem="2Gi", most="14Gi")
+    says(borrower, "has 12")
+    guarantee = run("b", 7, mem="8Gi")
+    says(guarantee, "has 7")
+    eventually(lambda: "(parked)" in up.command("get", "tenants").stdout, "it is parked")
+    full = up.command("run", "--gpu-request", ".2", "--gpu-mem", "7Gi", "--", "true")
+    run.end("b")
+
+    assert (1, True) == (full.returncode, "6.0 GiB" in full.stderr)
+    eventually(lambda: "(parked)" not in up.command("get", "tenants").stdout, "it is back", 30)
+    assert borrower.read_text().startswith("has 12")
+
+
+def test_a_program_that_could_do_neither_borrows_nothing_and_explain_says_why(up: Cluster, run):
+    """It has its guarantee alone."""
+    borrower = run("a", 12, "unified", mem="2Gi", most="14Gi")
+    says(borrower, "has 1,")
+    explained = up.command("explain", "a").stdout
+
+    assert "a borrows no memory, for it has used unified memory" in explained
+    assert "aliquot.memory" in explained
+    top = json.loads(up.command("top", "--once", "-o", "json").stdout)
+    assert "has used unified memory" in json.dumps(top)
+
+
+def test_a_limit_below_the_guarantee_is_refused(aliquot_cli: Aliquot):
+    """And one of a whole GPU, which has all of its memory; in one sentence each."""
+    shares = (["--gpu-request", ".2", "--gpu-mem", "8Gi"], ["--gpu-request", "1"])
+    refused = [aliquot_cli("run", *share, "--gpu-mem-limit", "4Gi", "--", "true") for share in shares]
+
+    assert [2, 2] == [each.returncode for each in refused]
+    assert "the memory limit 4.0 GiB is below the memory 8.0 GiB" in refused[0].stderr
+    assert "a memory limit, 4.0 GiB, is for a part of one GPU" in refused[1].stderr
