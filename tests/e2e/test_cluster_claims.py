@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,8 +137,12 @@ def test_an_old_manifest_runs_by_a_claim_and_may_be_applied_again(lab: Lab, kind
     assert before == lab["old"]["spec"] and "aliquot.dev/plan" not in lab["old"]["metadata"]["annotations"]
     (template,) = lab.plane.api.get(lab.templates)["items"]
     assert template["metadata"]["name"] == lab["old"]["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
+    saved = lab.plane.kubectl("get", "pod", "old", "-n", lab.namespace, "-o", "json")
     lab.delete("old")
     wait_for(lambda: lab.plane.api.get(lab.claims)["items"], lambda left: not left, "the claim stays")
+    lab.plane.kubectl("create", "-n", lab.namespace, "-f", "-", input_=saved)
+    assert [(300, 600, 4096)] == lab.slices(lab.running("old")["old"])
+    lab.delete("old")
     wait_for(lambda: lab.plane.api.get(lab.templates)["items"], lambda left: not left, "the template stays", 60)
 
 
@@ -201,6 +206,24 @@ def test_a_node_that_kube_scheduler_refuses_is_left_for_another(lab: Lab):
     (claim,) = lab.running("p", timeout_s=120.0).values()
 
     assert lab["friend"]["spec"]["nodeName"] == claim["status"]["allocation"]["devices"]["results"][0]["pool"]
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_scheduler_leaves_no_share_lost_or_given_twice(lab: Lab, scheduler: OurScheduler):
+    """Thirty shares of 0.3 on six GPUs, killed in between: three are on each GPU, twelve wait behind their gate."""
+    lab.label("placed")
+    for number in range(30):
+        lab.ask(f"p{number}", 300)
+        if number in (8, 20):
+            scheduler.part.kill()
+            scheduler.part.start()
+    wait_for(lab.bound, lambda bound: len(bound) == 18, "not eighteen are bound", 90)
+    time.sleep(5)
+    allocations = [c.get("status", {}).get("allocation") for c in lab.plane.api.get(lab.claims)["items"]]
+    devices = [result["device"] for each in allocations if each for result in each["devices"]["results"]]
+
+    assert 18 == len(lab.bound()) and [3] * 6 == list(Counter(devices).values())
+    assert [[{"name": GATE}]] * 12 == [pod["spec"].get("schedulingGates") for pod in lab.waiting()]
 
 
 @pytest.mark.timeout(240)

@@ -160,6 +160,15 @@ def test_a_manifest_that_became_claims_may_be_applied_again(words: dict[str, str
     assert applied(words | {next(iter(words)): "40"}).changed is None
 
 
+def test_a_copy_of_a_pod_with_claims_is_placed_anew():
+    """Its node had other claims; what it asks for stands in its annotation, by which its template is made again."""
+    live = admitted(pod(TENCENT)).changed
+    assert live is not None
+    said = Admission().mutate({"object": {**live, "spec": {**live["spec"], "nodeName": "n"}}})
+
+    assert said.changed == live and "spec.nodeName" in said.warnings[0]
+
+
 def test_a_fixed_size_is_asked_for_by_count():
     """Kube-scheduler makes a claim of it; a size that nobody has chosen is still refused as a misspelling."""
     admission = Admission(sizes=frozenset({"aliquot.dev/half"}))

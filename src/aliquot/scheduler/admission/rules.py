@@ -114,7 +114,8 @@ class Admission:
             # The copy of a placed pod is to be placed anew.
             notes = (document.get("metadata") or {}).get("annotations") or {}
             dropped = [f'metadata.annotations["{key}"]' for key in WRITTEN_BY_US if notes.pop(key, None) is not None]
-            if dropped and isinstance(document.get("spec"), dict) and document["spec"].pop("nodeName", ""):
+            placed = dropped or names.CLAIMS in notes
+            if placed and isinstance(document.get("spec"), dict) and document["spec"].pop("nodeName", ""):
                 dropped.append("spec.nodeName")
             warnings = [f"{', '.join(dropped)} dropped: the copy of a placed pod is placed anew"] if dropped else []
             warnings, admitted = [*warnings, *unread(document)], document if dropped else None
