@@ -174,3 +174,18 @@ def test_a_name_does_not_end_with_a_line_break(path):
     place[path[-1]] = "a\n"
     with pytest.raises(BadSharePod, match="ends with a line break"):
         parse_sharepod(document)
+
+
+def test_memory_up_to_which_it_is_lent_is_an_annotation():
+    """It is read as other amounts are, and not below what is guaranteed; the sentence names the annotation."""
+
+    def written(limit: str) -> dict[str, Any]:
+        notes = {"aliquot.dev/gpu-memory-limit": limit}
+        return sharepod({"request": 0.3, "memory": "8Gi"}, metadata={"name": "a", "annotations": notes})
+
+    limit = parse_sharepod(written("30Gi")).request.memory_limit
+    assert "30.0 GiB" == str(limit)
+    with pytest.raises(BadSharePod, match=r"the memory limit 4\.0 GiB is below the memory 8\.0 GiB"):
+        parse_sharepod(written("4Gi"))
+    with pytest.raises(BadSharePod, match=r'annotations\["aliquot\.dev/gpu-memory-limit"\]: "much" is not an amount'):
+        parse_sharepod(written("much"))
