@@ -344,7 +344,8 @@ class ClaimAllocator:
                 raise
             log.warning("claim %s has another allocation: %s", meta.key, error)
             now = found
-        self._ledger.claim_changed(Change("modified", now, claim))
+        if not self.claims.has_seen(now.metadata.resource_version):  # else kube-scheduler may have given it back by now
+            self._ledger.claim_changed(Change("modified", now, claim))
         log.info("claim %s is placed on node %s", meta.key, allocation.node)
 
     async def _patch_allocation(self, claim: ResourceClaim, allocation: Mapping[str, Any] | None) -> ResourceClaim:
