@@ -254,10 +254,11 @@ class Parking:
                         held.name == name
                         and (room_mib := self._driver.room_mib(to or gpu.uuid, pids)) < held.memory_used_mib
                     ):
+                        which, others = ("that", "the rest is lent, or what") if to else ("its", "what")
                         raise NoRoom(
-                            f'"{name}" has no room to come back: {format_mib(room_mib)} of its GPU are free and '
-                            f"{format_mib(held.memory_used_mib)} are needed; what Aliquot did not give is held by "
-                            "programs without a share. See them: nvidia-smi"
+                            f'"{name}" has no room {"there" if to else "to come back"}: {format_mib(room_mib)} of '
+                            f"{which} GPU are free and {format_mib(held.memory_used_mib)} are needed; "
+                            f"{others} Aliquot did not give is held by programs without a share. See them: nvidia-smi"
                         )
 
     def yield_gpu(self, name: TenantName) -> None:
