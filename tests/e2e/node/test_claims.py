@@ -286,8 +286,10 @@ def test_aliquots_scheduler_and_counts_lead_to_the_same_shares(claims: Claims):
     try:
         claims.claim("placed", kind="gpu-placed", compute="30", parameters={"limit": "0.6"})
         claims.pod("placed")
+        seen = {"placed": scene.told("placed")}
+        # Made at once, both schedulers may choose the same GPU; then the node lets one of the two wait.
         claims.pod("counted", container={"resources": {"limits": {"aliquot.dev/gpu": "1"}}})
-        seen = {name: scene.told(name) for name in ("placed", "counted")}
+        seen["counted"] = scene.told("counted")
     finally:
         scheduler.part.stop()
 
