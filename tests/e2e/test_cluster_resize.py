@@ -13,7 +13,7 @@ from cluster.api import ApiError
 from cluster.emulated import with_packages
 from cluster.images import PYTHON
 from cluster.kubelet_node import KubeletNode
-from cluster.ours import SCHEDULER, surroundings
+from cluster.ours import surroundings
 from cluster.parts import until
 from cluster.whole import Whole, whole
 from operating import SharePods, reason, sharepod
@@ -36,10 +36,8 @@ while True:
 
 @pytest.fixture(scope="module")
 def cluster(kubelet_node: KubeletNode) -> Iterator[Whole]:
-    """All of Aliquot on a node with one emulated V100; the scheduler has a user of its own, who may change plans."""
-    plane = kubelet_node.control_plane
-    plane.kubectl("create", "clusterrolebinding", SCHEDULER, "--clusterrole=cluster-admin", f"--user={SCHEDULER}")
-    with whole(kubelet_node, "v100", scheduler_flags=("--kubeconfig", str(plane.user(SCHEDULER)))) as made:
+    """All of Aliquot on a node with one emulated V100."""
+    with whole(kubelet_node, "v100") as made:
         yield made
 
 

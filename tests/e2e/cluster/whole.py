@@ -9,7 +9,7 @@ from . import images
 from .control_plane import ControlPlane
 from .gpu_node import GpuNode, gpu_node
 from .kubelet_node import KubeletNode
-from .ours import OurScheduler, OurWebhook, install_crds
+from .ours import SCHEDULER, OurScheduler, OurWebhook, install_crds
 
 WEBHOOK_PORT = 8771
 
@@ -33,12 +33,18 @@ def whole(
     agent_flags: Sequence[str] = (),
     arbiter_flags: Sequence[str] = (),
 ) -> Iterator[Whole]:
-    """Everything on a started node, its GPUs emulated as `spec` says, ready for `kubectl apply`; ended in order."""
+    """Everything on a started node, its GPUs emulated as `spec` says, ready for `kubectl apply`; ended in order.
+
+    The scheduler has a user of its own, for the webhook lets nobody else change plans.
+    """
     plane = node.control_plane
+    role = ("clusterrolebinding", SCHEDULER, "--clusterrole=cluster-admin", f"--user={SCHEDULER}")
+    plane.kubectl("create", *role, check=False)  # it may be there from the last time
     install_crds(plane)
     webhook = OurWebhook(plane, WEBHOOK_PORT)
     webhook.register()
-    scheduler = OurScheduler(plane, 8770, *webhook.flags, "--holder-image", images.PAUSE, *scheduler_flags)
+    flags = ("--kubeconfig", str(plane.user(SCHEDULER)), *webhook.flags, "--holder-image", images.PAUSE)
+    scheduler = OurScheduler(plane, 8770, *flags, *scheduler_flags)
     node.import_image(images.example(Path(plane.programs.program("busybox"))))
     with gpu_node(node, spec, flags=agent_flags, arbiter_flags=arbiter_flags) as gpus:
         scheduler.part.start()
