@@ -131,7 +131,9 @@ def out_option(help_text: str, *, required: bool = False, default: Path | None =
         return folder
 
     kind = click.Path(path_type=Path)
-    return click.option("--out", type=kind, required=required, default=default, callback=checked_folder, help=help_text)
+    # To click a default of None is one, with which nothing is missing.
+    given: dict[str, Any] = {} if required else {"default": default}
+    return click.option("--out", type=kind, required=required, callback=checked_folder, help=help_text, **given)
 
 
 output_option = click.option(

@@ -71,3 +71,15 @@ def test_a_closed_standard_input_is_said(command: str):
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=30)
 
     assert (2, "aliquot: - cannot be read: standard input is closed\n") == (done.returncode, done.stderr)
+
+
+def test_a_folder_that_is_required_is_missed_before_work_begins():
+    """No simulation runs to its end to find then that its results have nowhere to go."""
+
+    @click.command()
+    @out_option("Folder.", required=True)
+    def work(out: str) -> None:
+        pytest.fail(f"works for {out}")
+
+    with pytest.raises(click.MissingParameter, match="out"):
+        CliRunner().invoke(work, [], standalone_mode=False, catch_exceptions=False)
