@@ -212,6 +212,7 @@ class Server:
         for tenant in self.engine.tenants.values():
             if any(grant in over for grant in tenant.grants):
                 self.events.emit("borrower-ended", now_ns, tenant=tenant.name)
+                _LOG.warning(f"{tenant.name} is ended: memory that was lent to it did not come back in time")
                 tenant.kill()
 
     def add_tenant(self, record: TenantRecord) -> None:

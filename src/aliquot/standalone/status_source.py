@@ -212,6 +212,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "misbehaved": "process {pid} broke the protocol ({why}) and was cut off",
     "throttled": "process {pid} sends too many messages and is read again in a second",
     "too-many-processes": "process {pid} exceeds the maximum and was refused",
+    "borrower-ended": "was ended: memory that was lent to it did not come back in time",
     "drain-timeout": "processes {pids} did not answer a revocation; the GPU went on without them",
     "out-of-descriptors": "the arbiter is out of file descriptors; new processes of it wait",
     "journal-not-written": "the arbiter cannot write its journal ({why}); debts would be forgotten at a restart",

@@ -146,8 +146,9 @@ def test_memory_that_is_parked_is_free_until_it_comes_back(arbiter, lender):
     assert 10 << 10 == arbiter.seen("a").memory_lent_mib
 
 
-def test_a_borrower_that_gives_nothing_back_is_ended_at_last(tmp_path):
-    """One that is stopped, neither answers nor can be parked: its processes end, so that the guarantee is had."""
+def test_a_borrower_that_gives_nothing_back_is_ended_at_last(tmp_path, capsys):
+    """One that is stopped, neither answers nor can be parked: its processes end, so that the guarantee is had, and the
+    log says why."""
     gpu = f"GPU-{uuid.uuid4()}"
     child = subprocess.Popen(["sleep", "1000"])
     os.kill(child.pid, signal.SIGSTOP)
@@ -173,6 +174,7 @@ def test_a_borrower_that_gives_nothing_back_is_ended_at_last(tmp_path):
         assert (False, -signal.SIGKILL) == (given, ended)
         assert b.memory.is_free(b, 6 * GIB, now + 2 * END_NS)
         assert ["borrower-ended"] == [event["kind"] for event in server.events.recent() if "borrow" in event["kind"]]
+        assert "a is ended: memory that was lent to it did not come back in time" in capsys.readouterr().err
     finally:
         child.kill()
         server.close()
