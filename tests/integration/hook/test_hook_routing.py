@@ -124,7 +124,7 @@ def test_unknown_names_pass_and_are_counted(tenant):
 
 
 def test_exports_nothing_but_the_driver(tenant):
-    """The library needs libc alone, and exports the driver's names, dlsym, dlvsym, its counters and what is called back."""
+    """The library needs libc alone, and exports the driver's names, dlsym, dlvsym, counters and what is called back."""
     library = tenant().folder.lib / "libaliquot.so"
     exported = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True).stdout
     needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True).stdout
