@@ -170,7 +170,10 @@ class ScriptedArbiter:
             if silent:
                 self.first_heard.append(MessageType(kind))
             silent = False
-            self._answer(connection, MessageType(kind), flags, gpu, seq, a, b, uuid, leases, contexts, pid)
+            try:
+                self._answer(connection, MessageType(kind), flags, gpu, seq, a, b, uuid, leases, contexts, pid)
+            except (BrokenPipeError, ConnectionResetError):  # it ended without waiting for the answer
+                break
             with self._changed:
                 self.heard.append(Heard(MessageType(kind), flags, gpu, a, b, c, time.monotonic_ns()))
                 self._changed.notify_all()

@@ -73,7 +73,11 @@ static inline void park_look(void)
     if (UNLIKELY(atomic_load_explicit(&aliquot_parked, memory_order_relaxed)))
         park_wake();
 }
-static inline void park_never(unsigned bit) { atomic_fetch_or(&aliquot_counters.stays, bit); }
+static inline void park_never(unsigned bit)
+{
+    if (!(atomic_fetch_or(&aliquot_counters.stays, bit) & bit))
+        link_report(); /* now: the thread may say next that it needs no GPU */
+}
 /* A hooked call may wait for the arbiter before it calls the driver: from here to the end of the block it is counted. */
 #define PARK_WAITS() __attribute__((cleanup(park_leave), unused)) const int park_entered = park_enter()
 static inline void park_leave(const int *entered) { atomic_fetch_sub(&park_inside, 1); }

@@ -4,8 +4,9 @@ import time
 
 import pytest
 from kit.driver_calls import MIB, Out
+from waiting import eventually
 
-from aliquot.arbiter.abi import MessageType
+from aliquot.arbiter.abi import MessageType, ReportFlag
 from aliquot.arbiter.server import Settings
 
 MEMORY = (MessageType.RESERVE, MessageType.RELEASE, MessageType.DENIED, MessageType.SHARE, MessageType.UNSHARE)
@@ -51,3 +52,17 @@ def test_nothing_is_said_on_a_new_connection_before_its_hello(tenant, built):
     assert not program.read()["held"]
     scene.arbiter.wait_for(MessageType.ATTACH, since=restarted)
     assert {MessageType.HELLO} == set(scene.arbiter.first_heard)
+
+
+def test_what_stays_on_a_gpu_is_said_before_the_call_that_makes_it_returns(tenant):
+    """A program that gives its GPU up right after it, or ends, has said so; no thread of the hook is waited for."""
+    scene = tenant(memory_mib=1024)
+    program = scene.run(
+        "cuda = Cuda(); cuda.lib.cuMemAllocManaged(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(9), 1); os._exit(0)"
+    )
+
+    assert 0 == program.end()
+    eventually(
+        lambda: ReportFlag.UNIFIED in [one.flags for one in scene.arbiter.heard if one.type == MessageType.REPORT],
+        "it was said",
+    )
