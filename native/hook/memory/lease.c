@@ -55,7 +55,6 @@ static void memory_pace(void)
 /* Asks for at least `bytes`, likes a slab; with slot->link.lock held. */
 static enum outcome ask(struct slot *slot, uint64_t bytes, uint16_t flags, uint64_t *granted)
 {
-    link_report(); /* what is lent depends on it */
     bool exact = flags || !bytes || bytes > UINT64_MAX - SLAB_BYTES;
     uint64_t liked = exact ? bytes : bytes + SLAB_BYTES;
     aliquot_message message = {
@@ -78,17 +77,17 @@ static uint64_t patience_ns(void)
 /* Lets go of slot->link.lock for a while; false when `outcome` has lasted too long since `*start`. */
 static bool wait_for(struct slot *slot, enum outcome outcome, uint64_t *start)
 {
-    bool short_nap = outcome == CONTENDED;
+    bool contended = outcome == CONTENDED;
     if (outcome == CALLED_BACK)
         *start = now_ns();
     if (outcome == OVER || (outcome == UNANSWERED && link_crowded()) ||
-        now_ns() - *start > (short_nap ? CONTENDED_NS : patience_ns()))
+        now_ns() - *start > (contended ? CONTENDED_NS : patience_ns()))
         return false;
     pthread_mutex_unlock(&slot->link.lock);
     if (outcome == UNANSWERED)
         link_revive();
     memory_pace();
-    nanosleep(&(struct timespec){0, short_nap ? SHORT_NAP_NS : NAP_NS}, NULL);
+    nanosleep(&(struct timespec){0, contended ? SHORT_NAP_NS : NAP_NS}, NULL);
     pthread_mutex_lock(&slot->link.lock);
     return true;
 }

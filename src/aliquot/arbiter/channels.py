@@ -119,9 +119,7 @@ class Channel:
                     self._owner.changed()
                 self._say(Answer(parking=parking))
             elif request.op in ("unpark_tenant", "note_away", "take_back"):
-                {
-                    "unpark_tenant": server.unpark_tenant, "note_away": server.note_away, "take_back": server.take_back
-                }[request.op](request.name)  # fmt: skip
+                getattr(server, request.op)(request.name)
                 self._owner.changed()
                 self._say(Answer())
             elif request.op == "remove_tenant":

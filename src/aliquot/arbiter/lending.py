@@ -139,8 +139,8 @@ class GpuMemory:
         short = held > free and (lent > 0 or held > grant.guarantee_bytes)
         if not short or held <= free + lent:
             self.is_free(grant, held, now_ns)
-        come = f"{held >> 20} MiB of its memory come back, {max(0, free) >> 20} MiB of its GPU are free"
-        return f"{come}, and {lent >> 20} MiB are lent to others" if short else ""
+        needed = f"{held >> 20} MiB are needed, {max(0, free) >> 20} MiB of its GPU are free"
+        return f"{needed}, and {lent >> 20} MiB are lent to others" if short else ""
 
     def look(self, now_ns: int) -> list[Holder]:
         """Call back what is needed and lent, from as few tenants as it takes; those whose time is over."""

@@ -317,7 +317,7 @@ class Server:
         tenant = self._tenant(name)
         for grant in tenant.grants if tenant.record.away else ():
             if why := grant.memory.why_not_back(grant, time.monotonic_ns()):
-                raise ValueError(f"tenant {name!r}: {why}")
+                raise ValueError(why)
         self.engine.set_away(tenant, False)
 
     def unpark_tenant(self, name: str) -> None:

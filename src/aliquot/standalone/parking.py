@@ -140,16 +140,26 @@ class Parking:
         """
         if self._engine.look(lambda ledger: name in ledger.parked or name not in ledger.plans):
             raise NotParked(f'"{name}" is parked, or has ended')
+        with self._leaves(name), ArbiterClient(self._runtime) as arbiter:
+            pids = self._stopped(arbiter, name, busy=busy)
+            with self._moves:
+                return self._take_off(name, pids, arbiter)
+
+    @contextlib.contextmanager
+    def _leaves(self, name: TenantName) -> Iterator[None]:
+        """Take a tenant off its GPU, which nobody else does meanwhile; what fails leaves it there.
+
+        Raises:
+            NotParked: it is being parked or moved already, or why it stays.
+        """
         with self._moves:
             if name in self._leaving:
-                raise NotParked(f'"{name}" is being parked')
+                raise NotParked(f'"{name}" is being parked or moved; try again when that has ended')
             self._leaving.add(name)
         try:
-            with ArbiterClient(self._runtime) as arbiter:
-                pids = self._stopped(arbiter, name, busy=busy)
-                with self._moves:
-                    return self._take_off(name, pids, arbiter)
+            yield
         except (ArbiterError, AliquotError, OSError) as error:
+            self._moves_back.pop(name, None)
             self._leaving.discard(name)
             self._end_move(name)
             raise NotParked(f'"{name}" stays on its GPU: {error}') from None
@@ -166,25 +176,13 @@ class Parking:
         if (version := self._driver.do("Version", 0)) < PAIRS_VERSION:
             has = f"{version // 1000}.{version % 1000 // 10}"
             raise NotParked(f"a move takes CUDA 13.0 (driver 580) or later, and this driver has {has}")
-        with self._moves:
-            if name in self._leaving:
-                raise NotParked(f'"{name}" is being parked')
-            self._leaving.add(name)
-        try:
-            with ArbiterClient(self._runtime) as arbiter:
-                self._require_room(name, arbiter.status(), (), to)
-                pids = self._stopped(arbiter, name, busy=True)
-                with self._moves:
-                    self._copy_out(name, pids, arbiter.status())
-                    self._moves_back[name] = lambda: change(source)
-                    change(to)
-        except (ArbiterError, AliquotError, OSError) as error:
-            self._moves_back.pop(name, None)
-            self._leaving.discard(name)
-            self._end_move(name)
-            raise NotParked(f'"{name}" stays on its GPU: {error}') from None
-        finally:
-            self._leaving.discard(name)
+        with self._leaves(name), ArbiterClient(self._runtime) as arbiter:
+            self._require_room(name, arbiter.status(), (), to)
+            pids = self._stopped(arbiter, name, busy=True)
+            with self._moves:
+                self._copy_out(name, pids, arbiter.status())
+                self._moves_back[name] = lambda: change(source)
+                change(to)
         self._wait_for_end(name)
         self._moves_back.pop(name, None)
         why = self._refusals.pop(name, "it has not come there in time")
@@ -194,12 +192,24 @@ class Parking:
     def unpark(self, name: TenantName) -> int:
         """Bring a tenant's memory back, where it takes that by parking others; returns how much is reserved, in MiB.
 
+        Waits while what is lent of it is called back.
+
         Raises:
             NoRoom: others that stay hold too much of its GPU.
             NotParked: it is not parked.
             ArbiterError: the arbiter is away.
         """
-        mib = self._reserve(name)
+        until_s = time.monotonic() + BACK_S
+        while True:
+            try:
+                mib = self._reserve(name)
+                break
+            except NoRoom:
+                time.sleep(LOOK_S)
+                with ArbiterClient(self._runtime) as arbiter:
+                    called_back = any(each.memory_wait_s for each in _of(name, arbiter.status()))
+                if not called_back or time.monotonic() > until_s:
+                    raise
         self._wait_for_end(name)
         return mib
 

@@ -135,7 +135,7 @@ def test_memory_that_is_parked_is_free_until_it_comes_back(arbiter, lender):
     eventually(lambda: arbiter.admin.park_tenant("a").ready, "it is ready")
     arbiter.admin.note_away("a")
     given = asked(b, 6 * GIB)
-    with pytest.raises(ArbiterError, match="12288 MiB of its memory come back, 9984 MiB of its GPU are free"):
+    with pytest.raises(ArbiterError, match="12288 MiB are needed, 9984 MiB of its GPU are free"):
         arbiter.admin.take_back("a")
     b.send(MessageType.RELEASE, a=4 * GIB)
     eventually(lambda: arbiter.seen("b").memory_used_mib == 2 << 10)

@@ -78,6 +78,19 @@ def test_a_busy_borrower_that_does_not_answer_is_parked_and_comes_back(up: Clust
     assert borrower.read_text().startswith("has 12")
 
 
+def test_unpark_waits_for_what_was_lent_of_the_guarantee_meanwhile(up: Cluster, run):
+    """What is called back for it is not a reason to refuse it."""
+    parked = run("a", 7, mem="8Gi")
+    says(parked, "has 7")
+    eventually(lambda: up.command("park", "a").returncode == 0, "it is idle")
+    borrower = run("b", 14, "busy", mem="2Gi", most="15Gi")
+    says(borrower, "has 14")
+    back = up.command("unpark", "a")
+
+    assert 0 == back.returncode, back.stderr
+    assert "a is back: 8.0 GiB" in back.stdout
+
+
 def test_a_program_that_could_do_neither_borrows_nothing_and_explain_says_why(up: Cluster, run):
     """It has its guarantee alone."""
     borrower = run("a", 12, "unified", mem="2Gi", most="14Gi")
