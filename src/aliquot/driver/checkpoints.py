@@ -31,7 +31,7 @@ ENDED: Final = -2
 GONE: Final = frozenset({1, 3})
 """What is answered for a process that has ended, or has not started the driver."""
 PAIRS_VERSION: Final = 13000
-"""Of CUDA: the first whose driver restores onto other GPUs; one before it may take no notice of what it is told."""
+"""The first CUDA version whose driver restores onto other GPUs; an older one may ignore the pairs."""
 _SUCCESS: Final = 0
 
 

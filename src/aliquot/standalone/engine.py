@@ -395,7 +395,7 @@ class Engine:
 
         Raises:
             EngineError: it has ended.
-            ArbiterError: the arbiter does not take it, and is told later what has not changed.
+            ArbiterError: the arbiter refuses the change, or cannot be reached; the tenant keeps its GPU.
         """
         with self._lock:
             if (tenant := self.tenants.get(name)) is None:

@@ -73,20 +73,20 @@ REFUSED_S: Final = 60.0
 NODES_TRIED: Final = 64
 TRIES_PER_S: Final = 50
 """For pods that wait for room."""
-SAID_S: Final = 10.0
+EVENT_S: Final = 10.0
 """The least time between two events of a pod."""
 
 
 @dataclass
-class _Standing:
+class _PendingPod:
     """What is remembered of a pod that waits."""
 
     pod: Pod
     refused: dict[str, float] = field(default_factory=dict)
     """Until when it does not go to a node."""
     placed_s: float = 0.0
-    said: str = ""
-    said_s: float = 0.0
+    message: str = ""
+    reported_s: float = 0.0
 
 
 class ClaimAllocator:
@@ -112,7 +112,7 @@ class ClaimAllocator:
         self.slices: Reflector[ApiObject] = Reflector(
             api, RESOURCE_SLICES, selectors={"fieldSelector": f"spec.driver={DRIVER}"}
         )
-        self._waiting: dict[str, _Standing] = {}
+        self._waiting: dict[str, _PendingPod] = {}
 
     def synced(self) -> bool:
         """Are its caches whole?"""
@@ -133,7 +133,7 @@ class ClaimAllocator:
             return
         before = self._waiting.get(meta.key)
         same = before is not None and before.pod.metadata.uid == meta.uid
-        self._waiting[meta.key] = replace(before, pod=pod) if before is not None and same else _Standing(pod)
+        self._waiting[meta.key] = replace(before, pod=pod) if before is not None and same else _PendingPod(pod)
         self.again(PLACE, SOON_S)
         if CLAIMS in meta.annotations:
             self.again(f"template/{meta.key}", 0.0)
@@ -146,9 +146,9 @@ class ClaimAllocator:
             return
         self.again(PLACE, SOON_S)
         if change.kind == "modified" and old is not None and old.ours and not claim.ours:
-            for standing in self._waiting.values():
-                if claim.name_in(standing.pod):
-                    standing.refused[old.ours[0].pool] = self.clock.monotonic_s() + REFUSED_S
+            for pending in self._waiting.values():
+                if claim.name_in(pending.pod):
+                    pending.refused[old.ours[0].pool] = self.clock.monotonic_s() + REFUSED_S
 
     def holder(self, key: str) -> Pod | None:
         """The pod of an allocation: the pod itself, or the one for which a claim is reserved."""
@@ -168,10 +168,10 @@ class ClaimAllocator:
 
     async def make_templates(self, key: str) -> None:
         """Make the templates of a pod that are missing."""
-        standing = self._waiting.get(key)
-        if standing is None:
+        pending = self._waiting.get(key)
+        if pending is None:
             return
-        spec, meta = standing.pod.spec, standing.pod.metadata
+        spec, meta = pending.pod.spec, pending.pod.metadata
         named = {use.resource_claim_template_name for use in spec.resource_claims}
         for devices in claims_made(meta.annotations).values():
             name = template_name(devices)
@@ -198,22 +198,22 @@ class ClaimAllocator:
         for pod in self._pods:
             if pod.spec.node_name and not pod.ended:
                 on_node.setdefault(pod.spec.node_name, []).append(pod)
-        waiting: list[tuple[_Standing, list[ResourceClaim]]] = []
-        for standing in self._waiting.values():
-            pod, known = standing.pod, self._ledger.claims
+        waiting: list[tuple[_PendingPod, list[ResourceClaim]]] = []
+        for pending in self._waiting.values():
+            pod, known = pending.pod, self._ledger.claims
             made = {use.name: use.resource_claim_name for use in pod.status.resource_claim_statuses}
             names = [use.resource_claim_name or made.get(use.name, "") for use in pod.spec.resource_claims]
             keys = [f"{pod.metadata.namespace}/{name}" for name in names]
-            waiting.append((standing, [known[key] for key in keys if key in known]))
-        for standing, claims in waiting:  # those that are placed and not bound yet have their CPU and memory too
+            waiting.append((pending, [known[key] for key in keys if key in known]))
+        for pending, claims in waiting:  # those that are placed and not bound yet have their CPU and memory too
             if at := next(filter(None, map(self._node_of, claims)), ""):
-                on_node.setdefault(at, []).append(_on(at, standing.pod))
+                on_node.setdefault(at, []).append(_on(at, pending.pod))
         used = {claim.metadata.uid for _, claims in waiting for claim in claims}
         await self._take_back([c for c in self._ledger.claims.values() if is_placed(c) and c.metadata.uid not in used])
         waiting.sort(key=lambda one: (-one[0].pod.spec.priority, one[0].pod.metadata.creation_timestamp or ""))
-        for standing, claims in waiting:
+        for pending, claims in waiting:
             await asyncio.sleep(0)
-            spec = standing.pod.spec
+            spec = pending.pod.spec
             if len(claims) < len(spec.resource_claims) or not any(map(is_placed, claims)):
                 continue
             if any(gate.name != GATE for gate in spec.scheduling_gates):
@@ -221,19 +221,19 @@ class ClaimAllocator:
             missing = [claim for claim in claims if is_placed(claim) and not self._node_of(claim)]
             if not self._leads():
                 return None
-            given, why = self._decide(standing, claims, missing, on_node, now_s) if missing else ([], "")
+            given, why = self._decide(pending, claims, missing, on_node, now_s) if missing else ([], "")
             if given:
-                on_node.setdefault(given[0][1].node, []).append(_on(given[0][1].node, standing.pod))
+                on_node.setdefault(given[0][1].node, []).append(_on(given[0][1].node, pending.pod))
             if why:
                 late += 1
-                await self._say(standing, why, now_s)
+                await self._report(pending, why, now_s)
                 continue
             try:
                 for claim, allocation in given:
                     await self._write(claim, allocation)
-                late += not await self._open(standing, claims, now_s)
+                late += not await self._open(pending, claims, now_s)
             except KubeError as error:  # the others do not wait for it
-                log.warning("pod %s is not placed yet: %s", standing.pod.metadata.key, error)
+                log.warning("pod %s is not placed yet: %s", pending.pod.metadata.key, error)
                 late += 1
         return max(AGAIN_S, late / TRIES_PER_S) if late else None
 
@@ -246,14 +246,14 @@ class ClaimAllocator:
 
     def _decide(
         self,
-        standing: _Standing,
+        pending: _PendingPod,
         claims: list[ResourceClaim],
         missing: list[ResourceClaim],
         on_node: Mapping[str, list[Pod]],
         now_s: float,
     ) -> tuple[list[tuple[ResourceClaim, Allocation]], str]:
         """Reserve the claims of a pod that are not allocated, on one node; or why none can take them."""
-        ledger, pod = self._ledger, standing.pod
+        ledger, pod = self._ledger, pending.pod
         asks: list[PodAsk] = []
         for claim in missing:
             try:
@@ -270,11 +270,11 @@ class ClaimAllocator:
         fitting = np.flatnonzero(values != NEVER)
         ranked = fitting[np.lexsort((cluster.rank[fitting], -values[fitting]))]
         names = [cluster.spec(number).name for number in ranked.tolist()]
-        standing.refused = {node: until_s for node, until_s in standing.refused.items() if until_s > now_s}
+        pending.refused = {node: until_s for node, until_s in pending.refused.items() if until_s > now_s}
         reasons = Counter[str]()
         for name in sorted(fixed) if fixed else names[:NODES_TRIED]:
             node = self._nodes.get(name)
-            if node is None or name in standing.refused:
+            if node is None or name in pending.refused:
                 reasons["did not take the pod a moment ago"] += 1
             elif self.slices.get(slice_name(name, "devices")) is None:
                 reasons["serves no claims (aliquot node --claims)"] += 1
@@ -295,8 +295,8 @@ class ClaimAllocator:
         if len(asks) == 1 and judged.failed and not reasons:
             self._on_waiting(pod, first, list(judged.failed))
         reasons.update([*judged.failed.values(), *judged.unresolvable.values()])
-        told = "; ".join(f"{count} {why}" for why, count in reasons.most_common(8))
-        return [], f"0/{len(every)} nodes with GPUs can take it: {told}"
+        summary = "; ".join(f"{count} {why}" for why, count in reasons.most_common(8))
+        return [], f"0/{len(every)} nodes with GPUs can take it: {summary}"
 
     async def _write(self, claim: ResourceClaim, allocation: Allocation) -> None:
         """Write the allocation into the claim, or find out what it has instead.
@@ -366,29 +366,29 @@ class ClaimAllocator:
                 with suppress(KubeError):
                     await self._patch_allocation(claim, None)
 
-    async def _open(self, standing: _Standing, claims: list[ResourceClaim], now_s: float) -> bool:
+    async def _open(self, pending: _PendingPod, claims: list[ResourceClaim], now_s: float) -> bool:
         """Let kube-scheduler have the pod; after a minute in which it did not bind it, take the allocations back.
 
         False while the pod may have to be placed elsewhere.
         """
-        pod, meta = standing.pod, standing.pod.metadata
+        pod, meta = pending.pod, pending.pod.metadata
         if pod.spec.scheduling_gates:
             body = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": None}}  # gates are never added later
             await self._api.patch(PODS, meta.name, body, namespace=meta.namespace)
             return True
-        standing.placed_s = standing.placed_s or now_s
+        pending.placed_s = pending.placed_s or now_s
         stuck = any(c.type == "PodScheduled" and c.reason == "Unschedulable" for c in pod.status.conditions)
-        if not stuck or now_s - standing.placed_s < REFUSED_S:
+        if not stuck or now_s - pending.placed_s < REFUSED_S:
             return False
-        standing.placed_s = 0.0
+        pending.placed_s = 0.0
         await self._take_back(filter(is_placed, claims))
         return False
 
-    async def _say(self, standing: _Standing, why: str, now_s: float) -> None:
+    async def _report(self, pending: _PendingPod, why: str, now_s: float) -> None:
         """An event that says why a pod waits, where that has changed."""
-        if why == standing.said or now_s - standing.said_s < SAID_S:
+        if why == pending.message or now_s - pending.reported_s < EVENT_S:
             return
-        standing.said, standing.said_s, meta = why, now_s, standing.pod.metadata
+        pending.message, pending.reported_s, meta = why, now_s, pending.pod.metadata
         moment = seconds_time(self.clock.wall())
         subject = ObjectReference("v1", "Pod", meta.name, meta.namespace, meta.uid)
         event = Event(
