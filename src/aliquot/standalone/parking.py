@@ -147,7 +147,7 @@ class Parking:
 
     @contextlib.contextmanager
     def _leaves(self, name: TenantName) -> Iterator[None]:
-        """Take a tenant off its GPU, which nobody else does meanwhile; what fails leaves it there.
+        """Take a tenant off its GPU in one thread at a time; after a failure it stays there.
 
         Raises:
             NotParked: it is being parked or moved already, or why it stays.
