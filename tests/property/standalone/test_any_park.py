@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -20,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import structs
 
 from aliquot.arbiter.client import ArbiterError, NoArbiter
-from aliquot.arbiter.records import ParkState
+from aliquot.arbiter.records import GpuStatus, ParkState, Status
 from aliquot.driver.checkpoints import ENDED, PAIRS_VERSION, ProcessState, StepFailed
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import Memory
@@ -29,6 +28,7 @@ from aliquot.placement.cluster import LedgerError
 from aliquot.placement.machine import MachineLedger, NeverFits, NoRoom
 from aliquot.standalone import parking
 from aliquot.standalone.parking import NotParked, Parking
+from aliquot.status.tenants import TenantStatus
 
 T = TypeVar("T")
 GPU, OTHER, GPU_MIB, HOST_MIB = GpuUuid("GPU-0"), GpuUuid("GPU-1"), 16_384, 20_480
@@ -218,17 +218,17 @@ class FakeArbiter:
             process.moves_from = "" if to == process.moves_from else process.gpu
             process.gpu = to
 
-    def status(self) -> Any:
+    def status(self) -> Status:
         """All tenants."""
-        gpus = {gpu: SimpleNamespace(uuid=gpu, tenants=[]) for gpu in (GPU, OTHER)}
+        gpus = {gpu: GpuStatus(gpu, None, 0.0, []) for gpu in (GPU, OTHER)}
         for name, p in self.world.processes.items():
-            tenant = SimpleNamespace(
-                name=name, parked=p.parked, woken=p.parked and p.needs, stays="", memory_used_mib=p.mib,
-                idle_s=self.world.now_s - p.active_s, charged_ns=int(p.charged_s * 1e9), request_milli=20,
-                moves_from=p.moves_from, memory_overdue=False,
+            tenant = TenantStatus(
+                name, 20, 1000, 0.0, int(p.charged_s * 1e9), p.mib, p.mib, 0, 0.0, 0.0, 0.0, 0, 1, waiting=False,
+                parked=p.parked, woken=p.parked and p.needs, idle_s=self.world.now_s - p.active_s,
+                moves_from=p.moves_from,
             )  # fmt: skip
             gpus[p.gpu].tenants.append(tenant)
-        return SimpleNamespace(gpus=[*gpus.values()])
+        return Status(0, 1, 1, 10_000, "fluid", 100.0, "auto", "pace", 0, list(gpus.values()))
 
 
 class Engine:
