@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 import msgspec
 
@@ -70,7 +72,7 @@ def yield_() -> None:
     """
     from aliquot.standalone.phases import say
 
-    click.echo(f"{say(needs=False)} has yielded its GPU")
+    click.echo(f"{say(needs=False, on_wait=partial(click.echo, err=True))} has yielded its GPU")
 
 
 @click.command()

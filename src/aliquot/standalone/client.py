@@ -20,12 +20,12 @@ from aliquot.lib.package import of_another_version
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.standalone import wire
 from aliquot.standalone.accounts import Account
-from aliquot.standalone.paths import RuntimeDir, closed_to_all_but, is_trusted, state_dir
+from aliquot.standalone.paths import RuntimeDir, closed_to_all_but, is_trusted, machine_dir, state_dir
 
 A = TypeVar("A")
 ATTEMPTS: Final = 5
 ENGINE_BACK_S: Final = 60.0
-"""How long a run of the machine's engine goes on without one."""
+"""How long what the machine's engine runs or queues goes on without one."""
 AGAIN_S: Final = 0.2
 SILENCE_S: Final = 5.0
 """After this long without an answer the user is informed that the engine may be stopped."""
@@ -111,18 +111,12 @@ class EngineConnection:
 
     def _resumed(self, name: str) -> bool:
         """Whether the next engine has given a run its place again."""
-        until_s = time.monotonic() + ENGINE_BACK_S
-        while not self._ended.wait(AGAIN_S) and time.monotonic() < until_s:
-            try:
-                connection = EngineConnection(self._runtime)
-                connection.ask(wire.ResumeCall(name))
-            except NoEngine:
-                continue
-            except EngineRefused:
-                return False
-            self._socket, self._lines = connection._socket, connection._lines
-            return not self._ended.is_set()
-        return False
+        try:
+            connection, _ = ask_next(self._runtime, wire.ResumeCall(name), self._ended)
+        except (NoEngine, EngineRefused):
+            return False
+        self._socket, self._lines = connection._socket, connection._lines
+        return not self._ended.is_set()
 
     def ask(self, call: wire.Call[A]) -> A:
         """One answer to one call.
@@ -182,6 +176,27 @@ def ask(runtime: RuntimeDir, call: wire.Call[A]) -> A:
         return connection.ask(call)
 
 
+def ask_next(
+    runtime: RuntimeDir, call: wire.Call[A], ended: threading.Event | None = None, within_s: float = ENGINE_BACK_S
+) -> tuple[EngineConnection, A]:
+    """The first answer of the machine's next engine, which has `within_s` to come, and its connection.
+
+    Raises:
+        NoEngine: none has come, or `ended` was set.
+        EngineRefused: the engine said no.
+    """
+    ended, until_s = ended or threading.Event(), time.monotonic() + within_s
+    while not ended.wait(AGAIN_S) and time.monotonic() < until_s:
+        with contextlib.suppress(NoEngine):
+            connection = EngineConnection(runtime)
+            try:
+                return connection, connection.ask(call)
+            except BaseException:
+                connection.close()
+                raise
+    raise NoEngine(f"no engine has come back at {runtime.root} within {within_s:g} s. Start one: aliquot up")
+
+
 def first_answer(runtime: RuntimeDir, call: wire.Call[A], *, emulate: str | None) -> tuple[EngineConnection, A]:
     """The first answer to a call and its connection: from the engine that is up, else from one started for it.
 
@@ -224,18 +239,27 @@ def lease(
 ) -> tuple[EngineConnection, wire.RunLease]:
     """A place for a run; `waits` gets the reasons why a call that asks to wait has no place yet.
 
+    It waits on in the queue of the next engine where the machine's restarts.
+
     Raises:
         EngineRefused, UserError: as `first_answer`.
     """
     connection, answer = first_answer(runtime, call, emulate=emulate)
-    try:
-        while isinstance(answer, wire.LeaseWait):
-            waits(answer.reason)
-            answer = connection.next_answer(call)
-    except BaseException:
-        connection.close()
-        raise
-    return connection, answer
+    while True:
+        try:
+            while isinstance(answer, wire.LeaseWait):
+                waits(answer.reason)
+                answer = connection.next_answer(call)
+            return connection, answer
+        except NoEngine:
+            connection.close()
+            if runtime.root != machine_dir():
+                raise
+            waits("the machine's engine restarts")
+            connection, answer = ask_next(runtime, call)
+        except BaseException:
+            connection.close()
+            raise
 
 
 def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:

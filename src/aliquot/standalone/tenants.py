@@ -197,6 +197,7 @@ class LockKeeper:
             self._process.kill()
             self._process.wait()
             self._process = None
+            self._runtime.keeper.unlink(missing_ok=True)
         if not needed:
             return
         lock, engine, runs = self._lock.descriptor, os.getpid(), self._runtime.runs

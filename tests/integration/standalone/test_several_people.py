@@ -199,6 +199,27 @@ def test_a_program_of_a_run_finds_the_engine_of_the_machine(on_machine: Callable
     assert f"no engine is up at /tmp/aliquot-{CARL}" in said
 
 
+def test_who_waits_for_the_machines_engine_waits_on_for_the_next(on_machine: Callable[[str], str]):
+    """A run in the queue starts, and a program that yields its GPU or acquires it is answered, after a restart."""
+    run = """
+        exec 2>&1; touch up; while ! [ -e down ]; do sleep .1; done
+        $ALIQUOT yield; $ALIQUOT acquire --timeout 30s
+    """
+    said = on_machine(f"""
+        (cd $0/carl; $CARL $ALIQUOT run --gpu-request .6 --gpu 0 --name r -- sh -c {shlex.quote(run)}; echo r $?) & r=$!
+        while ! [ -e $0/carl/up ]; do sleep .1; done
+        $BOB $ALIQUOT run --gpu-request .6 --gpu 0 --wait -- echo started 2>$0/queue & q=$!
+        while ! grep waits $0/queue; do sleep .1; done
+        kill $(pgrep -f -- "up --system .*--state-dir $0/state"); touch $0/carl/down; sleep 1
+        $ALIQUOT up --system --no-web --window 2 --state-dir "$0/state" -d
+        wait $r $q
+    """)
+
+    assert "waits: the machine's engine restarts\n" in said
+    assert f"{CARL}/r has yielded its GPU\n{CARL}/r has its GPU\n" in said
+    assert "r 0\n" in said and "started\n" in said
+
+
 def test_another_account_that_may_write_beside_the_engine_is_not_taken_for_root(on_machine: Callable[[str], str]):
     """Where others may write into /run, who answers there may be anybody, and is not used in a user namespace."""
     said = on_machine("""
