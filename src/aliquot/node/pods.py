@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -67,6 +67,17 @@ class NodePod(Wire):
     def running(self) -> set[str]:
         """Names of its containers that run now."""
         return {status.name for status in self.statuses if status.state.running is not None}
+
+    def init_containers_ended(self, earlier: Mapping[str, str]) -> bool:
+        """Whether its init containers have ended, and not only those runs of them whose ids are the `earlier` ones.
+
+        A pod whose sandbox died runs them again and stays Initialized (kubelet, pkg/kubelet/status/generate.go).
+        """
+        sidecars = {each.name for each in self.spec.init_containers if each.restart_policy == "Always"}
+        statuses = [each for each in self.status.init_container_statuses if each.name not in sidecars]
+        return self.status.initialized and all(
+            each.state.terminated is not None and each.container_id != earlier.get(each.name) for each in statuses
+        )
 
     def failing(self) -> set[str]:
         """Names of its containers that kubelet was to start and could not, or is to start again later.

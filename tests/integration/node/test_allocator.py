@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 from kubelet_stand_in import AdmissionError, StartError
 from node_room import NODE, Room
 from waiting import eventually
 
-from aliquot.kube.names import GPU_PERCENT
-from aliquot.kube.plan import ContainerPlan, PodPlan
+from aliquot.kube.names import GPU_PERCENT, PLAN
+from aliquot.kube.objects import PodStatus
+from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.allocation.checkpoint import PodKey, read_checkpoint
@@ -101,6 +103,31 @@ def test_an_init_containers_share_is_free_for_what_starts_after_it(room: Room):
     assert [["warm"], ["side"], ["main", "side"], ["main", "side"], ["warm"]] == had
     assert ["uid-p/warm"] == room.provisioner.remove_init("uid-p")
     assert {} == room.tenants()
+
+
+def init_status(container_id: str, state: str) -> PodStatus:
+    """Of a pod that stays Initialized, as kubelet leaves it while init containers run again."""
+    status = {"name": "main", "containerID": container_id, "state": {state: {}}}
+    body = {"conditions": [{"type": "Initialized", "status": "True"}], "initContainerStatuses": [status]}
+    return msgspec.convert(body, PodStatus)
+
+
+def test_an_init_containers_share_stays_while_it_runs_again(room: Room):
+    """What the API server says of its run before, and that the pod is Initialized, does not end it."""
+    plan = room.pod("a", 0, 300, 1024)
+    pod = room.pods.known["uid-a"]
+    again = PodPlan(NODE, {"main": msgspec.structs.replace(plan.containers["main"], init=1)})
+    pod.metadata.annotations[PLAN] = write_plan(again)
+    pod.status = init_status("first", "terminated")
+    room.admit("a", 30)
+    room.start("a")
+    had = []
+    for container_id, state in (("first", "terminated"), ("second", "running"), ("second", "terminated")):
+        pod.status = init_status(container_id, state)
+        room.do(room.allocations.release_init())
+        had.append(len(room.tenants()))
+
+    assert [1, 1, 0] == had
 
 
 def test_nothing_is_told_before_it_is_on_disk(room: Room):

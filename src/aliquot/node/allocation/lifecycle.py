@@ -78,6 +78,7 @@ class Allocations:
         self._unpreparing: set[str] = set()
         self._unknown_names: set[str] = set()
         self._gone_pods: set[str] = set()
+        self._earlier_inits: dict[str, dict[str, str]] = {}  # pod's uid -> init container -> id of its run before
 
     # -- allocate ------------------------------------------------------------------------------------------------
 
@@ -155,6 +156,9 @@ class Allocations:
                     "let it be scheduled by a scheduler with Aliquot's extender"
                 )
             env = record.env if record.plan else self._environment(pod, container, plan)
+            for status in pod.status.init_container_statuses if pod is not None else ():
+                if status.name == container:
+                    self._earlier_inits.setdefault(owner.uid, {})[container] = status.container_id
             tenant = await asyncio.to_thread(self.provisioner.provision, owner, container, plan, driver=record.driver)
             await asyncio.to_thread(write_spec, self._cdi, claim.name, tenant.edits + Edits(env))
             await self.records.settle(claim.name, owner, container, ids, text, tenant.driver, env)
@@ -197,6 +201,7 @@ class Allocations:
     def pod_gone(self, owner: PodKey) -> None:
         """The pod has ended or was deleted: forget what became of it, and release what it has."""
         self.outcomes.forget(owner)
+        self._earlier_inits.pop(owner.uid, None)
         self._release(owner)
 
     def _release(self, owner: PodKey) -> None:
@@ -259,7 +264,7 @@ class Allocations:
         tenants = list(self.provisioner.tenants.values())
         for uid in {tenant.owner.uid for tenant in tenants if tenant.plan.init > 0}:
             pod = self.pods.get(uid)
-            if pod is not None and pod.status.initialized:
+            if pod is not None and pod.init_containers_ended(self._earlier_inits.get(uid, {})):
                 await asyncio.to_thread(self.provisioner.remove_init, uid)
 
     def _remove_specs(self, names: Iterable[str]) -> list[str]:

@@ -184,4 +184,4 @@ def has_ended(allotment: Allotment, allotments: Sequence[Allotment], pod: NodePo
         return False
     others = [planned_container(other) for other in allotments if other.uid == allotment.uid]
     later = any(other is not None and other.starts > own.starts for other in others)
-    return later or (pod is not None and pod.status.initialized)
+    return later or (pod is not None and pod.init_containers_ended({}))
