@@ -16,8 +16,8 @@ import click
 import numpy as np
 
 from aliquot.placement.policies.aliquot import Aliquot, Constants
-from aliquot_lab.sim.openb.columns import columns
 from aliquot_lab.sim.openb.replay import replay
+from aliquot_lab.sim.openb.results import columns
 from aliquot_lab.sim.openb.trace import read_nodes, read_pods
 from aliquot_lab.sim.papers.fgd import NODES, data_folder
 from aliquot_lab.sim.parallel import run_all

@@ -26,9 +26,6 @@ from aliquot_lab.bench.figures import handovers, overlap, percentiles
 from aliquot_lab.bench.progress import Interval
 from aliquot_lab.bench.scene import SPIN_PTX, ClientFailed, scene
 
-TENANTS: Final = (2, 8, 32)
-QUOTAS_MS: Final = (30, 100)
-SECONDS: Final = 10.0
 TOKEN: Final = "bench/aliquot-bench-token"
 
 
@@ -81,12 +78,7 @@ def handover_case(
 
 
 def handover(
-    emulate: str | None,
-    tenants: Sequence[int] = TENANTS,
-    quotas_ms: Sequence[int] = QUOTAS_MS,
-    seconds: float = SECONDS,
-    *,
-    native: bool = True,
+    emulate: str | None, tenants: Sequence[int], quotas_ms: Sequence[int], seconds: float, *, native: bool = True
 ) -> dict[str, Any]:
     """All cases; without `native` every hand-over waits for the arbiter's interpreter."""
     seen = [handover_case(emulate, count, quota, seconds, native=native) for count in tenants for quota in quotas_ms]

@@ -26,7 +26,6 @@ from aliquot_lab.bench.scene import Client, ClientFailed, Program, bare_clients,
 
 RATES: Final = (10, 25, 50)
 FIG5_RATES: Final = (10, 20, 40, 60, 80, 100)
-SECONDS: Final = 10.0
 SETTLE_S: Final = 1.0
 KERNELS: Final = 10
 KERNEL_US: Final = 500
@@ -104,7 +103,7 @@ def rate_cases(emulate: str | None, rate_per_s: float, seconds: float) -> tuple[
     ], about
 
 
-def inference(emulate: str | None, rates_per_s: Sequence[float] = RATES, seconds: float = SECONDS) -> dict[str, Any]:
+def inference(emulate: str | None, rates_per_s: Sequence[float], seconds: float) -> dict[str, Any]:
     """All rates."""
     seen = [rate_cases(emulate, rate, seconds) for rate in rates_per_s]
     return {"cases": [case for cases, _ in seen for case in cases], **seen[0][1]}
@@ -121,7 +120,7 @@ def line(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
     return slope, intercept, statistics.correlation(xs, ys) ** 2
 
 
-def fig5(emulate: str | None, rates_per_s: Sequence[float] = FIG5_RATES, seconds: float = SECONDS) -> dict[str, Any]:
+def fig5(emulate: str | None, rates_per_s: Sequence[float], seconds: float) -> dict[str, Any]:
     """GPU use of the server alone, by its requests per second, and the line through them."""
     cases: list[dict[str, Any]] = []
     with scene(emulate) as stage:

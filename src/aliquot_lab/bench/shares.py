@@ -23,7 +23,6 @@ from aliquot_lab.bench.fig6 import shares as shares_between
 from aliquot_lab.bench.figures import worst_error
 from aliquot_lab.bench.scene import Program, python_client, scene, start_all
 
-SECONDS: Final = 20.0
 TICK_S: Final = 0.5
 WINDOW_S: Final = 10.0
 
@@ -113,7 +112,7 @@ def run_mix(emulate: str | None, mix: ShareMix, seconds: float) -> tuple[dict[st
         return case, stage.about
 
 
-def shares(emulate: str | None, mixes: Sequence[ShareMix] = MIXES, seconds: float = SECONDS) -> dict[str, Any]:
+def shares(emulate: str | None, mixes: Sequence[ShareMix], seconds: float) -> dict[str, Any]:
     """All mixes and the worst of them."""
     seen = [run_mix(emulate, mix, seconds) for mix in mixes]
     cases = [case for case, _ in seen]

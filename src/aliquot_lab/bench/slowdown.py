@@ -34,10 +34,7 @@ from aliquot_lab.bench.scene import Client, ClientFailed, Program, Scene, bare_c
 QUOTAS_MS: Final = (30, 60, 100, 160)
 QUOTA_KERNEL_US: Final = 2000
 KERNELS_US: Final = (5, 10, 20, 50, 200, 2000)
-SECONDS: Final = 8.0
 SETTLE_S: Final = 2.0
-JOBS: Final = {"A": (6, 14), "B": (15, 5)}
-"""Milliseconds of work and of rest, by job."""
 _NEARLY_HALF: Final = RequestedShare(450, 1000, 1024)
 _HALF: Final = RequestedShare(500, 1000, 1024)
 
@@ -112,10 +109,7 @@ def kernel_case(emulate: str | None, kernel_us: int, seconds: float) -> dict[str
 
 
 def slowdown(
-    emulate: str | None,
-    quotas_ms: Sequence[int] = QUOTAS_MS,
-    kernels_us: Sequence[int] = KERNELS_US,
-    seconds: float = SECONDS,
+    emulate: str | None, quotas_ms: Sequence[int], kernels_us: Sequence[int], seconds: float
 ) -> dict[str, Any]:
     """Alone, at each quota and for each length of kernel."""
     bare = bare_rate(emulate, QUOTA_KERNEL_US, seconds)
@@ -152,8 +146,11 @@ def _job_rates(stage: Scene, jobs: Sequence[tuple[int, int]], seconds: float) ->
     return found
 
 
-def fig12(emulate: str | None, jobs: Mapping[str, tuple[int, int]] = JOBS, seconds: float = SECONDS) -> dict[str, Any]:
-    """How many times as long each job takes beside each other one, and beside another of its kind, as alone."""
+def fig12(emulate: str | None, jobs: Mapping[str, tuple[int, int]], seconds: float) -> dict[str, Any]:
+    """How many times as long each job takes beside each other one, and beside another of its kind, as alone.
+
+    `jobs` have milliseconds of work and of rest.
+    """
     pairs = []
     with scene(emulate) as stage:
         alone = {name: _job_rates(stage, [job], seconds)[0] for name, job in jobs.items()}

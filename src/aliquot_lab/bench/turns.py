@@ -30,7 +30,6 @@ from aliquot_lab.bench.scene import ClientFailed, Program, Scene, scene
 from aliquot_lab.sim.turns.mixes import BY_NAME, Mix
 from aliquot_lab.sim.turns.study import TenantRun, judge_mix, worst_of
 
-SECONDS: Final = 40.0
 STEP_S: Final = 0.05
 WINDOW_S: Final = 10.0
 WARM_S: Final = 5.0
@@ -139,13 +138,7 @@ def _case(
 
 
 def turns(
-    emulate: str | None,
-    names: Sequence[str] = DEFAULT,
-    *,
-    seed: int = 1,
-    seconds: float = SECONDS,
-    way: str = "fluid",
-    native: bool = True,
+    emulate: str | None, names: Sequence[str], *, seed: int, seconds: float, way: str, native: bool
 ) -> dict[str, Any]:
     """All mixes and the waits after rests."""
     seen = [run_mix(emulate, BY_NAME[name], seed, seconds, way, native=native) for name in names]

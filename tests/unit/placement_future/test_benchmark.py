@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from aliquot.placement.policies.aliquot import Aliquot
-from aliquot_lab.sim.openb.columns import columns
 from aliquot_lab.sim.openb.replay import replay
+from aliquot_lab.sim.openb.results import columns
 from aliquot_lab.sim.openb.trace import read_nodes, read_pods
 
 DATA = Path(__file__).parents[2] / "data" / "openb"

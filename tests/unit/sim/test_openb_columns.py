@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from aliquot.placement.asks import Shape
 from aliquot.placement.policies.fgd import typical_shapes
-from aliquot_lab.sim.openb.columns import TaskEvents, columns
 from aliquot_lab.sim.openb.fragmentation import Fragmentation
+from aliquot_lab.sim.openb.results import TaskEvents, columns
 
 MODELS = ["T4", "G2"]
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TextIO
 from aliquot.lib.files import UNFINISHED
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
-from aliquot_lab.sim.imports import documents, kueue, pai, prometheus, slurm, tables
+from aliquot_lab.sim.imports import documents, pai, prometheus, tables
 from aliquot_lab.sim.imports.records import JobAccounts, Record, plain
 from aliquot_lab.sim.imports.tables import Wanted
 from aliquot_lab.sim.tables import BadTable
@@ -55,8 +55,8 @@ READERS: Final[Mapping[str, Reader]] = {
     "pai": pai.read_pai,
     "philly": _each(documents.read_philly),
     "helios": _table("helios", tables.COLUMNS["helios"]),
-    "sacct": _each(slurm.read_sacct),
-    "kueue": _each(kueue.read_kueue),
+    "sacct": _each(documents.read_sacct),
+    "kueue": _each(documents.read_kueue),
     "prometheus": prometheus.read_prometheus,
     "csv": _table("csv", tables.COLUMNS["csv"]),
 }

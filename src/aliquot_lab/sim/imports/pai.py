@@ -21,8 +21,7 @@ from typing import NamedTuple, TypeVar
 from aliquot.model.quantities import MILLI
 from aliquot_lab.sim.imports.quantities import Unreadable, parse_memory_mib, parse_number, parse_parts, parse_time
 from aliquot_lab.sim.imports.records import Dropped, JobAccounts, Record
-from aliquot_lab.sim.imports.sheet import Line, Sheet, key
-from aliquot_lab.sim.imports.tables import COLUMNS, Fields, Wanted, jobs_of, read_table
+from aliquot_lab.sim.imports.tables import COLUMNS, Fields, Line, Sheet, Wanted, jobs_of, key, read_table
 from aliquot_lab.sim.tables import BadTable
 
 

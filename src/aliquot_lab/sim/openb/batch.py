@@ -14,9 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from aliquot_lab.sim.jobs import CLASSES, job_class
-from aliquot_lab.sim.openb.columns import columns
 from aliquot_lab.sim.openb.replay import replay
-from aliquot_lab.sim.openb.results import RunColumns, RunKey, sc_policy, write_results
+from aliquot_lab.sim.openb.results import RunColumns, RunKey, columns, sc_policy, write_results
 from aliquot_lab.sim.openb.trace import PodRow, TraceNode, read_nodes, read_pods, workload_name
 from aliquot_lab.sim.parallel import Finished, part_done, run_all
 from aliquot_lab.sim.tables import write_whole

@@ -24,9 +24,9 @@ from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.policies.fgd import typical_shapes
 from aliquot.placement.policy import Policy
-from aliquot_lab.sim.openb.columns import TaskEvents
 from aliquot_lab.sim.openb.fragmentation import Fragmentation, NodeChanges
 from aliquot_lab.sim.openb.gorand import GoRand
+from aliquot_lab.sim.openb.results import TaskEvents
 from aliquot_lab.sim.openb.trace import PodRow, TraceNode, node_specs
 from aliquot_lab.sim.policies import made
 

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from aliquot_lab.sim.report import pictures, tables
-from aliquot_lab.sim.report.findings import verdict
+from aliquot_lab.sim.report import findings, pictures
 from aliquot_lab.sim.report.svg import SIZES, png
 from aliquot_lab.sim.study import Made, Study
 
@@ -25,18 +24,18 @@ def page(study: Study, facts: dict[str, Any], times: dict[str, Any] | None, made
     cluster = facts["cluster"]
     shown: dict[str, Any] = {
         "title": f"{facts['trace']}{load} on {cluster['gpus']:,} GPUs ({cluster['source']})",
-        "verdict": verdict(facts),
+        "verdict": findings.verdict(facts),
         "seeds": sorted({seed for row in rows for seed in row["seeds"]}),
         "sizes_picture": pictures.sizes(facts["sizes"]) if "sizes" in facts else None,
-        "decisions": times and tables.decisions(times),
+        "decisions": times and findings.decisions(times),
     }
     if rows:
         shown |= {
-            "columns": [column for column in tables.COLUMNS if any(row["mean"].get(column[0]) for row in rows)],
-            "by_kind": tables.by_kind(rows),
-            "by_user": tables.by_user(rows),
-            "more_users": len(rows[0]["users"]) - tables.MAX_USERS,
-            "gpu_hours": tables.gpu_hours(rows, priced=facts["gpu_hour_price"] is not None),
+            "columns": [column for column in findings.COLUMNS if any(row["mean"].get(column[0]) for row in rows)],
+            "by_kind": findings.by_kind(rows),
+            "by_user": findings.by_user(rows),
+            "more_users": len(rows[0]["users"]) - findings.MAX_USERS,
+            "gpu_hours": findings.gpu_hours(rows, priced=facts["gpu_hour_price"] is not None),
             "waits": pictures.waits(facts),
             "curves": pictures.curves(study, facts),
             "heats": [pictures.heat(study, group) for group in study.policies],

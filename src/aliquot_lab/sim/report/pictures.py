@@ -10,9 +10,8 @@ import numpy as np
 
 from aliquot.lib.arrays import FloatArray
 from aliquot_lab.sim.figures import BINS
-from aliquot_lab.sim.report.findings import finding, waiting
+from aliquot_lab.sim.report.findings import ReportTable, finding, waiting
 from aliquot_lab.sim.report.svg import Axis, ChartLine, nice
-from aliquot_lab.sim.report.tables import ReportTable
 from aliquot_lab.sim.sizes import sentences
 from aliquot_lab.sim.study import PolicyRuns, Study
 from aliquot_lab.sim.wording import duration, number
