@@ -56,22 +56,14 @@ def filter_times(cases: tuple[tuple[int, int], ...] = CASES, asks: int = 300, re
 
 
 def _case(nodes: int, pods: int, asks: int, reviewers: int) -> list[dict[str, Any]]:
-    server = subprocess.Popen(
-        [sys.executable, "-m", "aliquot_lab.bench.filter", str(nodes), str(pods)], stdout=subprocess.PIPE, text=True
-    )
+    itself = [sys.executable, "-m", "aliquot_lab.bench.filter"]
+    server = subprocess.Popen([*itself, str(nodes), str(pods)], stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         facts = json.loads(server.stdout.readline())
         found = [_ask(facts["port"], nodes, asks, server.pid)]
         if reviewers:
-            command = [
-                sys.executable,
-                "-m",
-                "aliquot_lab.bench.filter",
-                str(facts["reviews_port"]),
-                str(reviewers),
-                "flood",
-            ]
+            command = [*itself, str(facts["reviews_port"]), str(reviewers), "flood"]
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as flooding:
                 flooded = _ask(facts["port"], nodes, asks, server.pid)
                 answered = json.loads(flooding.communicate()[0])

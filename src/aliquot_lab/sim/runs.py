@@ -20,9 +20,18 @@ from aliquot_lab.sim.openb.trace import read_pods, workload_name
 from aliquot_lab.sim.parallel import part_done
 from aliquot_lab.sim.policies import made
 from aliquot_lab.sim.tables import opened
-from aliquot_lab.sim.workloads.generated import generated, is_spec
-from aliquot_lab.sim.workloads.table import read_jobs, unread_columns
-from aliquot_lab.sim.workloads.trace import Draws, TimedAsk, TraceReplay, drawn, replayed, timed
+from aliquot_lab.sim.workloads import (
+    Draws,
+    TimedAsk,
+    TraceReplay,
+    drawn,
+    generated,
+    is_spec,
+    read_jobs,
+    replayed,
+    timed,
+    unread_columns,
+)
 
 OF_OPENB = "--services, --from-s, --gpu-only, --jitter-s and --compress"
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot_lab.sim.openb.gorand import GoRand
-from aliquot_lab.sim.openb.replay import arrivals
+from aliquot_lab.sim.openb.replay import GoRand, arrivals
 from aliquot_lab.sim.openb.trace import PodRow, read_pods
 
 OPENB = Path(__file__).resolve().parents[2] / "data" / "openb"

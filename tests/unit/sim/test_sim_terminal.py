@@ -1,11 +1,12 @@
-"""The table of policies fits the terminal."""
+"""The table of policies fits the sim_run."""
 
 import csv
 from typing import Any
 
 import pytest
 
-from aliquot_lab.sim import parallel, runs, study, terminal
+from aliquot_lab.cli import sim_run
+from aliquot_lab.sim import parallel, runs, study
 from aliquot_lab.sim.wording import number
 
 
@@ -19,7 +20,7 @@ def facts() -> dict[str, Any]:
 @pytest.mark.parametrize("width", [60, 80, 110, 132, 160, 200])
 def test_no_line_is_longer_than_the_terminal(facts: dict[str, Any], width: int):
     """Whole columns are left out; the mean wait is always there."""
-    lines = terminal.table(facts, width).splitlines()
+    lines = sim_run.table(facts, width).splitlines()
 
     assert width >= max(map(len, lines))
     assert 1 == len({line.count("  ") > 0 for line in lines})
@@ -29,10 +30,10 @@ def test_no_line_is_longer_than_the_terminal(facts: dict[str, Any], width: int):
 
 def test_a_wider_terminal_shows_more(facts: dict[str, Any]):
     """The less important columns come last; with 200 columns all are there."""
-    titles = [set(terminal.table(facts, width).splitlines()[0].split()) for width in (60, 80, 120, 200)]
+    titles = [set(sim_run.table(facts, width).splitlines()[0].split()) for width in (60, 80, 120, 200)]
 
     assert titles == sorted(titles, key=len)
-    assert terminal.table(facts) == terminal.table(facts, 200)
+    assert sim_run.table(facts) == sim_run.table(facts, 200)
 
 
 def test_a_price_of_a_gpu_hour_gives_each_policy_a_cost():
@@ -41,19 +42,19 @@ def test_a_price_of_a_gpu_hour_gives_each_policy_a_cost():
     done = parallel.run_all(runs.run, todo, workers=1)
     priced, free = (study.summary(study.Study.of(todo, done, price)) for price in (2.5, None))
     hours = [4 * row["mean"]["makespan_s"] / 3600 for row in priced["policies"]]
-    told = terminal.cost(priced)
-    rows = list(csv.DictReader(terminal.csv_table(priced).splitlines()))
+    told = sim_run.cost(priced)
+    rows = list(csv.DictReader(sim_run.csv_table(priced).splitlines()))
 
     assert told.startswith("cost of all GPUs until the last job ends, at 2.5 an hour: bestfit ")
     assert f", clustering {number(hours[1] * 2.5)}" in told
     assert [pytest.approx(each * 2.5, abs=0.01) for each in hours] == [float(row["cost"]) for row in rows]
-    assert "" == terminal.cost(free)
-    assert "cost" not in terminal.csv_table(free)
+    assert "" == sim_run.cost(free)
+    assert "cost" not in sim_run.csv_table(free)
 
 
 def test_csv_has_every_figure_in_seconds(facts: dict[str, Any]):
     """The means of `summary.json`, one line a policy."""
-    rows = list(csv.DictReader(terminal.csv_table(facts).splitlines()))
+    rows = list(csv.DictReader(sim_run.csv_table(facts).splitlines()))
 
     assert [
         {name: float(row[name]) for name in group["mean"]} for row, group in zip(rows, facts["policies"], strict=True)

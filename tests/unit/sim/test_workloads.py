@@ -9,9 +9,18 @@ import pytest
 from aliquot.model.errors import UserError
 from aliquot_lab.sim.openb.trace import PodRow
 from aliquot_lab.sim.runs import Scenario, workload
-from aliquot_lab.sim.workloads.generated import KubeShareJobs, MixJobs, kubeshare, mix
-from aliquot_lab.sim.workloads.table import read_jobs
-from aliquot_lab.sim.workloads.trace import Draws, TraceReplay, drawn, replayed, timed
+from aliquot_lab.sim.workloads import (
+    Draws,
+    KubeShareJobs,
+    MixJobs,
+    TraceReplay,
+    drawn,
+    kubeshare,
+    mix,
+    read_jobs,
+    replayed,
+    timed,
+)
 
 
 def pod(name: str, milli: int = 500, created=None, scheduled=None, deleted=None) -> PodRow:

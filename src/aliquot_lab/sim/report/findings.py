@@ -115,7 +115,6 @@ def apart(one: Facts, other: Facts, figure: str) -> bool:
     return bool(abs(np.mean(paired)) > T_95.get(len(paired) - 1, 2.5) * error)
 
 
-Facts = Mapping[str, Any]
 Tell = Callable[[float], str]
 COLUMNS: Final[tuple[tuple[str, str, Tell], ...]] = (
     ("wait_mean_s", "mean wait", duration), ("wait_p90_s", "90 % wait at most", duration),

@@ -7,7 +7,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from aliquot_lab.sim.report import findings, pictures
-from aliquot_lab.sim.report.svg import SIZES, png
+from aliquot_lab.sim.report.pictures import SIZES, png
 from aliquot_lab.sim.study import Made, Study
 
 TEMPLATES: Final = Environment(

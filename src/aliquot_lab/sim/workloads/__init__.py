@@ -1,1 +1,0 @@
-"""Where jobs come from: published traces, tables of your own, and generators; all drawn from one seed."""
