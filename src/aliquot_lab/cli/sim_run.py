@@ -27,7 +27,7 @@ from aliquot_lab.sim.pool import PoolSettings
 from aliquot_lab.sim.report.page import page
 from aliquot_lab.sim.tables import csv_text
 from aliquot_lab.sim.wording import duration, number
-from aliquot_lab.sim.workloads import Draws, TraceReplay
+from aliquot_lab.sim.workload import Draws, TraceReplay
 
 
 def run_study(

@@ -20,7 +20,7 @@ from aliquot_lab.sim.openb.trace import read_pods, workload_name
 from aliquot_lab.sim.parallel import part_done
 from aliquot_lab.sim.policies import made
 from aliquot_lab.sim.tables import opened
-from aliquot_lab.sim.workloads import (
+from aliquot_lab.sim.workload import (
     Draws,
     TimedAsk,
     TraceReplay,

@@ -8,7 +8,7 @@ from aliquot.model.errors import UserError
 from aliquot_lab.sim.openb.trace import read_nodes, read_pods
 from aliquot_lab.sim.seeds import seed_list
 from aliquot_lab.sim.tables import BadTable, read_rows, write_whole
-from aliquot_lab.sim.workloads import generated, read_jobs
+from aliquot_lab.sim.workload import generated, read_jobs
 
 POD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n"
 NODE = "sn,cpu_milli,memory_mib,gpu,model\n"

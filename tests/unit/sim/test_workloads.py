@@ -9,7 +9,7 @@ import pytest
 from aliquot.model.errors import UserError
 from aliquot_lab.sim.openb.trace import PodRow
 from aliquot_lab.sim.runs import Scenario, workload
-from aliquot_lab.sim.workloads import (
+from aliquot_lab.sim.workload import (
     Draws,
     KubeShareJobs,
     MixJobs,

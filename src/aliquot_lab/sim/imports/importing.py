@@ -21,7 +21,7 @@ from aliquot_lab.sim.imports import documents, pai, prometheus, tables
 from aliquot_lab.sim.imports.records import JobAccounts, Record, plain
 from aliquot_lab.sim.imports.tables import Wanted
 from aliquot_lab.sim.tables import BadTable
-from aliquot_lab.sim.workloads import MAX_MILLI
+from aliquot_lab.sim.workload import MAX_MILLI
 
 Reader = Callable[[Sequence[Path], JobAccounts, Wanted], Iterator[Record]]
 LONGEST_S: Final = 10 * 366 * 86_400.0

@@ -32,7 +32,7 @@ from aliquot_lab.sim.parallel import Finished, part_done, run_all
 from aliquot_lab.sim.policies import made
 from aliquot_lab.sim.record import Outcome
 from aliquot_lab.sim.tables import csv_text, write_whole
-from aliquot_lab.sim.workloads import Draws, drawn, service_s, timed
+from aliquot_lab.sim.workload import Draws, drawn, service_s, timed
 
 TIMES: Final = "default"
 WARM_UP: Final = 0.25

@@ -1,6 +1,6 @@
 """KubeShare's experiments: Fig. 6, 7 (token policy), 8a to 8c, 9 (throughput), 11 (decision time) and 13.
 
-Testbed of the paper: 8 machines with 4 V100 each. What it does not state is taken as in `workloads.py`; the
+Testbed of the paper: 8 machines with 4 V100 each. What it does not state is taken as in `workload.py`; the
 numbers of its figures are read off or quoted in docs/papers.md. Means over five seeds, as the paper's over five runs.
 
 In Fig. 13 jobs of the kinds A and B share a GPU by two; two B together run 1.5 times as long, every other pair hardly
@@ -41,7 +41,7 @@ from aliquot_lab.sim.turns.mixes import Member, Mix
 from aliquot_lab.sim.turns.node import MachineSpeeds, SimulatedNode
 from aliquot_lab.sim.turns.programs import ENDLESS, Burst, Clock, Program, Rest, Step, spinner
 from aliquot_lab.sim.waiting import Waiting
-from aliquot_lab.sim.workloads import KUBESHARE_BASE_PER_MIN, KubeShareJobs, kubeshare
+from aliquot_lab.sim.workload import KUBESHARE_BASE_PER_MIN, KubeShareJobs, kubeshare
 
 SLOW: Final = {("A", "A"): 1.06, ("A", "B"): 1.06, ("B", "A"): 1.06, ("B", "B"): 1.5}
 ASK_MILLI: Final = 450

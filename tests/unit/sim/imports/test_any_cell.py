@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from imported_traces import DATA, Imported
 
 from aliquot.model.errors import UserError
-from aliquot_lab.sim.workloads import read_jobs
+from aliquot_lab.sim.workload import read_jobs
 
 ODD = (
     "", " ", "0", "-0", "-1", "-50", "1e400", "-1e400", "1e13", "1e300", "inf", "-inf", "Infinity", "nan", "NaN",

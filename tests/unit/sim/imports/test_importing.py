@@ -11,7 +11,7 @@ from imported_traces import DATA, Imported, own_table
 from aliquot.model.errors import UserError
 from aliquot_lab.sim.imports.importing import READERS, import_trace
 from aliquot_lab.sim.imports.tables import DIFFERS, Wanted
-from aliquot_lab.sim.workloads import read_jobs
+from aliquot_lab.sim.workload import read_jobs
 
 FILES = {
     "sacct": ["sacct.txt"],
