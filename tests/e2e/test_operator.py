@@ -164,6 +164,29 @@ def test_a_namespace_gets_no_more_than_its_quota(shares: SharePods, scheduler: O
     shares.remove("b")
 
 
+def test_a_nominal_quota_is_given_back_by_pods_that_borrow(pods: Pods, scheduler: OurScheduler):
+    """A namespace borrows all that another does not hold; when that asks for what is nominal for it, it has it, and the
+    borrower keeps its oldest pods."""
+    plane, lender = scheduler.plane, Pods(scheduler.plane, f"{pods.namespace}-lender")
+    plane.make_namespace(lender.namespace)
+    for namespace, nominal in ((pods.namespace, "0.5"), (lender.namespace, "1.5")):
+        limits = [{"model": "V100", "gpus": "2", "nominalGpus": nominal}]
+        quota = {"apiVersion": "aliquot.dev/v1alpha1", "kind": "GPUQuota", "metadata": {"name": "q"}}
+        spec = {"spec": {"cohort": pods.namespace, "limits": limits}}
+        path = f"{ALIQUOT}/namespaces/{namespace}/gpuquotas"
+        plane.api.create(path, {**quota, **spec})
+        wait_for(lambda path=path: plane.api.get(f"{path}/q"), lambda q: "status" in q, "the quota has no status")
+    pods.create(*(gpu_pod(f"p{number}", percent(50, "1Gi")) for number in range(5)))
+    pods.wait_bound(4)
+    held = {pod["metadata"]["name"] for pod in pods.bound()}
+    lender.create(gpu_pod("mine", percent(100, "1Gi")))
+    lender.wait_bound(1)
+
+    assert 4 == len(held)
+    assert sorted(held)[:2] == sorted(pod["metadata"]["name"] for pod in pods.bound())
+    plane.remove_namespace(lender.namespace)
+
+
 def test_admission_rewrites_defaults_and_refuses(shares: SharePods, pods: Pods, scheduler: OurScheduler):
     """Words of others become resources, an annotation gets its resource and a limit; faults are named, plans kept."""
     note = {"aliquot.dev/gpu-request": "0.255"}

@@ -91,6 +91,11 @@ class ModelQuota(Wire):
     model: Annotated[str, Described(max_length=253, description="The model; empty counts every model.")] = ""
     gpus: Annotated[Amount | None, Described(description="GPUs, as 2.5 or 2500m; without it no bound.")] = None
     memory: Annotated[Amount | None, Described(description="GPU memory, as 64Gi; without it no bound.")] = None
+    nominal_gpus: Annotated[
+        Amount | None,
+        Described(description="With a cohort: GPUs that the namespace has back when it asks; without it as gpus."),
+    ] = None
+    nominal_memory: Annotated[Amount | None, Described(description="The same of GPU memory.")] = None
 
 
 class GPUQuotaSpec(Wire):
@@ -101,6 +106,9 @@ class GPUQuotaSpec(Wire):
         list[Literal["affinity", "antiAffinity", "exclusion"]],
         Described(max_length=3, description="Labels that pods of the namespace may not carry."),
     ] = []
+    cohort: Annotated[
+        str, Described(max_length=253, description="Namespaces that lend each other what is nominal and not held.")
+    ] = ""
 
 
 class ModelUse(Wire, omit_defaults=False):  # the model is the list's key, so it is on the wire also where it is empty

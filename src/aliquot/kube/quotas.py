@@ -5,17 +5,14 @@ They are enforced where a placement is written into the ledger; here they are on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from aliquot.kube.custom import GPUQuota, ModelQuota
+from aliquot.kube.custom import GPUQuota, GPUQuotaSpec, ModelQuota
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import BadQuantity, format_mib, format_milli, parse_memory, parse_milli
-from aliquot.placement.quota import Quota
+from aliquot.placement.quota import Quota, Usage
 
 log = Logger("scheduler")
-Usage = Mapping[str, tuple[int, int]]
-"""Model -> (milli-GPU, MiB) that a namespace holds."""
 
 
 def quotas_of(found: GPUQuota) -> list[Quota]:
@@ -24,32 +21,51 @@ def quotas_of(found: GPUQuota) -> list[Quota]:
     quotas = [Quota(meta.namespace, name=meta.name, forbids=tuple(spec.forbid))] if spec.forbid else []
     for limit in found.spec.limits:
         try:
-            quotas.append(replace(bound(limit, found.metadata.namespace), name=found.metadata.name))
+            quotas.append(replace(bound(limit, meta.namespace, spec.cohort), name=meta.name))
         except BadQuantity as error:
-            log.warning("gpuquota %s: %s", found.metadata.key, error)
+            log.warning("gpuquota %s: %s", meta.key, error)
     return quotas
 
 
-def bound(limit: ModelQuota, namespace: str = "") -> Quota:
-    """One bound.
+def bound(limit: ModelQuota, namespace: str = "", cohort: str = "") -> Quota:
+    """One bound; in a cohort all of it is nominal, unless the limit says how much is.
 
     Raises:
-        BadQuantity: one of its fields is not a quantity, or memory is given as a part of a device.
+        BadQuantity: one of its fields is not a quantity, memory is given as a part of a device, or a nominal quota is
+            above the bound or has no cohort to be lent to.
     """
-    milli = None if limit.gpus is None else parse_milli(limit.gpus)
-    memory = None if limit.memory is None else parse_memory(limit.memory)
-    if memory is not None and memory.part is not None:
-        raise BadQuantity(f'"{limit.memory}" is a part of a device; a bound on memory is an amount, as 64Gi')
-    return Quota(namespace, limit.model, milli, None if memory is None else memory.mib)
+    amounts: dict[str, int | None] = dict.fromkeys(("gpus", "memory", "nominalGpus", "nominalMemory"))
+    for name, text in zip(amounts, (limit.gpus, limit.memory, limit.nominal_gpus, limit.nominal_memory), strict=True):
+        if text is None:
+            continue
+        if name.startswith("nominal") and not cohort:
+            raise BadQuantity(
+                f"{name} {text} is lent to other namespaces of spec.cohort; name one, or leave {name} out"
+            )
+        if name.lower().endswith("gpus"):
+            amounts[name] = parse_milli(text)
+            continue
+        memory = parse_memory(text)
+        if memory.part is not None:
+            raise BadQuantity(f'"{text}" is a part of a device; a bound on memory is an amount, as 64Gi')
+        amounts[name] = memory.mib
+    milli, mib, *nominal = amounts.values()
+    for name, most, part in zip(("gpus", "memory"), (milli, mib), nominal, strict=True):
+        if most is not None and part is not None and part > most:
+            raise BadQuantity(
+                f"nominal{name.capitalize()} is above {name}, the most that it may hold; write at most that"
+            )
+    lent = (milli if nominal[0] is None else nominal[0], mib if nominal[1] is None else nominal[1])
+    return Quota(namespace, limit.model, milli, mib, cohort=cohort, nominal=lent if cohort else (None, None))
 
 
-def faults(limits: Iterable[ModelQuota], usage: Usage) -> list[str]:
+def faults(spec: GPUQuotaSpec, usage: Usage) -> list[str]:
     """The errors in bounds, each with its path; a bound below what is held already is an error."""
     found = []
-    for number, limit in enumerate(limits):
+    for number, limit in enumerate(spec.limits):
         where = f"spec.limits[{number}]"
         try:
-            quota = bound(limit)
+            quota = bound(limit, cohort=spec.cohort)
         except BadQuantity as error:
             found.append(f"{where}: {error}")
             continue

@@ -66,6 +66,8 @@ class QuotaExcess:
     """Whether GPUs count whole, since what asks for them keeps others off."""
     label: str = ""
     """The kind of label that the quota forbids, where it is that and no amount."""
+    kind: str = "namespace"
+    """What else has the name of `namespace`: a cohort of namespaces, or an account or a group of a machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,8 +125,9 @@ def within_quota(excess: QuotaExcess) -> str:
     return f"{shown(left) if left else 'nothing'} more would fit"
 
 
-def over_quota(excess: QuotaExcess, kind: str = "namespace") -> str:
-    """What would be too much for a namespace, or what else of a name a quota is for."""
+def over_quota(excess: QuotaExcess) -> str:
+    """What would be too much for a namespace, or what else a quota is for."""
+    kind = excess.kind
     if excess.label:
         quota = f'the quota "{excess.quota}"' if excess.quota else "the quota"
         return f'{quota} of {kind} "{excess.namespace}" forbids labels of {excess.label}'

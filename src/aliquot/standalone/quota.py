@@ -97,11 +97,7 @@ class AccountQuotas:
             return
         accounts = [owner, *owners]
         for kind, name, quotas, members in self._of(owner, accounts):
-            used: dict[str, tuple[int, int]] = {}
-            for namespace in members:
-                for model, (milli, mib) in ledger.cluster.usage(namespace).items():
-                    others = used.get(model, (0, 0))
-                    used[model] = (others[0] + milli, others[1] + mib)
+            used = [ledger.cluster.usage(member) for member in members]
             exclusive = bool(request.labels.exclusion)
             asked = added(ledger.cluster, owner.name, plan.slices, exclusive=exclusive)
             has = added(ledger.cluster, owner.name, held.slices, exclusive=exclusive)
@@ -112,8 +108,8 @@ class AccountQuotas:
             for quota in quotas:
                 forbidden = quota.forbidden(request.labels)
                 if excess := forbidden or quota.excess(used, more, whole=exclusive):
-                    text = over_quota(replace(excess, namespace=name), kind)
-                    if forbidden or quota.excess({}, asked, whole=False):
+                    text = over_quota(replace(excess, namespace=name, kind=kind))
+                    if forbidden or quota.excess((), asked, whole=False):
                         raise NeverFits(f"{text}; ask for less")
                     raise OverQuota(f"{text}; {within_quota(excess)}. See who holds it: aliquot get tenants")
 
@@ -145,6 +141,8 @@ def _entry(where: str, kind: str, name: str, entry: Any) -> list[Quota]:
         raise BadQuotaFile(f"{where}: {sentence(error, entry, _Entry, called='a quota')}") from None
     except BadQuantity as error:
         raise BadQuotaFile(f"{where}: {error}") from None
+    if spec.cohort or any(limit.nominal_gpus is not None or limit.nominal_memory is not None for limit in spec.limits):
+        raise BadQuotaFile(f"{where}: cohort and nominal quotas are for namespaces of a cluster; write gpus and memory")
     if not quotas or any(quota.milli is None and quota.memory_mib is None and not quota.forbids for quota in quotas):
         raise BadQuotaFile(f"{where} bounds nothing; write limits: [{{gpus: 2, memory: 64Gi}}], or one of the two")
     return quotas

@@ -143,12 +143,13 @@ def test_the_doctor_names_a_pod_that_runs_without_its_share():
 
 def test_a_quota_counts_what_plans_hold():
     """Held and bound of each model, and an ask beyond it is told by name."""
-    spec = {"limits": [{"model": "V100", "gpus": "1"}]}
+    spec = {"cohort": "all", "limits": [{"model": "V100", "gpus": "1", "nominalGpus": "0.6"}]}
     quota = msgspec.convert({"metadata": {"name": "q", "namespace": "lab"}, "spec": spec}, GPUQuota)
     waits = pod("w", 60)
     seen = scene(placed("h", "a", 0, 500), waits, quotas=[quota])
+    bounds = table_of("quota", quotas(seen), seen, wide=False)[1][3:]
 
-    assert ["0.50 of 1.00", "1.0 GiB of -"] == table_of("quota", quotas(seen), seen, wide=False)[1][3:]
+    assert ["0.50 of 1.00, 0.60 nominal", "1.0 GiB of -"] == bounds
     assert 'namespace "lab" holds 0.50' in "\n".join(lines_of(explained(seen, waits)))
 
 

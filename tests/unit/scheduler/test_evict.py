@@ -14,6 +14,7 @@ from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
+from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.extender.preempt import GIVE_UP_S, PATIENCE_S, Evictor
 from aliquot.scheduler.verdicts import verdicts
 
@@ -105,6 +106,37 @@ def test_nobody_goes_for_a_pod_that(size: int, spec: dict[str, Any], leads: bool
     stage.later(wait_s)
 
     assert {"low0", "low1", "high"} == stage.left
+
+
+@pytest.mark.parametrize(
+    ("nominal", "lent", "left"),
+    [
+        (600, 700, {"low1", "lender"}),
+        (600, 600, {"low0", "low1", "lender"}),
+        (1100, 700, {"low0", "low1", "lender"}),
+    ],
+    ids=["it is within its nominal quota", "it would borrow itself", "none of the others borrows"],
+)
+def test_a_nominal_quota_is_given_back_by_the_newest_pod_that_borrows(nominal: int, lent: int, left: set[str]):
+    """A pod of no priority evicts the newest pod of a namespace that holds more than is nominal, if it is within its
+    own nominal quota, and has the room."""
+    stage = Stage(50, 60)
+    truth, ledger = stage.scene.truth, stage.scene.ledger
+    for day, name in enumerate(("low1", "low0")):
+        truth.pods[name]["metadata"]["creationTimestamp"] = f"2026-05-0{day + 1}T00:00:00Z"
+        truth._tell("modified", truth.pods[name])
+    cohort = (("default", nominal), ("lender", lent))
+    ledger.decider.quotas = Quotas(Quota(name, cohort="all", nominal=(milli, None)) for name, milli in cohort)
+    made = truth.create("lender", percent(70), namespace="lender")
+    stage.scene.catch_up()
+    ask = read(made)
+    assert ask is not None
+    stage.evictor.waits(made, ask, verdicts(ledger, ask, ["n"]).failed)
+    stage.later()
+    stage.hear()
+
+    assert left == stage.left
+    assert ("low0" not in left) is bool(ledger.allocations.get(ask.uid))
 
 
 def test_a_wish_ends_with_its_pod():

@@ -410,6 +410,30 @@ def test_a_quota_below_what_is_held_is_refused():
     assert "1.00 is below the 1.50 GPUs of V100 that the namespace holds" in said.faults[0]
 
 
+@pytest.mark.parametrize(
+    ("cohort", "limit", "sentence"),
+    [
+        (
+            "",
+            {"gpus": 2, "nominalGpus": 1},
+            "nominalGpus 1 is lent to other namespaces of spec.cohort; name one, or leave",
+        ),
+        (
+            "all",
+            {"gpus": 2, "nominalGpus": 3},
+            "nominalGpus is above gpus, the most that it may hold; write at most that",
+        ),
+        ("all", {"memory": "1Gi", "nominalMemory": "2Gi"}, "nominalMemory is above memory, the most that it may hold"),
+    ],
+)
+def test_a_nominal_quota_is_a_part_of_the_bound_and_has_a_cohort(cohort: str, limit: dict[str, Any], sentence: str):
+    """What nobody could borrow, and what is more than the namespace may hold itself, is refused."""
+    spec = {"cohort": cohort, "limits": [limit]}
+    (fault,) = Admission().validate(ask({"metadata": {"name": "q"}, "spec": spec}, "GPUQuota")).faults
+
+    assert fault.startswith(f"spec.limits[0]: {sentence}")
+
+
 def test_a_sharepod_that_was_taken_may_lose_its_finalizers():
     """What is unchanged is not judged again, else a stricter version of Aliquot could keep it from being deleted."""
     wrong = {"metadata": {"name": "s"}, "spec": {"gpu": {"request": "x"}, "template": {"spec": {"containers": []}}}}

@@ -141,9 +141,12 @@ def quotas(scene: ClusterScene) -> list[dict[str, Any]]:
                     "name": quota.metadata.name,
                     "model": bound.model,
                     "held_milli": held_milli,
+                    "nominal_milli": bound.nominal[0],
                     "max_milli": bound.milli,
                     "held_mib": held_mib,
+                    "nominal_mib": bound.nominal[1],
                     "max_mib": bound.memory_mib,
+                    "cohort": bound.cohort,
                 }
             )
     return bounds
@@ -186,8 +189,10 @@ def table_of(kind: str, facts: Sequence[dict[str, Any]], scene: ClusterScene, *,
         head = ["NAMESPACE", "NAME", "MODEL", "GPUS", "MEMORY"]
         rows = []
         for bound in facts:
-            milli, mib = bound["max_milli"], bound["max_mib"]
-            gpus = f"{format_milli(bound['held_milli'])} of {'-' if milli is None else format_milli(milli)}"
-            memory = f"{format_mib(bound['held_mib'])} of {'-' if mib is None else format_mib(mib)}"
-            rows.append([bound["namespace"], bound["name"], bound["model"] or "every model", gpus, memory])
+            cells = []
+            for part, shown in (("milli", format_milli), ("mib", format_mib)):
+                held, most, nominal = (bound[f"{which}_{part}"] for which in ("held", "max", "nominal"))
+                lent = "" if nominal in (None, most) else f", {shown(nominal)} nominal"
+                cells.append(f"{shown(held)} of {'-' if most is None else shown(most)}{lent}")
+            rows.append([bound["namespace"], bound["name"], bound["model"] or "every model", *cells])
     return [head, *rows]

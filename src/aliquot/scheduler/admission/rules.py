@@ -38,7 +38,7 @@ from aliquot.kube.dialects.base import Dialect, Owned, Words, put, strip
 from aliquot.kube.dialects.native import resources_for, unknown_words
 from aliquot.kube.objects import ApiObject, Pod, Undecodable, decoded
 from aliquot.kube.quantities import parse_quantity
-from aliquot.kube.quotas import Usage, bound
+from aliquot.kube.quotas import bound
 from aliquot.kube.quotas import faults as quota_faults
 from aliquot.kube.requests import MAX_CONTAINERS, BadPod, PodAsk, containers_of, improbable, require_readable, too_many
 from aliquot.kube.sharepods import BadTemplate, ask_of, pod_of
@@ -47,6 +47,7 @@ from aliquot.lib.decoding import convert_to
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity, format_milli, parse_milli
 from aliquot.model.sharepod import GpuSpec, gpu_request
+from aliquot.placement.quota import Usage
 
 Document = dict[str, Any]
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -205,10 +206,11 @@ class Admission:
             if kind == "GPUQuota":
                 quota = decoded(document, GPUQuota)
                 usage = self.usage(request.get("namespace") or quota.metadata.namespace)
-                if faults := quota_faults(quota.spec.limits, usage):
+                if faults := quota_faults(quota.spec, usage):
                     return AdmissionAnswer(tuple(faults))
-                none = [n for n, limit in enumerate(quota.spec.limits) if bound(limit).milli == 0]
-                kinds = [f" of model {model}" if (model := quota.spec.limits[n].model) else "" for n in none]
+                bounds = [bound(limit, cohort=quota.spec.cohort) for limit in quota.spec.limits]
+                none = [n for n, limit in enumerate(bounds) if limit.milli == 0]
+                kinds = [f" of model {model}" if (model := bounds[n].model) else "" for n in none]
                 sentence = "spec.limits[{}].gpus is 0: no pod of the namespace gets a GPU{}"
                 return AdmissionAnswer(warnings=tuple(map(sentence.format, none, kinds)))
             if kind == "Pod":

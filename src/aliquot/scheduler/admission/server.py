@@ -43,10 +43,10 @@ from aliquot.http.server import HttpServer
 from aliquot.kube import names
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import aliyun, foreign
-from aliquot.kube.quotas import Usage
 from aliquot.kube.settings import fixed_sizes
 from aliquot.lib.decoding import decode_json
 from aliquot.lib.log import Logger
+from aliquot.placement.quota import Usage
 from aliquot.scheduler.admission.certificates import CertificateBundle, CertificateManager
 from aliquot.scheduler.admission.rules import Admission, AdmissionAnswer, BadReview, Document, answer
 from aliquot.scheduler.settings import SchedulerSettings, address

@@ -14,6 +14,10 @@ here; if it still waits after `PATIENCE_S`, the fewest and least important pods 
 by the API's eviction, which respects disruption budgets. Each eviction is first tried as a dry run: a pod that a budget
 protects is left out, and others are chosen. The room is held for the pod until it is bound or gone, so that no other
 pod takes it. Pods with `preemptionPolicy: Never` evict no pod.
+
+The evictor does the same for a pod, of any priority, with which its namespace is within its nominal quota, while others
+of its cohort borrow (`placement.quota`): their newest pods are evicted, whatever their priority, as Kueue does with
+`reclaimWithinCohort: Any`. A namespace that does not borrow loses no pod.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -95,6 +99,40 @@ class NodeTrial:
                     break
         return best
 
+    def reclaimed(self) -> VictimSet | None:
+        """The newest pods of namespaces that borrow, without which the pod fits within its nominal quota; None if there
+        are none."""
+        cluster, decider = self.ledger.cluster, self.ledger.decider
+        lender, quotas, leaving = split_key(self.units[0].tenant)[0], decider.quotas, list[Allocation]()
+        if (nominal := quotas.nominal(lender)) is None:
+            return None
+
+        def borrowed(allocation: Allocation) -> bool:
+            models = {cluster.models[cluster.model.item(*cluster.uuids[piece.gpu])] for piece in allocation.plan.slices}
+            return quotas.borrows(cluster, split_key(allocation.key)[0], lender, models)
+
+        holders = chain.from_iterable(self.ledger.allocations.values())
+        pods = [(pod.metadata.creation_timestamp or "", a.key, a) for a in holders if (pod := self.find(a.key))]
+        newest_first = [a for _, _, a in sorted(pods, reverse=True) if a.confirmed]
+        decider.quotas = nominal
+        try:
+            if not self._fits_without(filter(borrowed, newest_first)):  # each is asked about without those before it
+                return None
+            with cluster.trial():
+                while not self._fits_without(()):
+                    allocation = next(filter(borrowed, newest_first))
+                    leaving.append(allocation)
+                    newest_first.remove(allocation)
+                    for tenant in allocation.tenants:
+                        cluster.release(tenant)
+            for allocation in reversed(list(leaving)):
+                rest = [other for other in leaving if other is not allocation]
+                if self._fits_without(rest):
+                    leaving = rest
+        finally:
+            decider.quotas = quotas
+        return self._victims(leaving)
+
     def _reprieved(self, lesser: Sequence[Allocation], gpu: str) -> VictimSet:
         """The victims when each pod stays that can: the most important ones first, then those that are not on this GPU,
         then the largest."""
@@ -108,6 +146,9 @@ class NodeTrial:
             rest = [other for other in leaving if other is not allocation]
             if self._fits_without(rest):
                 leaving = rest
+        return self._victims(leaving)
+
+    def _victims(self, leaving: Sequence[Allocation]) -> VictimSet:
         priorities = [self._priority(a) for a in leaving]
         held_milli = sum(allocation.milli for allocation in leaving)
         cost = max(priorities, default=-UNKNOWN_PRIORITY), sum(priorities), len(leaving), held_milli
@@ -219,7 +260,8 @@ class Evictor:
 
     def waits(self, pod: Pod, ask: PodAsk, failed: Iterable[str]) -> None:
         """A filter found no node for the pod; on those in `failed` (names) other pods hold what it needs."""
-        may = pod.spec.priority > 0 and pod.spec.preemption_policy != "Never"
+        reclaims = self.ledger.decider.quotas.nominal(pod.metadata.namespace) is not None
+        may = (pod.spec.priority > 0 or reclaims) and pod.spec.preemption_policy != "Never"
         if may and ask.uid not in self.preemptors and len(self.preemptors) < MAX_WAITING:
             nodes = list(islice(failed, NODES_TRIED))
             if nodes:
@@ -261,12 +303,13 @@ class Evictor:
         async for trial in node_trials(self.ledger, preemptor.ask, preemptor.nodes, find):
             if best is not None and trial.late():
                 break
-            victims = trial.least(pod.spec.priority)
-            if victims is not None and not victims.allocations:
-                self.preemptors.pop(preemptor.ask.uid, None)  # it fits by now; kube-scheduler will find the node
-                return
-            if victims is not None and (best is None or victims.cost < best[0].cost):
-                best = victims, trial.node
+            lesser = trial.least(pod.spec.priority) if pod.spec.priority > 0 else None
+            for victims in filter(None, (lesser, trial.reclaimed())):
+                if not victims.allocations:
+                    self.preemptors.pop(preemptor.ask.uid, None)  # it fits by now; kube-scheduler will find the node
+                    return
+                if best is None or victims.cost < best[0].cost:
+                    best = victims, trial.node
         if best is None:
             self.preemptors.pop(preemptor.ask.uid, None)  # the next filter call notes it again
             return

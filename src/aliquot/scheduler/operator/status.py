@@ -22,11 +22,11 @@ from aliquot.kube.custom import (
 )
 from aliquot.kube.objects import Condition, Pod
 from aliquot.kube.plan import PodPlan, read_applied
-from aliquot.kube.quotas import Usage, bound
+from aliquot.kube.quotas import bound
 from aliquot.kube.sharepods import BadTemplate, spec_digest
 from aliquot.model.quantities import BadQuantity, format_mib, format_milli
 from aliquot.model.sharepod import gpu_request
-from aliquot.placement.quota import Quota
+from aliquot.placement.quota import Quota, Usage
 
 S = TypeVar("S", SharePodStatus, VGPUStatus, GPUQuotaStatus)
 _MESSAGE_MOST = 1024
@@ -166,7 +166,7 @@ def quota_body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None
         milli, mib = Quota("", limit.model).counted(usage)
         used.append(ModelUse(limit.model, format_milli(milli), format_mib(mib)))
         try:
-            most = bound(limit)
+            most = bound(limit, cohort=quota.spec.cohort)
         except BadQuantity as error:
             over.append(str(error))
             continue
@@ -176,6 +176,7 @@ def quota_body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None
         lines.append(f"{limit.model or 'all'}: {', '.join(parts)}")
         if (max_milli is not None and milli > max_milli) or (max_mib is not None and mib > max_mib):
             over.append(f"{limit.model or 'all models'}: more is held than the bound; nothing is added until it ends")
+    lines += [f"cohort {quota.spec.cohort}"] if quota.spec.cohort else []
     lines += [f"no {', '.join(quota.spec.forbid)}"] if quota.spec.forbid else []
     verdict = Condition("Exceeded", str(bool(over)), "Over" if over else "Within", "; ".join(over))
     made = GPUQuotaStatus(used, "; ".join(lines), conditions=[verdict])
