@@ -42,20 +42,22 @@ def dues(shares: list[tuple[int, int]]) -> dict[str, float]:
     return {f"t{index}": rate / 1e6 for index, rate in enumerate(found)}
 
 
+def shares_after(node: VirtualNode, before: list[tuple[int, int]], after: list[tuple[int, int]], wait_s: int):
+    """What busy tenants have in the window that begins so long after their resize from one split to another."""
+    for name, share in zip(dues(before), before, strict=True):
+        node.tenant(name, *share)
+    node.run_until(25 * SECOND)
+    for name, share in zip(dues(after), after, strict=True):
+        resize(node, name, *share)
+    return shares_between(node, list(node.tenants), (25 + wait_s) * SECOND, (35 + wait_s) * SECOND)
+
+
 @given(two_splits())
 @example([[(800, 1000), (100, 1000)], [(200, 300), (700, 1000)]])  # a limit far below what it used
 @QUICK
 def test_the_window_after_a_resize_has_the_new_due(splits):
     """In the window that begins with a resize each busy tenant's share is within a point of its new due."""
-    node = VirtualNode(keep_log=False)
-    for name, share in zip(dues(splits[0]), splits[0], strict=True):
-        node.tenant(name, *share)
-    node.run_until(25 * SECOND)
-    for name, share in zip(dues(splits[1]), splits[1], strict=True):
-        resize(node, name, *share)
-
-    measured = shares_between(node, list(node.tenants), 25 * SECOND, 35 * SECOND)
-    assert measured == pytest.approx(dues(splits[1]), abs=0.01)
+    assert shares_after(VirtualNode(keep_log=False), *splits, 0) == pytest.approx(dues(splits[1]), abs=0.01)
 
 
 @pytest.mark.parametrize("turns", [Turns.KUBESHARE, Turns.GEMINI])
@@ -71,14 +73,8 @@ def test_the_window_after_a_resize_has_the_new_due(splits):
 def test_windows_slide_to_the_new_due(turns, before, after):
     """Where turns are ordered by what the last window has seen, the due is reached when that has passed."""
     node = VirtualNode(TokenConfig(turns=turns), keep_log=False)
-    for name, share in zip(dues(before), before, strict=True):
-        node.tenant(name, *share)
-    node.run_until(25 * SECOND)
-    for name, share in zip(dues(after), after, strict=True):
-        resize(node, name, *share)
 
-    measured = shares_between(node, list(node.tenants), 35 * SECOND, 45 * SECOND)
-    assert measured == pytest.approx(dues(after), abs=0.01)
+    assert shares_after(node, before, after, 10) == pytest.approx(dues(after), abs=0.01)
 
 
 @given(st.data(), st.sampled_from(list(Turns)))

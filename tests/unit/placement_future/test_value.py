@@ -5,9 +5,8 @@ import pytest
 from conftest import visits
 from plain_kernels import value_of
 
-from aliquot.lib.arrays import IntArray
 from aliquot.placement.asks import Shape
-from aliquot.placement.kernels import Future, Kernels
+from aliquot.placement.kernels import Kernels
 
 HALF = Shape(rest_milli=500, cpu_milli=1000)
 THIRD = Shape(rest_milli=300, cpu_milli=1000)
@@ -15,53 +14,26 @@ ONE = Shape(whole=1, cpu_milli=4000)
 TWO = Shape(whole=2, cpu_milli=8000)
 
 
-def learned(kernels: Kernels, *sequences: list[Shape]) -> Future:
-    """A value function that has seen these sequences, all visits of equal weight."""
-    future = kernels.future(1, 8)
+@pytest.mark.parametrize(
+    ("value", "cpu_milli", "left", "sequences"),
+    [
+        (1000, 10_000, [1000], [[HALF, ONE, HALF, THIRD]]),  # what fits adds its milli-GPU in turn; the rest passes
+        (800, 10_000, [500, 400], [[THIRD, HALF]]),  # 0.3 goes where 0.4 is left, so that 0.5 still holds a half
+        (0, 10_000, [500] * 4, [[TWO]]),  # two GPUs do not come together from four halves
+        (2000, 10_000, [500, 1000, 1000], [[TWO]]),
+        (1000, 2500, [1000, 1000], [[HALF] * 3]),  # CPU runs out
+        (0, 999, [1000, 1000], [[HALF] * 3]),
+        (1000, 4000, [1000], [[HALF, HALF], [ONE, ONE]]),  # the mean of sequences that start from the same node
+    ],
+)
+def test_value_is_what_the_visits_put_on_the_node(
+    both: Kernels, value: int, cpu_milli: int, left: list[int], sequences: list[list[Shape]]
+):
+    """After sequences of visits of equal weight a node is worth what these would take of its devices."""
+    future = both.future(1, 8)
     future.learn(visits(*sequences), np.ones(len(sequences[0])))
-    return future
 
-
-def devices(*left: int) -> IntArray:
-    """What is left of each device."""
-    return np.array(left, dtype=np.int64)
-
-
-def test_value_is_what_the_visits_put_on_the_node(both: Kernels):
-    """Visits that fit add their milli-GPU, one after the other; the rest passes."""
-    future = learned(both, [HALF, ONE, HALF, THIRD])
-
-    assert 1000 == value_of(future, 0, 10_000, devices(1000))
-
-
-def test_a_fraction_takes_the_device_with_the_least_left(both: Kernels):
-    """0.3 goes to the device with 0.4, so that the one with 0.5 still holds a half."""
-    future = learned(both, [THIRD, HALF])
-
-    assert 800 == value_of(future, 0, 10_000, devices(500, 400))
-
-
-def test_whole_gpus_need_untouched_devices(both: Kernels):
-    """Two GPUs do not come together from four halves."""
-    future = learned(both, [TWO])
-
-    assert 0 == value_of(future, 0, 10_000, devices(500, 500, 500, 500))
-    assert 2000 == value_of(future, 0, 10_000, devices(500, 1000, 1000))
-
-
-def test_cpu_runs_out(both: Kernels):
-    """A node without CPU has no future, however many GPUs are idle."""
-    future = learned(both, [HALF, HALF, HALF])
-
-    assert 1000 == value_of(future, 0, 2_500, devices(1000, 1000))
-    assert 0 == value_of(future, 0, 999, devices(1000, 1000))
-
-
-def test_value_is_the_mean_of_the_sequences(both: Kernels):
-    """Each sequence starts from the same node."""
-    future = learned(both, [HALF, HALF], [ONE, ONE])
-
-    assert 1000 == value_of(future, 0, 4_000, devices(1000))
+    assert value == value_of(future, 0, cpu_milli, np.array(left))
 
 
 def test_late_visits_weigh_less(both: Kernels):
@@ -69,9 +41,9 @@ def test_late_visits_weigh_less(both: Kernels):
     future = both.future(1, 1)
     future.learn(visits([ONE, HALF, HALF]), np.array([1.0, 0.5, 0.25]))
 
-    assert pytest.approx(500 * 0.5 + 500 * 0.25) == value_of(future, 0, 2_000, devices(1000))
+    assert pytest.approx(500 * 0.5 + 500 * 0.25) == value_of(future, 0, 2_000, np.array([1000]))
 
 
 def test_nothing_learned_is_worth_nothing(both: Kernels):
     """Before the first arrival every node has value 0."""
-    assert 0 == value_of(both.future(1, 1), 0, 2_000, devices(1000))
+    assert 0 == value_of(both.future(1, 1), 0, 2_000, np.array([1000]))

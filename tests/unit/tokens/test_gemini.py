@@ -31,23 +31,22 @@ def test_a_quota_moves_halfway_to_each_burst():
     assert [100, 80, 50, 125] == seen
 
 
-def test_a_quota_is_never_below_the_minimum():
-    """A tenant whose bursts are next to nothing has turns of 20 ms."""
-    estimate = QuotaEstimate(TokenConfig(), 1000)
-    for _ in range(20):
-        estimate.learn(1)
-
-    assert 20 * MS == estimate.current_ns()
-
-
-@pytest.mark.parametrize(("limit_milli", "longest_ms"), [(1000, 500), (30, 300), (1, 20)])
-def test_a_quota_is_at_most_the_limits_part_of_the_window_and_a_twentieth_of_it(limit_milli: int, longest_ms: int):
-    """A tenant that claims endless bursts gets no grant that others would wait seconds for, nor more than its limit."""
+@pytest.mark.parametrize(
+    ("limit_milli", "burst_ns", "quota_ms"),
+    [
+        (1000, 1, 20),  # next to nothing has turns of the minimum
+        (1000, 3600 * SECOND, 500),  # endless bursts have no grant that others would wait seconds for
+        (30, 3600 * SECOND, 300),  # nor more than the limit
+        (1, 3600 * SECOND, 20),
+    ],
+)
+def test_a_quota_has_bounds(limit_milli: int, burst_ns: int, quota_ms: int):
+    """It is 20 ms at least, and at most the limit's part of the window and a twentieth of it."""
     estimate = QuotaEstimate(TokenConfig(), limit_milli)
     for _ in range(20):
-        estimate.learn(3600 * SECOND)
+        estimate.learn(burst_ns)
 
-    assert longest_ms * MS == estimate.current_ns()
+    assert quota_ms * MS == estimate.current_ns()
 
 
 def test_each_tenant_has_the_quota_of_its_own_bursts():

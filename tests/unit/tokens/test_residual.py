@@ -85,13 +85,20 @@ def test_what_was_queued_ends_before_its_owner_is_resumed():
     assert ["b"] == [action.tenant for action in policy.tick(ended) if isinstance(action, Grant)]
 
 
-def test_auto_waits_as_long_as_work_of_this_tenant_usually_takes():
-    """Under `auto` kernels of 400 ms are waited for once they are known, whatever the neighbour's take."""
-    policy = GeminiPolicy(TokenConfig(handover=Handover.AUTO))
+@pytest.mark.parametrize(
+    ("turns", "usual_ms"),
+    [
+        ([("a", 20, 400), ("b", 20, 0)], 400),  # kernels of 400 ms are waited for, whatever the neighbour's take
+        ([("a", 9, 1), ("a", 1, 1200)] * 5, 1),  # five stops of a second among fifty hand-overs teach no patience
+    ],
+)
+def test_auto_waits_as_long_as_work_of_this_tenant_usually_takes(turns: list[tuple[str, int, int]], usual_ms: int):
+    """Under `auto` work is waited for as long as that of its tenant usually takes once that is known, and for 50 ms."""
+    policy, now = GeminiPolicy(TokenConfig(handover=Handover.AUTO)), 0
     for name in ("a", "b"):
         policy.add_tenant(name, {"g0": Share(500, 1000)}, 0)
-    now = rounds(policy, "a", 20, 400 * MS, 0)
-    now = rounds(policy, "b", 20, 0, now)
+    for name, count, residual_ms in turns:
+        now = rounds(policy, name, count, residual_ms * MS, now)
     policy.want("a", now)
     policy.tick(now)
     policy.want("b", now)
@@ -99,26 +106,7 @@ def test_auto_waits_as_long_as_work_of_this_tenant_usually_takes():
 
     at, _ = next_actions(policy)
 
-    assert 400 * MS + PATIENCE == at - ended
-
-
-def test_a_process_that_was_stopped_teaches_no_patience():
-    """Five stops of a second among fifty hand-overs leave the wait for the sixth at 50 ms after the usual."""
-    policy = GeminiPolicy(TokenConfig(handover=Handover.AUTO))
-    for name in ("a", "b"):
-        policy.add_tenant(name, {"g0": Share(500, 1000)}, 0)
-    now = 0
-    for _ in range(5):
-        now = rounds(policy, "a", 9, 1 * MS, now)
-        now = rounds(policy, "a", 1, 1200 * MS, now)
-    policy.want("a", now)
-    policy.tick(now)
-    policy.want("b", now)
-    ended = end_of_turn(policy)
-
-    at, _ = next_actions(policy)
-
-    assert 1 * MS + PATIENCE == at - ended
+    assert usual_ms * MS + PATIENCE == at - ended
 
 
 def test_owner_of_overdue_work_is_resumed_before_the_next_tenant_starts():
@@ -142,13 +130,6 @@ def test_resumed_owner_stops_as_soon_as_its_old_work_has_ended():
     assert isinstance(revoke, Revoke)
     assert "b" == grant.tenant
     assert policy.account("a", "g0").residuals.usual_ns == 0  # nothing is learned from work that waited
-
-
-def test_owner_without_anything_to_launch_is_not_resumed():
-    """A tenant with one long kernel and nothing at the gate gets no second grant before the waiter."""
-    _, actions = next_actions(revoked(wants=False))
-
-    assert "b" == actions[0].tenant
 
 
 def test_work_that_never_ends_delays_the_neighbour_by_the_patience_and_costs_its_owner():
