@@ -246,24 +246,23 @@ def test_what_is_borrowed_comes_from_what_nobody_was_promised_first():
     assert (0, 6000) == (rows[2][3], rows[2][4])
 
 
-def test_a_file_that_is_no_plain_file_is_refused(path: Path):
-    """A FIFO under the history's name is an error and is not waited for."""
+@pytest.mark.parametrize(
+    "kind",
+    [
+        stat.S_IFIFO,
+        pytest.param(stat.S_IFCHR, marks=pytest.mark.skipif(os.geteuid() != 0, reason="a device is made by root")),
+    ],
+    ids=["FIFO", "device"],
+)
+def test_what_is_no_plain_file_is_refused_and_stays_as_it_is(path: Path, kind: int):
+    """It is neither waited for, nor closed to other users as a history is, nor put aside as one that is damaged."""
     path.parent.mkdir()
-    os.mkfifo(path)
-    with pytest.raises(OSError, match="not a plain file"):
-        HistoryFile(path)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="a device is made by root")
-def test_a_device_is_refused_and_stays_as_it_is(path: Path):
-    """Neither is it closed to other users, as a history is, nor put aside as one that is damaged."""
-    path.parent.mkdir()
-    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    os.mknod(path, kind | 0o666, os.makedev(1, 3))
     path.chmod(0o666)
 
     with pytest.raises(OSError, match="not a plain file"):
         HistoryFile(path)
-    assert stat.S_IFCHR | 0o666 == path.stat().st_mode
+    assert kind | 0o666 == path.stat().st_mode
 
 
 def test_sqlite_says_what_a_folder_lacks(tmp_path: Path):

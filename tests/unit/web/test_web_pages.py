@@ -249,7 +249,7 @@ def test_try_it_survives_any_text(visitor: TestClient, text: str):
 @pytest.mark.parametrize("word", ["path", "template", "id", "block_id", "title", "yaml", "uuid", "page", "node", "q"])
 def test_no_word_in_an_address_breaks_a_page(visitor: TestClient, word: str):
     """Words of the query that a page does not know, and empty ones, change nothing."""
-    for path in ("/", "/gpus", "/workloads", "/topology", "/pool", "/try"):
+    for path in PATHS:
         for value in ("", "2"):
             status = visitor.get(path, params={word: value, "page": "2"}).status_code
             assert status == 200 or (path, word, value) == ("/topology", "node", "2")
@@ -327,13 +327,9 @@ def test_old_facts_are_said_on_every_page(visitor: TestClient, facts: MadeUpFact
 
 
 def test_without_scripts_a_page_says_when_its_facts_were_made(visitor: TestClient):
-    """The time of the facts is in each page for browsers that run no scripts."""
-    assert re.search(r"<noscript> · as of [\d:]{8} \S+, reload for newer</noscript>", visitor.get("/").text)
-
-
-def test_a_page_of_no_facts_has_no_time(visitor: TestClient):
-    """A page that is not there does not claim a time of facts."""
+    """The time of the facts is in each page for browsers that run no scripts; a page of no facts claims none."""
     assert "as of" not in visitor.get("/nowhere").text
+    assert re.search(r"<noscript> · as of [\d:]{8} \S+, reload for newer</noscript>", visitor.get("/").text)
 
 
 def test_age_is_the_same_for_every_viewer(facts: MadeUpFacts):
