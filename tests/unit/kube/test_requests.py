@@ -123,14 +123,10 @@ def test_a_suffix_narrows_an_annotation_to_one_container():
     assert [("train", 900), ("serve", 300)] == [(c.container, c.request.limit_milli) for c in found.containers]
 
 
-def test_a_pod_without_words_for_gpus_asks_for_none():
-    """A pod that names no GPU is nobody's business."""
-    assert read(pod(limits("main", {"cpu": "1"}), annotations={"other.dev/x": "y"})) is None
-
-
-def test_zero_is_no_ask():
-    """nvidia.com/gpu: 0 is written by charts that mean none."""
-    assert read(pod(limits("main", {"nvidia.com/gpu": 0}))) is None
+@pytest.mark.parametrize("amounts", [{"cpu": "1"}, {"nvidia.com/gpu": 0}], ids=["no GPU", "0 as charts write it"])
+def test_a_pod_without_words_for_gpus_asks_for_none(amounts: dict[str, Any]):
+    """A pod that names no GPU is nobody's business, nor is one that names none of them."""
+    assert read(pod(limits("main", amounts), annotations={"other.dev/x": "y"})) is None
 
 
 def test_equal_parts_land_on_different_gpus():

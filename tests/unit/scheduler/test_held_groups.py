@@ -69,11 +69,18 @@ def test_a_group_waits_for_its_pods():
     assert ["n0", "n0"] == [cluster.place(first), cluster.place(second)]
 
 
-def test_as_many_as_are_needed_may_start():
-    """Of three pods for two GPUs two are placed where two are enough; the third waits as any pod does."""
-    cluster = Taking(2, needed=2)
+@pytest.mark.parametrize(
+    ("gpus", "needed", "nodes"),
+    [
+        (2, 2, ["n0", "n0", ""]),  # where two are enough the third waits as any pod does
+        (1, 0, ["n0", ""]),  # without its PodGroup, a label is a label
+    ],
+)
+def test_as_many_as_are_needed_may_start(gpus: int, needed: int, nodes: list[str]):
+    """The pods of a group are placed one by one beyond those that it needs."""
+    cluster = Taking(gpus, needed=needed)
 
-    assert ["n0", "n0", ""] == [cluster.place(name) for name in cluster.group(3)]
+    assert nodes == [cluster.place(name) for name in cluster.group(len(nodes))]
 
 
 def test_a_pod_that_takes_the_place_of_a_failed_one_is_placed_alone():
@@ -86,13 +93,6 @@ def test_a_pod_that_takes_the_place_of_a_failed_one_is_placed_alone():
     (again,) = cluster.group(1, "h")
 
     assert "n0" == cluster.place(again)
-
-
-def test_a_group_that_is_none_is_placed_pod_by_pod():
-    """Without its PodGroup, a label is a label."""
-    cluster = Taking(1, needed=0)
-
-    assert ["n0", ""] == [cluster.place(name) for name in cluster.group(2)]
 
 
 def test_a_group_whose_size_cannot_be_read_waits():

@@ -58,15 +58,23 @@ class Cluster:
         return sorted(milli for milli, _ in self.scene.reserved().values())
 
 
-def test_a_larger_init_container_shares_the_place_of_what_comes_after_it():
-    """0.5 before 0.3 is 0.5 while the first runs and 0.3 when it has ended, on one GPU."""
+@pytest.mark.parametrize(
+    ("main", "warm", "during", "after"),
+    [
+        ((30, "2Gi"), (50, "1Gi"), (500, 2048), (300, 2048)),
+        ((80, "2Gi"), (10, "12Gi"), (800, 12288), (800, 2048)),  # memory and compute have their own peaks
+    ],
+)
+def test_a_larger_init_container_shares_the_place_of_what_comes_after_it(
+    main: tuple[int, str], warm: tuple[int, str], during: tuple[int, int], after: tuple[int, int]
+):
+    """While the first runs the ledger holds the most of compute and of memory, when it has ended the rest."""
     cluster = Cluster()
-    assert "" == cluster.run("p", container("main", 30, "2Gi"), init=(container("warm", 50, "1Gi"),))
-    during = cluster.scene.reserved()
+    assert "" == cluster.run("p", container("main", *main), init=(container("warm", *warm),))
+    assert {"GPU-n-0": during} == cluster.scene.reserved()
     cluster.initialized("p")
 
-    assert {"GPU-n-0": (500, 2048)} == during
-    assert {"GPU-n-0": (300, 2048)} == cluster.scene.reserved()
+    assert {"GPU-n-0": after} == cluster.scene.reserved()
     assert {"main": 0, "warm": 1} == {name: given.init for name, given in cluster.plan("p").containers.items()}
 
 
@@ -113,17 +121,6 @@ def test_an_init_container_that_fits_beside_nobody_else_is_refused():
 
     assert "0.40 free, 0.50 were asked" in cluster.run("p", container("main", 30), init=(container("warm", 50),))
     assert [600] == cluster.milli
-
-
-def test_memory_and_compute_have_their_own_peaks():
-    """Little compute with much memory before much compute with little: the ledger holds the most of each."""
-    cluster = Cluster()
-    cluster.run("p", container("main", 80, "2Gi"), init=(container("load", 10, "12Gi"),))
-    during = cluster.scene.reserved()
-    cluster.initialized("p")
-
-    assert {"GPU-n-0": (800, 12288)} == during
-    assert {"GPU-n-0": (800, 2048)} == cluster.scene.reserved()
 
 
 def test_an_init_container_with_whole_gpus_gives_back_all_that_is_not_needed():

@@ -23,9 +23,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.placement.entries import Placement
 from aliquot.placement.policy import policy
-from aliquot.placement.reasons import judge
 from aliquot.placement.saved import dump
-from aliquot.placement.sentences import text_of
 from aliquot.scheduler.extender.preempt import victims
 from aliquot.scheduler.extender.wire import MetaPod, MetaVictims
 from aliquot.scheduler.ledger import Ledger
@@ -124,35 +122,27 @@ def test_a_full_node_is_told_apart_from_an_unsuited_one():
     assert {"n": "does not have a GPU with 0.30 and 4.0 GiB free"} == found.failed
 
 
-def test_a_cordoned_node_takes_nobody():
-    """A node that is unschedulable is said to be."""
+@pytest.mark.parametrize(
+    ("changed", "temporary", "says"),
+    [
+        (node("n", 1, spec={"unschedulable": True}), True, "takes no pods (cordoned)"),
+        (
+            node("n", 1, unhealthy={"GPU-n-0": "XID 79"}),
+            True,
+            "does not have a GPU with 0.30 free that is well",
+        ),
+        (msgspec.convert({"metadata": {"name": "n", "annotations": {GPUS: "{"}}}, Node), False, "cannot be read"),
+    ],
+    ids=["cordoned", "unhealthy", "its inventory is garbage"],
+)
+def test_a_node_that_takes_nobody_says_why(changed: Node, temporary: bool, says: str):
+    """What may pass is told apart from what does not, and the other nodes go on."""
     s = scene()
-    cordoned = msgspec.structs.replace(s.nodes[0], spec=msgspec.structs.replace(s.nodes[0].spec, unschedulable=True))
-    s.ledger.node_changed(Change("modified", cordoned))
+    s.ledger.node_changed(Change("modified", changed))
+    found = verdicts(s.ledger, ask(pod(percent(30))), ["n", "m"])
 
-    assert {"n": "takes no pods (cordoned)"} == verdicts(s.ledger, ask(pod(percent(30))), ["n"]).failed
-
-
-def test_a_node_whose_inventory_is_garbage_says_so():
-    """A fault in the annotation is the reason, and the other nodes go on."""
-    s = scene()
-    bad = msgspec.convert({"metadata": {"name": "bad", "annotations": {GPUS: "{"}}}, Node)
-    s.ledger.node_changed(Change("added", bad))
-
-    assert "cannot be read" in verdicts(s.ledger, ask(pod(percent(30))), ["bad"]).unresolvable["bad"]
-
-
-def test_an_unhealthy_device_takes_nobody_new():
-    """A device that its node calls unhealthy has no room for now, and is said not to be well."""
-    s = scene()
-    unhealthy = node("unhealthy", 1, uuids=["GPU-u"], unhealthy={"GPU-u": "XID 79"})
-    s.ledger.node_changed(Change("added", unhealthy))
-
-    assert {"unhealthy": "does not have a GPU with 0.30 free that is well"} == verdicts(
-        s.ledger, ask(pod(percent(30))), ["unhealthy"]
-    ).failed
-    devices = judge(s.ledger.cluster, asking(rest_milli=300), "unhealthy").devices
-    assert ["is not well"] == [text_of(reason) for reason in devices if reason]
+    assert says in (found.failed if temporary else found.unresolvable)["n"]
+    assert ["m"] == found.fitting
 
 
 def test_the_best_node_alone_has_the_highest_score():
