@@ -41,21 +41,20 @@ class Machine:
         return ProgressTotals(self.now_ns, 1, 1, 1, self.now_ns, 0)
 
 
-def test_a_sample_that_a_busy_machine_interrupted_is_taken_again(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("stops_ms", "apart_ms", "tries"),
+    [
+        ((300, 40, 1), 1, 3),
+        ((300, 40, 90), 40, 1 + SAMPLE_TRIES),  # where the machine is never quiet the best counts
+    ],
+)
+def test_a_sample_that_a_busy_machine_interrupted_is_taken_again(
+    monkeypatch: pytest.MonkeyPatch, stops_ms: tuple[int, ...], apart_ms: int, tries: int
+):
     """The arbiter's ledger and the clients' counts are of one moment, though this process stood still between them."""
-    machine = Machine(monkeypatch, 300, 40, 1)
+    machine = Machine(monkeypatch, *stops_ms)
 
     sample = machine.scene.sample()
 
-    assert MS == sample.completed_ns[A] - sample.charged_ns[A]
-    assert 3 == machine.asked
-
-
-def test_of_samples_that_were_all_interrupted_the_best_counts(monkeypatch: pytest.MonkeyPatch):
-    """Where the machine is never quiet a sample is had all the same."""
-    machine = Machine(monkeypatch, 300, 40, 90)
-
-    sample = machine.scene.sample()
-
-    assert 40 * MS == sample.completed_ns[A] - sample.charged_ns[A]
-    assert 1 + SAMPLE_TRIES == machine.asked
+    assert apart_ms * MS == sample.completed_ns[A] - sample.charged_ns[A]
+    assert tries == machine.asked

@@ -25,18 +25,18 @@ def test_every_whole_window_is_looked_at():
     assert [pytest.approx({T0: 0.4, T1: 0.6}), pytest.approx({T0: 0.5, T1: 0.5})] == seen
 
 
-def test_the_worst_window_counts():
-    """One bad window is a bad mix."""
-    mix = ShareMix("m", ((500, 1000, ()), (500, 1000, ())))
+@pytest.mark.parametrize(
+    ("equal", "used", "error"),
+    [
+        (False, [(0.5, 0.5), (0.4, 0.6)], 10),  # one bad window is a bad mix
+        (True, [(0.35, 0.45)], 5),  # equal tenants are measured against each other: time that both leave is no error
+    ],
+)
+def test_the_worst_window_counts(equal: bool, used: list[tuple[float, float]], error: int):
+    """The error of a mix is that of its worst window, in points."""
+    mix = ShareMix("m", ((500, 1000, ()), (500, 1000, ())), equal=equal)
 
-    assert pytest.approx(10) == mix_error(mix, [{T0: 0.5, T1: 0.5}, {T0: 0.4, T1: 0.6}])
-
-
-def test_equal_tenants_are_measured_against_each_other():
-    """Time that both leave idle is nobody's error."""
-    mix = ShareMix("m", ((500, 1000, ()), (500, 1000, ())), equal=True)
-
-    assert pytest.approx(5) == mix_error(mix, [{T0: 0.35, T1: 0.45}])
+    assert pytest.approx(error) == mix_error(mix, [{T0: first, T1: second} for first, second in used])
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=lambda mix: mix.name)

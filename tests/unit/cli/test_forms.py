@@ -31,6 +31,7 @@ LIST = {"items": PODS}
         ('{"app": "web", "aliquot.dev/team": "x"}', "{.items[0].labels}"),
         ("", "{.items[0].nothing}"),
         ("", "{.items[1].numa}"),
+        ('}"{ a', '{"}\\"{"} {.items[0].name}'),  # a brace or a quote within quotes ends nothing
     ],
 )
 def test_templates_read_as_in_kubectl(expected: str, template: str):
@@ -45,11 +46,6 @@ def test_a_range_is_filled_for_each_thing():
     )
 
     assert "a\tRunning: <0><1>\nb\tPending: \n512" == template.filled(LIST)
-
-
-def test_braces_in_quotes_are_text():
-    """A brace or a quote within quotes ends nothing."""
-    assert '}"{ a' == Template('{"}\\"{"} {.items[0].name}').filled(LIST)
 
 
 @pytest.mark.parametrize(

@@ -39,16 +39,15 @@ def test_the_slot_holds_the_path_and_nothing_moves():
     assert library == b"before" + (CONF_MARK + b"/run/x/tenant.conf").ljust(512, b"\0") + b"after"
 
 
-def test_a_library_without_a_slot_is_refused():
-    """A hook of another build is refused with what to do."""
-    with pytest.raises(InjectionError, match="make setup"):
-        patched(b"no slot", Path("/x"))
-
-
-def test_a_path_too_long_for_the_slot_is_refused():
-    """A configuration path that does not fit is refused before anything starts."""
-    with pytest.raises(InjectionError, match="ALIQUOT_RUNTIME_DIR"):
-        patched(SLOT, Path("/" + "x" * 600))
+@pytest.mark.parametrize(
+    ("library", "path", "advice"),
+    [(b"no slot", "/x", "make setup"), (SLOT, "/" + "x" * 600, "ALIQUOT_RUNTIME_DIR")],
+    ids=["a hook of another build", "a path too long for the slot"],
+)
+def test_a_library_that_cannot_hold_the_path_is_refused(library: bytes, path: str, advice: str):
+    """It is refused before anything starts, with what to do."""
+    with pytest.raises(InjectionError, match=advice):
+        patched(library, Path(path))
 
 
 @pytest.mark.parametrize(("name", "part"), STANDS_FOR.items())

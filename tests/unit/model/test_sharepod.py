@@ -17,21 +17,22 @@ def sharepod(gpu: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any
     return {"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": {"name": "a"}, "spec": spec} | changes
 
 
-def test_a_sharepod_carries_its_request_in_integers():
+@pytest.mark.parametrize(
+    ("gpu", "milli", "ceiling_milli", "memory_mib"),
+    [
+        ({"request": "300m", "limit": 0.6, "memory": "4Gi"}, 300, 600, 4096),
+        ({"request": 0.25}, 250, 1000, 4096),  # without a limit the whole device, without memory the same part of it
+    ],
+)
+def test_a_sharepod_carries_its_request_in_integers(
+    gpu: dict[str, Any], milli: int, ceiling_milli: int, memory_mib: int
+):
     """Request, limit and memory come out as milli-GPU and MiB."""
-    request = parse_sharepod(sharepod({"request": "300m", "limit": 0.6, "memory": "4Gi"})).request
+    request = parse_sharepod(sharepod(gpu)).request
 
-    assert (300, 600, 4096) == (request.request_milli, request.ceiling_milli, request.memory_on(16384))
-
-
-def test_without_a_limit_the_whole_device_is_the_limit():
-    """The default limit is the whole device."""
-    assert parse_sharepod(sharepod({"request": 0.3})).request.ceiling_milli == 1000
-
-
-def test_without_memory_the_fraction_of_compute_is_the_fraction_of_memory():
-    """Memory left out is the same part of the device as of its compute."""
-    assert parse_sharepod(sharepod({"request": 0.25})).request.memory_on(16384) == 4096
+    assert (milli, ceiling_milli, memory_mib) == (
+        request.request_milli, request.ceiling_milli, request.memory_on(16384)
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

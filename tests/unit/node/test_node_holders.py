@@ -42,19 +42,19 @@ def test_the_gpu_of_a_holder_is_held_and_that_of_another_pod_is_not():
     assert ({"GPU-b": pods[0]}, ()) == (found, faults)
 
 
-def test_a_label_in_another_namespace_makes_no_holder():
-    """Who labels a pod of their own gets nobody onto its GPU."""
-    found, _ = held_gpus([holder("mine", "team")], [row("mine", "GPU-a", namespace="team")], HOME, GPUS)
+@pytest.mark.parametrize(
+    ("namespace", "phase"),
+    [
+        ("team", "Running"),  # who labels a pod of their own gets nobody onto its GPU
+        (HOME, "Succeeded"),  # kubelet may still list one that has ended; its GPU is free to be given to another
+        (HOME, "Failed"),
+    ],
+)
+def test_a_label_alone_makes_no_holder(namespace: str, phase: str):
+    """A holder is a pod of the agent's own namespace that has not ended."""
+    pods = [holder("one", namespace, phase=phase)]
 
-    assert {} == found
-
-
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_holder_that_has_ended_holds_nothing(phase: str):
-    """Kubelet may still list it; its GPU is free to be given to another."""
-    found, _ = held_gpus([holder("one", phase=phase)], [row("one", "GPU-a")], HOME, GPUS)
-
-    assert {} == found
+    assert ({}, ()) == held_gpus(pods, [row("one", "GPU-a", namespace=namespace)], HOME, GPUS)
 
 
 @pytest.mark.parametrize(

@@ -140,15 +140,36 @@ def test_gpu_managers_names_tell_cards_hundredths_and_mib():
     assert 8192 == value(found, "container_request_gpu_memory", who | {"req_of_gpu_memory": "total"})
 
 
-def test_hamis_names_tell_bytes_and_hundredths():
-    """Names and labels are those of HAMi since 2.9; the container's second GPU is its device 1."""
-    found = scraped(facts(), "hami")
-    who = {"namespace": "team", "pod": "train-0", "container": "main", "vdevice_index": "1", "device_uuid": UUIDS[1]}
-    gpu = {"node": "node-a", "device_index": "0", "device_uuid": UUIDS[0], "device_type": "NVIDIA-Tesla V100"}
+@pytest.mark.parametrize(
+    ("dialect", "names", "who", "gpu"),
+    [
+        (
+            "hami",
+            (
+                "hami_vgpu_memory_used_bytes",
+                "hami_container_device_utilization_ratio",
+                "hami_host_gpu_utilization_ratio",
+            ),
+            {"namespace": "team", "pod": "train-0", "container": "main", "vdevice_index": "1", "device_uuid": UUIDS[1]},
+            {"node": "node-a", "device_index": "0", "device_uuid": UUIDS[0], "device_type": "NVIDIA-Tesla V100"},
+        ),
+        (  # before HAMi 2.9
+            "hami-legacy",
+            ("vGPU_device_memory_usage_in_bytes", "Device_utilization_desc_of_container", "HostCoreUtilization"),
+            {"podnamespace": "team", "podname": "train-0", "ctrname": "main", "vdeviceid": "1", "deviceuuid": UUIDS[1]},
+            {"deviceidx": "0", "deviceuuid": UUIDS[0]},
+        ),
+    ],
+)
+def test_hamis_names_tell_bytes_and_hundredths(
+    dialect: str, names: tuple[str, ...], who: dict[str, str], gpu: dict[str, str]
+):
+    """Names and labels are those of HAMi; the container's second GPU is its device 1."""
+    found = scraped(facts(), dialect)
 
-    assert 2048 << 20 == value(found, "hami_vgpu_memory_used_bytes", who)
-    assert 12.5 == value(found, "hami_container_device_utilization_ratio", who)
-    assert 75 == value(found, "hami_host_gpu_utilization_ratio", gpu)
+    assert [2048 << 20, 12.5, 75] == [
+        value(found, name, labels) for name, labels in zip(names, (who, who, gpu), strict=True)
+    ]
 
 
 def test_what_hamis_scheduler_tells_of_a_gpu_is_told_by_its_node():
@@ -162,16 +183,6 @@ def test_what_hamis_scheduler_tells_of_a_gpu_is_told_by_its_node():
     assert 2 == value(found, "hami_gpu_shared_count", gpu | kind)
     assert 70 == value(found, "hami_gpu_core_allocated_ratio", gpu | kind)
     assert 0.5 == value(found, "hami_node_gpu_memory_allocated_ratio", gpu)
-
-
-def test_hamis_older_names_tell_bytes_and_hundredths():
-    """Names and labels are those of HAMi before 2.9."""
-    found = scraped(facts(), "hami-legacy")
-    second = {"podnamespace": "team", "podname": "train-0", "ctrname": "main", "vdeviceid": "1", "deviceuuid": UUIDS[1]}
-
-    assert 2048 << 20 == value(found, "vGPU_device_memory_usage_in_bytes", second)
-    assert 12.5 == value(found, "Device_utilization_desc_of_container", second)
-    assert 75 == value(found, "HostCoreUtilization", {"deviceidx": "0", "deviceuuid": UUIDS[0]})
 
 
 def test_aliases_are_told_only_where_asked():

@@ -1,6 +1,7 @@
 """A pod's owner is told once of each new refusal, and of waiting that leaves a container below its request."""
 
 import msgspec
+import pytest
 from node_scenes import WEB, facts, status
 
 from aliquot.node.display.notices import SPAN_S, Notices
@@ -17,46 +18,33 @@ def web(*, waited_s: float = 0, usage: float = 0.0, refused: int = 0) -> NodeRep
     return facts(status=lambda: now)
 
 
-def told(*pictures: tuple[float, NodeReport]) -> list[list[str]]:
-    """The reasons told at each picture."""
+AWAY = msgspec.structs.replace(web(), gpus=(), answers=False)
+MEMORY, TIME = ["GpuOutOfMemory"], ["GpuThrottled"]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "pictures"),
+    [
+        # A refused allocation is told at the first look after it, and not again while nothing new is refused.
+        ([[], MEMORY, []], [(0, web()), (5, web(refused=2)), (10, web(refused=2))]),
+        # An agent that starts again does not tell old things anew.
+        ([[]], [(0, web(refused=7, waited_s=1000))]),
+        # Most of a span waited, and less than nine tenths of the request used.
+        ([[], [], TIME, []], [(t, web(waited_s=0.9 * t, usage=0.2)) for t in (0, SPAN_S - 1, SPAN_S, SPAN_S + 5)]),
+        # Waiting for more than was promised is no news.
+        ([[], []], [(0, web()), (SPAN_S, web(waited_s=SPAN_S, usage=0.4))]),
+        # Counters that went back are those of a new arbiter and start a new span.
+        ([[], [], MEMORY], [(0, web(refused=9, waited_s=50)), (5, web(refused=1)), (6, web(refused=2))]),
+        # What was refused while the arbiter was away for a look is told when it answers again.
+        ([[], [], MEMORY], [(0, web()), (5, AWAY), (10, web(refused=1))]),
+    ],
+    ids=["refused", "before the first look", "waits", "has its request", "new arbiter", "arbiter away"],
+)
+def test_what_is_new_is_told_once(reasons: list[list[str]], pictures: list[tuple[float, NodeReport]]):
+    """Of each picture the reasons that are told of it."""
     notices = Notices()
-    return [[notice.reason for notice in notices.new_notices(now, at_s)] for at_s, now in pictures]
 
-
-def test_a_refused_allocation_is_told_once():
-    """At the first look after it, and not again while nothing new is refused."""
-    assert [[], ["GpuOutOfMemory"], []] == told((0, web()), (5, web(refused=2)), (10, web(refused=2)))
-
-
-def test_what_happened_before_the_first_look_is_not_told():
-    """An agent that starts again does not tell old things anew."""
-    assert [[]] == told((0, web(refused=7, waited_s=1000)))
-
-
-def test_waiting_below_the_request_is_told_after_a_span():
-    """Most of the time waited, and less than nine tenths of the request used."""
-    pictures = [(t, web(waited_s=0.9 * t, usage=0.2)) for t in (0.0, SPAN_S - 1, SPAN_S, SPAN_S + 5)]
-
-    assert [[], [], ["GpuThrottled"], []] == told(*pictures)
-
-
-def test_one_that_gets_its_request_is_not_throttled():
-    """Waiting for more than was promised is no news."""
-    assert [[], []] == told((0, web()), (SPAN_S, web(waited_s=SPAN_S, usage=0.4)))
-
-
-def test_an_arbiter_that_started_again_makes_no_news():
-    """Counters that went back start a new span."""
-    pictures = [(0.0, web(refused=9, waited_s=50)), (5.0, web(refused=1)), (6.0, web(refused=2))]
-
-    assert [[], [], ["GpuOutOfMemory"]] == told(*pictures)
-
-
-def test_an_arbiter_that_is_away_for_a_look_forgets_nothing():
-    """What was refused meanwhile is told when it answers again."""
-    away = msgspec.structs.replace(web(), gpus=(), answers=False)
-
-    assert [[], [], ["GpuOutOfMemory"]] == told((0, web()), (5, away), (10, web(refused=1)))
+    assert reasons == [[notice.reason for notice in notices.new_notices(now, at_s)] for at_s, now in pictures]
 
 
 def test_the_text_says_whose_and_what():

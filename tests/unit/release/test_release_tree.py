@@ -74,41 +74,38 @@ def test_an_empty_unreleased_section_is_no_fault(tree: Tree):
     assert [] == faults(tree)
 
 
-def test_the_licence_is_there(tree: Tree):
-    """The licence that the project names has a text."""
-    tree.write("LICENSE", "")
+@pytest.mark.parametrize(
+    ("file", "text", "fault"),
+    [
+        ("LICENSE", "", "LICENSE: the licence that pyproject.toml names is missing or empty"),
+        (
+            f"{VENDOR}/extra.js",
+            "more()\n",
+            f"{VENDOR}/extra.js: {VENDOR}/README.md names no licence for it that is there",
+        ),
+        (  # each generator is asked whether what it writes is what is there, and its own last line is told
+            "tools/gen_header.py",
+            "import sys\nsys.exit('' if '--check' not in sys.argv else 'header.h is stale')\n",
+            "tools/gen_header.py --check: header.h is stale",
+        ),
+    ],
+    ids=["licence", "licence of vendored files", "generated files"],
+)
+def test_a_file_that_is_not_as_it_has_to_be_stops_the_release(tree: Tree, file: str, text: str, fault: str):
+    """The licences have a text each, and generated files are fresh."""
+    tree.write(file, text)
 
-    assert ["LICENSE: the licence that pyproject.toml names is missing or empty"] == faults(tree)
+    assert [fault] == faults(tree)
 
 
-def test_vendored_files_have_their_licence(tree: Tree):
-    """A file of others without a licence beside it stops the release."""
-    tree.write(f"{VENDOR}/extra.js", "more()\n")
-
-    assert [f"{VENDOR}/extra.js: {VENDOR}/README.md names no licence for it that is there"] == faults(tree)
-
-
-def test_generated_files_are_fresh(tree: Tree):
-    """Each generator is asked whether what it writes is what is there, and its own last line is told."""
-    tree.write(
-        "tools/gen_header.py", "import sys\nsys.exit('' if '--check' not in sys.argv else 'header.h is stale')\n"
-    )
-
-    assert ["tools/gen_header.py --check: header.h is stale"] == faults(tree)
-
-
-def test_helm_is_needed(tree: Tree):
+@pytest.mark.parametrize(
+    ("helm", "lacks"), [("", "helm is missing, with"), ("/no/helm", "/no/helm: there is no such program, with")]
+)
+def test_helm_is_needed(tree: Tree, helm: str, lacks: str):
     """Without helm the plain manifests cannot be compared, so the release is refused."""
-    sentence = "helm is missing, with which deploy/manifests is compared and the chart packed; make release HELM=PATH"
-
-    assert [sentence] == faults(tree, helm="")
-
-
-def test_a_helm_that_is_not_there_is_named(tree: Tree):
-    """A path at which there is no program is told with the way to say a right one."""
     said = "which deploy/manifests is compared and the chart packed; make release HELM=PATH"
 
-    assert [f"/no/helm: there is no such program, with {said}"] == faults(tree, helm="/no/helm")
+    assert [f"{lacks} {said}"] == faults(tree, helm=helm)
 
 
 def test_everything_is_committed(tree: Tree):

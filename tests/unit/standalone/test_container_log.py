@@ -59,22 +59,22 @@ def test_a_log_says_how_much_could_not_be_written(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "kept"), [(0, b""), (1, b"half"), (2, b"two\nhalf"), (9, b"one\ntwo\nhalf"), (None, b"one\ntwo\nhalf")]
+    ("printed", "lines", "kept"),
+    [
+        (b"one\ntwo\nhalf", 0, b""),
+        (b"one\ntwo\nhalf", 1, b"half"),
+        (b"one\ntwo\nhalf", 2, b"two\nhalf"),
+        (b"one\ntwo\nhalf", 9, b"one\ntwo\nhalf"),
+        (b"one\ntwo\nhalf", None, b"one\ntwo\nhalf"),
+        (b"one\ntwo\n", 1, b"two\n"),  # the end of a line begins no further one
+    ],
 )
-def test_the_tail_is_the_last_lines(tmp_path: Path, lines, kept):
+def test_the_tail_is_the_last_lines(tmp_path: Path, printed: bytes, lines: int | None, kept: bytes):
     """A line that is not finished yet counts as one."""
     log = ContainerLog(tmp_path / "main.log")
-    log.append(b"one\ntwo\nhalf")
+    log.append(printed)
 
     assert kept == log.text(LogCut(tail=lines))
-
-
-def test_the_last_finished_line_is_one_line(tmp_path: Path):
-    """The end of a line begins no further one."""
-    log = ContainerLog(tmp_path / "main.log")
-    log.append(b"one\ntwo\n")
-
-    assert b"two\n" == log.text(LogCut(tail=1))
 
 
 def test_what_is_older_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -45,13 +45,35 @@ def test_dates_and_seconds_from_the_start_are_not_mixed(tmp_path: Path, first: s
     assert ["own.csv"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_a_time_of_0_does_not_spoil_dates_where_a_job_never_ran(tmp_path: Path):
-    """Many tables write 0 for a time that is not known; such a job is left out before its times are compared."""
-    facts, _ = own_table(
-        tmp_path, "job_id,submit,start,end,gpus\na,1767355200,1767355260,1767355320,1\nb,1767355200,0,0,1\n"
-    )
+@pytest.mark.parametrize(
+    ("table", "kept", "dropped", "said"),
+    [
+        (  # many tables write 0 for a time that is not known; the job is left out before its times are compared
+            "job_id,submit,start,end,gpus\na,1767355200,1767355260,1767355320,1\nb,1767355200,0,0,1\n",
+            1, {"never started": 1}, [],
+        ),
+        (  # column and value of a negative number, and the name of a job with more GPUs than any cluster has
+            "job_id,submit,start,end,num_gpus\na,0,0,9,-1\nb,0,0,9,1000000000\nc,0,0,9,1\n",
+            1, {"unreadable": 2},
+            ["{} line 2 column \"num_gpus\": '-1' must be a number from 0 to 1,000,000,000,000",
+             'job "b": 1,000,000,000 GPUs; a job has at most 100,000'],
+        ),
+        (  # a trace with more than 64 GPUs in a line is refused by a run
+            "job_id,submit,duration,num_gpus,nodes\na,0,9,128,\nb,0,9,128,16\nc,0,9,64,\n",
+            2, {"unreadable": 1},
+            ['job "a": 128 GPUs on one machine; allowed are 64, or a column with the number of its machines or pods'],
+        ),
+    ],
+    ids=["never started", "no number of GPUs", "no machine holds it"],
+)  # fmt: skip
+def test_a_job_that_spoils_the_trace_is_left_out(
+    tmp_path: Path, table: str, kept: int, dropped: dict[str, int], said: list[str]
+):
+    """The others are kept, and a sentence names what is wrong, once."""
+    facts, warnings = own_table(tmp_path, table)
 
-    assert (1, {"never started": 1}) == (facts["jobs_kept"], facts["dropped"])
+    assert (kept, dropped) == (facts["jobs_kept"], facts["dropped"])
+    assert [sentence.format(tmp_path / "own.csv") for sentence in said] == warnings
 
 
 def test_a_job_of_centuries_is_left_out_by_name(tmp_path: Path):
@@ -86,16 +108,6 @@ def test_an_empty_cell_leaves_the_gpus_to_another_column(tmp_path: Path):
     assert (2, 2.3) == (facts["jobs_kept"], pytest.approx(facts["gpu_hours"]))
 
 
-def test_a_number_of_gpus_that_cannot_be_is_named_once(tmp_path: Path):
-    """The column and the value of a negative number, and a job with more GPUs than any cluster has, by its name."""
-    table = "job_id,start,end,num_gpus\na,0,9,-1\nb,0,9,1000000000\nc,0,9,1\n"
-    facts, warnings = own_table(tmp_path, table)
-
-    assert (1, {"unreadable": 2}) == (facts["jobs_kept"], facts["dropped"])
-    assert [f"{tmp_path}/own.csv line 2 column \"num_gpus\": '-1' must be a number from 0 to 1,000,000,000,000",
-            'job "b": 1,000,000,000 GPUs; a job has at most 100,000'] == warnings[1:]  # fmt: skip
-
-
 @pytest.mark.parametrize("line", ["b,0", "b,0,9,1,5", "b,0,9,many", "b,never,9,1", "b,0,9,1000000000"])
 def test_a_line_that_cannot_be_read_counts_as_a_job(tmp_path: Path, line: str):
     """Too few or too many cells, a cell that is not what its column holds, or a number that no job has."""
@@ -104,18 +116,6 @@ def test_a_line_that_cannot_be_read_counts_as_a_job(tmp_path: Path, line: str):
     assert (2, 1, {"unreadable": 1}) == (facts["jobs_seen"], facts["jobs_kept"], facts["dropped"])
     assert facts["text"].startswith("1 of 2 jobs kept")
     assert 2 == len(warnings)  # that of the line, and that the table has no time of submission
-
-
-def test_a_job_that_no_machine_can_hold_is_left_out_by_name(tmp_path: Path):
-    """A trace with more than 64 GPUs in a line is refused by a run, so such a job does not spoil it."""
-    facts, warnings = own_table(
-        tmp_path, "job_id,submit,duration,num_gpus,nodes\na,0,9,128,\nb,0,9,128,16\nc,0,9,64,\n"
-    )
-
-    assert (2, {"unreadable": 1}) == (facts["jobs_kept"], facts["dropped"])
-    assert [
-        'job "a": 128 GPUs on one machine; allowed are 64, or a column with the number of its machines or pods'
-    ] == (warnings)
 
 
 def test_priorities_beyond_those_of_a_trace_become_the_highest(tmp_path: Path):

@@ -23,15 +23,35 @@ def table(tmp_path: Path, content: str | bytes, name: str = "own.txt") -> Path:
     return path
 
 
-def test_a_stay_that_ended_in_a_requeue_is_a_job(tmp_path: Path):
-    """A job that was requeued held its GPU until then; one that waits again has no end."""
-    waits = "3|2026-01-02T03:00:00|2026-01-02T03:00:00|Unknown|60|REQUEUED|1|gres/gpu=1\n"
-    own = table(tmp_path, HEAD + ROW.format(1, "REQUEUED", "gres/gpu=1") + waits)
+@pytest.mark.parametrize(
+    ("form", "text", "times", "dropped"),
+    [
+        (  # a job that was requeued held its GPU until then; one that waits again has no end
+            "sacct",
+            HEAD + ROW.format(1, "REQUEUED", "gres/gpu=1")
+            + "3|2026-01-02T03:00:00|2026-01-02T03:00:00|Unknown|60|REQUEUED|1|gres/gpu=1\n",
+            {"1": (0, 3600, 1)}, {"still running at the end": 1},
+        ),
+        (  # the authors of the trace leave tasks with a time of zero out as well
+            "pai",
+            "j,worker,1,Terminated,0.0,1739200.0,600,29.3,50,MISC\nk,worker,1,Failed,5.0,65.0,600,29.3,50,T4",
+            {"k/worker": (0, 60, 0.5)}, {"without usable times": 1},
+        ),
+        (  # only a job whose state does not say that it is over may still be running
+            "csv",
+            "job,start,end,state,gpus\na,5,,FAILED,1\nb,5,,CANCELLED by 1000,1\nc,5,,,1\nd,5,65,COMPLETED,1",
+            {"d": (0, 60, 1)}, {"ended at an unknown time": 2, "still running at the end": 1},
+        ),
+    ],
+    ids=["requeued", "a time of zero", "over without an end"],
+)  # fmt: skip
+def test_a_job_without_an_end_is_left_out(
+    tmp_path: Path, form: str, text: str, times: dict[str, tuple[int, int, float]], dropped: dict[str, int]
+):
+    """What its state says counts, and the account has the reason."""
+    imported = Imported(tmp_path, form, table(tmp_path, text, "own.csv" if form == "csv" else "own.txt"))
 
-    imported = Imported(tmp_path, "sacct", own)
-
-    assert {"1": (0, 3600, 1)} == imported.times()
-    assert {"still running at the end": 1} == imported.facts["dropped"]
+    assert (times, dropped) == (imported.times(), imported.facts["dropped"])
 
 
 def test_what_stands_around_the_lines_is_passed_over(tmp_path: Path):
@@ -95,17 +115,6 @@ def test_times_may_be_seconds_or_finer(tmp_path: Path, unit: int):
     assert [0, 60] == [arrival for arrival, _, _ in Imported(tmp_path, "csv", own).times().values()]
 
 
-def test_a_time_of_zero_is_unknown_in_pai(tmp_path: Path):
-    """The authors of the trace leave such tasks out as well."""
-    lines = ("j,worker,1,Terminated,0.0,1739200.0,600,29.3,50,MISC", "k,worker,1,Failed,5.0,65.0,600,29.3,50,T4")
-    own = table(tmp_path, "\n".join(lines))
-
-    imported = Imported(tmp_path, "pai", own)
-
-    assert {"k/worker": (0, 60, 0.5)} == imported.times()
-    assert {"without usable times": 1} == imported.facts["dropped"]
-
-
 def test_pais_simulator_has_the_gpus_of_a_job_or_of_an_instance(tmp_path: Path):
     """Of a job beside num_pod, of one instance beside num_inst: the same job is 3.0 there and 0.25 here."""
     of_job = "job_id,user,num_gpu,num_cpu,num_pod,duration,submit_time,gpu_type\n1,u,3.0,72.0,12.0,60,3,T4\n"
@@ -165,17 +174,6 @@ def test_a_number_of_pai_that_cannot_be_is_named(tmp_path: Path, column: str, ce
     assert [f'{own} line 2 column "{column}": {cell!r} '] == [
         warning[: warning.index(repr(cell)) + len(repr(cell)) + 1] for warning in imported.warnings
     ]
-
-
-def test_a_job_that_is_over_without_an_end_does_not_count_as_running(tmp_path: Path):
-    """Its state says that it is over; only a job whose state does not may still be running."""
-    jobs = ("a,5,,FAILED,1", "b,5,,CANCELLED by 1000,1", "c,5,,,1", "d,5,65,COMPLETED,1")
-    own = table(tmp_path, "\n".join(("job,start,end,state,gpus", *jobs)), "own.csv")
-
-    imported = Imported(tmp_path, "csv", own)
-
-    assert {"d": (0, 60, 1)} == imported.times()
-    assert {"ended at an unknown time": 2, "still running at the end": 1} == imported.facts["dropped"]
 
 
 def test_a_list_of_the_api_server_names_no_kinds(tmp_path: Path):
