@@ -65,7 +65,8 @@ def configurations(
         "objectSelector": {"matchExpressions": [_not_in(names.WEBHOOK, "ignore")]},
         "namespaceSelector": {"matchExpressions": [_not_in(names.WEBHOOK, "ignore"), _not_in(_HOST, *_SYSTEM)]},
     }
-    pods, planned = {"resources": ["pods"]}, {"resources": ["pods", "pods/status"]}
+    pods = {"resources": ["pods"]}
+    planned = {"apiGroups": ["", "resource.k8s.io"], "resources": ["pods", "pods/status", "resourceclaims"]}
     ours = {"apiGroups": [names.GROUP], "apiVersions": [names.VERSION]}
     asks = [{"name": "speaks-of-gpus", "expression": asks_for_gpus(whole=whole)}]
     looks = [{"name": "words-to-look-at", "expression": looked_at(whole=whole)}]
@@ -159,7 +160,7 @@ def _listed(keys: Iterable[str]) -> str:
 
 
 def changed_by_others(writers: Mapping[str, str]) -> str:
-    """CEL: does one of these annotations of a pod change by another than its writer? A new pod has none of them."""
+    """CEL: does one of these annotations change by another than its writer? A new pod or claim has none of them."""
 
     def value(thing: str, key: str) -> str:
         notes = f"{thing}.metadata.annotations"

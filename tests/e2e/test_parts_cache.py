@@ -55,6 +55,14 @@ def test_a_part_that_fails_half_way_is_not_kept(own_cache: Path):
     assert ["thing.lock"] == [path.name for path in own_cache.iterdir()]
 
 
+def test_a_version_of_kubernetes_without_a_module_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """ALIQUOT_KUBERNETES names a version that tools/ has a module for; the refusal lists these."""
+    monkeypatch.setenv("ALIQUOT_KUBERNETES", "1.20.0")
+
+    with pytest.raises(Unavailable, match=r"1\.20\.0: tools/ has modules for 1\.37\.1; name one"):
+        programs.folder()
+
+
 def test_a_program_that_does_not_build_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """When Go fails, the message has the command and what Go said, and nothing is kept."""
     go = tmp_path / "bin" / "go"

@@ -23,9 +23,32 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aliquot.kube.names import CLAIMS, GROUP, PLAN
-from aliquot.kube.objects import ApiObject, Meta, Pod, PodSpec, Quantities, Resource, Value, without_nulls
-from aliquot.kube.plan import ContainerPlan, PodPlan, label_texts, write_plan
+from aliquot.kube.names import (
+    CLAIMS,
+    GPU_LIMIT,
+    GPU_MEMORY,
+    GPU_MEMORY_PART,
+    GPU_PERCENT,
+    GPU_REQUEST,
+    GROUP,
+    PLAN,
+    PLAN_APPLIED,
+    RESIZE,
+    SIZES,
+)
+from aliquot.kube.objects import (
+    PODS,
+    ApiObject,
+    Container,
+    Pod,
+    PodSpec,
+    Quantities,
+    Resource,
+    Resources,
+    Value,
+    without_nulls,
+)
+from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, label_texts, read_plan, write_plan
 from aliquot.kube.quantities import Quantity, format_mib_quantity, parse_quantity
 from aliquot.kube.requests import ContainerAsk, PodAsk
 from aliquot.lib.decoding import convert_to, decode_json
@@ -177,11 +200,15 @@ class ResourceClaim(ApiObject):
         return f"{self.metadata.namespace}/{CLAIM}{self.metadata.name}"
 
     @property
+    def prepared(self) -> dict[str, Any]:
+        """What its node's agent says of its devices (`prepared_body`); nothing before it has prepared them."""
+        return next((d.data for d in self.status.devices if d.driver == DRIVER and isinstance(d.data, dict)), {})
+
+    @property
     def tenant(self) -> str:
         """The name that its node's agent has, or will have, for its tenant: that of the pod it was prepared for."""
-        said = [one.data for one in self.status.devices if one.driver == DRIVER and isinstance(one.data, dict)]
         pod = self.pods[0].name if self.pods else self.metadata.name
-        return str(said[0].get("tenant")) if said else f"{self.metadata.namespace}/{pod}/{self.called}"
+        return str(self.prepared.get("tenant", f"{self.metadata.namespace}/{pod}/{self.called}"))
 
     def name_in(self, pod: Pod) -> str:
         """What a pod calls it; empty where it does not use it."""
@@ -290,8 +317,11 @@ def claim_plan(claim: ResourceClaim, memory_mib: Mapping[str, int], *, lenient: 
     return PodPlan(claim.ours[0].pool, {claim.called: given_plan})
 
 
-def prepared_body(claim: ResourceClaim, plan: PodPlan, tenant: str, now: str) -> dict[str, Any]:
-    """What its driver applies to the status of a claim that it has prepared as this tenant: what each device became."""
+def prepared_body(claim: ResourceClaim, plan: PodPlan, tenant: str, applied: str, now: str) -> dict[str, Any]:
+    """What its driver applies to the status of a claim that it has prepared as this tenant: what each device became.
+
+    `applied` is what a pod's annotation `aliquot.dev/plan-applied` would say.
+    """
     slices = {piece.gpu: piece for piece in plan.slices}
     ready = {"type": "Ready", "status": "True", "reason": "Prepared", "message": "", "lastTransitionTime": now}
     devices = []
@@ -300,6 +330,7 @@ def prepared_body(claim: ResourceClaim, plan: PodPlan, tenant: str, now: str) ->
         data = {
             "tenant": tenant, "uuid": piece.gpu, "request": format_milli(piece.request_milli),
             "limit": format_milli(piece.limit_milli), "memory": format_mib_quantity(piece.memory_mib),
+            "applied": applied,
         }  # fmt: skip
         key = {"driver": DRIVER, "pool": given.pool, "device": given.device}
         share = {"shareID": given.share_id} if given.share_id else {}
@@ -320,16 +351,37 @@ def readable_plan(claim: ResourceClaim, memory_mib: Mapping[str, int]) -> tuple[
 
 
 def holder_of(claim: ResourceClaim) -> Pod | None:
-    """A claim with devices of ours, as the bound pod that would hold the same; None for another.
+    """A claim with devices of ours, as the bound pod that would hold the same, and is resized by the same annotations;
+    None for another.
 
-    Kube-scheduler counts what was consumed whatever the parameters say; bad ones are left out here.
+    Kube-scheduler counts what was consumed whatever the parameters say; bad ones are left out here. A later plan counts
+    as long as the claim has the allocation that it was made for.
     """
     plan, _ = readable_plan(claim, {})
     if plan is None:
         return None
-    meta = claim.metadata
-    named = Meta(CLAIM + meta.name, meta.namespace, meta.uid, annotations={PLAN: write_plan(plan)})
-    return Pod(named, PodSpec(node_name=plan.node))
+    meta, notes = claim.metadata, claim.metadata.annotations
+    plan = msgspec.structs.replace(plan, allocation=" ".join(given.share_id for given in claim.ours))
+    with contextlib.suppress(BadPlan):
+        later = read_plan(notes)
+        if later is not None and later.place == plan.place:
+            plan = later
+    total, (piece, *others) = sum(piece.request_milli for piece in plan.slices), plan.slices
+    said: dict[str, str] = {}
+    if not others and piece.request_milli < MILLI:
+        said |= {GPU_REQUEST: format_milli(piece.request_milli), GPU_LIMIT: format_milli(piece.limit_milli)}
+        said |= {GPU_MEMORY: format_mib_quantity(piece.memory_mib)} if GPU_MEMORY_PART not in notes else {}
+    said |= {name: text for name, text in notes.items() if name in (*SIZES, RESIZE)}
+    said |= {PLAN: write_plan(plan), PLAN_APPLIED: str(claim.prepared.get("applied", "{}"))}
+    asking = Container(claim.called, Resources({GPU_PERCENT: str(max(1, total // 10))}))
+    named = msgspec.structs.replace(meta, name=CLAIM + meta.name, labels={}, annotations=said)
+    return Pod(named, PodSpec(node_name=plan.node, containers=[asking]))
+
+
+def written_to(pod: Pod) -> tuple[Resource[Any], str]:
+    """The kind and the name of the object that this pod is, or stands for."""
+    name = pod.metadata.name
+    return (RESOURCE_CLAIMS, name.removeprefix(CLAIM)) if name.startswith(CLAIM) else (PODS, name)
 
 
 def claim_called(name: str, claims: Mapping[str, ResourceClaim]) -> ResourceClaim | None:

@@ -5,6 +5,7 @@ Resources are integers on containers; annotations are on pods, and a suffix `.<c
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 GROUP: Final = "aliquot.dev"
@@ -124,6 +125,9 @@ CLAIMS: Final = f"{GROUP}/claims"
 """Label on namespaces: `share` or `placed` has the webhook turn what pods ask of GPUs into claims of that class.
 Annotation on these pods: what their claims ask for, as JSON, by the pod's names for them."""
 
+NODE: Final = f"{GROUP}/node"
+"""Label on claims whose share was resized: their node, whose agent follows them by it."""
+
 GATE: Final = f"{GROUP}/place"
 """Scheduling gate: kube-scheduler leaves the pod alone until its claims have their devices."""
 
@@ -151,3 +155,11 @@ ASK_ANNOTATIONS: Final = (
 """What a pod's author may write; the other annotations of the group are written by Aliquot."""
 
 RESOURCES: Final = (GPU_PERCENT, GPU_MEMORY)
+
+_NO_LABEL: Final = re.compile(r"[^A-Za-z0-9._-]+")
+LABEL_LENGTH: Final = 63
+
+
+def label_value(text: str) -> str:
+    """A text as the value of a label."""
+    return _NO_LABEL.sub("-", text)[:LABEL_LENGTH].strip("-._")

@@ -10,8 +10,9 @@ ledger from the pods alone, also when someone edits the pod's other annotations 
 `k` the CPU cores near them; `l` labels (affinity, anti-affinity, exclusion); `g` the vGPU's name; `p` parts; `u` the
 container whose slices it uses, since both never run at once; `e` what is enforced, `all` where absent; `i` its place
 among the init containers, from 1 on, negative for a sidecar; `w` the promise of how soon it wakes, in microseconds. `g`
-is the generation, 0 where absent, and `b` the slices from before by container. `aliquot.dev/plan-applied` is the node's
-answer, `{"g":2,"m":{"main":512}}`: the generation that it has applied, and the MiB that programs have yet to free.
+is the generation, 0 where absent, `b` the slices from before by container, and `a` the allocation of a claim that was
+resized. `aliquot.dev/plan-applied` is the node's answer, `{"g":2,"m":{"main":512}}`: the generation that it has
+applied, and the MiB that programs have yet to free.
 Keys that a reader does not know are passed over; another version is refused.
 
 The annotation `aliquot.dev/plan-status` says the outcome of each container's part, as its node reports it:
@@ -90,11 +91,18 @@ class PodPlan(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="v", ta
     containers: dict[str, ContainerPlan] = msgspec.field(name="c", default={})
     generation: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="g", default=0)
     before: dict[str, tuple[Slice, ...]] = msgspec.field(name="b", default={})
+    allocation: str = msgspec.field(name="a", default="")
 
     @property
     def slices(self) -> list[Slice]:
         """The slices of all containers."""
         return [piece for given in self.containers.values() for piece in given.slices]
+
+    @property
+    def place(self) -> tuple[str, str, dict[str, list[str]]]:
+        """What no resize changes: its node, the allocation of a claim, and the GPUs of each container."""
+        gpus = {name: [str(piece.gpu) for piece in given.slices] for name, given in self.containers.items()}
+        return self.node, self.allocation, gpus
 
     def resized(self, sizes: Mapping[str, tuple[Slice, ...]]) -> PodPlan:
         """The plan with these slices, by the container that has them, and the same for those that use them."""

@@ -38,8 +38,10 @@ from aliquot.kube.claims import (
 )
 from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.errors import KubeError
+from aliquot.kube.names import NODE, PLAN, label_value
 from aliquot.kube.objects import PODS
-from aliquot.kube.plan import PodPlan, write_plan
+from aliquot.kube.plan import Applied, PodPlan, read_plan, write_applied, write_plan
+from aliquot.kube.reflector import Reflector
 from aliquot.kube.settings import fixed_sizes
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
@@ -50,7 +52,7 @@ from aliquot.node.kubelet_api import registration_pb2_grpc as registration_rpc
 from aliquot.node.processes import pods_with_processes
 from aliquot.node.provisioner import NotYet, ProvisionedTenant, UnusablePlan
 from aliquot.node.settings import NodeSettings
-from aliquot.node.slices import MANAGER, SlicePublisher, held_by_pods
+from aliquot.node.slices import MANAGER, SlicePublisher, held_uncounted
 from aliquot.node.tasks import every
 from aliquot.tenancy.removal import Removable, Source, kept_by
 
@@ -87,6 +89,11 @@ class ClaimDriver(
         self._lock = asyncio.Lock()
         self._gone: set[str] = set()
         self._failure = ""
+        self._resizes = allocations.resizes
+        self._resized = allocations.resizes.claims = Reflector(
+            api, RESOURCE_CLAIMS, lambda change: once("resizes", self._resizes.check()),
+            selectors={"labelSelector": f"{NODE}={label_value(settings.name)}"},
+        )  # fmt: skip
         self.slices = SlicePublisher(
             api, allocations.provisioner.offer, settings.name, fixed_sizes(settings.claim_sizes)
         )
@@ -114,8 +121,10 @@ class ClaimDriver(
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.slices.reflector.run())
-                tasks.create_task(every(PUBLISH_S, self._publish))
+                tasks.create_task(self._resized.run())
                 tasks.create_task(every(self._settings.allocation_check_period_s, self.reconcile))
+                await self._resized.synced.wait()  # or capacity would be published that claims were grown by
+                tasks.create_task(every(PUBLISH_S, self._publish))
         finally:
             await server.stop(0.2)
             for socket in sockets:
@@ -124,7 +133,7 @@ class ClaimDriver(
     async def _publish(self) -> None:
         failure = ""
         try:
-            await self.slices.publish(held_by_pods(self._pods, self._provisioner.tenants))
+            await self.slices.publish(held_uncounted(self._pods, self._provisioner.tenants, self._resized))
         except KubeError as error:
             failure = str(error)
         if failure and failure != self._failure:
@@ -181,9 +190,11 @@ class ClaimDriver(
         text = write_plan(plan)
         cdi = f"{uid}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"  # another allocation is another CDI device
         record = self._record(uid)
-        if record is not None and record.plan != text:
+        if record is not None and record.name != cdi:
             await self._remove(uid)
             record = None
+        if record is not None and (now := read_plan({PLAN: record.plan})) is not None:
+            plan, text = now, record.plan  # it may have been resized
         pod = claim.pods[0].name if claim.pods else name
         owner = PodKey(uid, namespace, pod, claim=name, user=claim.pods[0].uid if claim.pods else "")
         if record is not None and record.owner is not None:
@@ -194,11 +205,13 @@ class ClaimDriver(
         await self._records.settle(cdi, owner, claim.called, (), text, tenant.driver)
         _LOG.info("claim-prepared", claim=claim.metadata.key, pod=str(owner), device=cdi, tenant=tenant.record.name)
         self._once(f"claim-status-{uid}", self._report(claim, plan, tenant))
+        self._once("resizes", self._resizes.check())
         return claim.ours, f"{GPU_KIND}={cdi}"
 
     async def _report(self, claim: ResourceClaim, plan: PodPlan, tenant: ProvisionedTenant) -> None:
         """Write into the claim's status what each of its devices became, as far as our rights go."""
-        body = prepared_body(claim, plan, tenant.record.name, seconds_time(Clock().wall()))
+        applied = write_applied(Applied(plan.generation))
+        body = prepared_body(claim, plan, tenant.record.name, applied, seconds_time(Clock().wall()))
         await self._api.apply(RESOURCE_CLAIMS, body, manager=MANAGER, sub="status")
 
     # -- unprepare -----------------------------------------------------------------------------------------------

@@ -31,8 +31,9 @@ class Events:
         self._number = 0
 
     async def about_pod(self, pod: PodKey, reason: str, message: str) -> None:
-        """Write a warning on a pod."""
-        subject = ObjectReference(api_version="v1", kind="Pod", name=pod.pod, namespace=pod.namespace, uid=pod.uid)
+        """Write a warning on a pod, for a claim on the pod that it was prepared for."""
+        uid = pod.user or pod.uid
+        subject = ObjectReference(api_version="v1", kind="Pod", name=pod.pod, namespace=pod.namespace, uid=uid)
         await self._write(subject, reason, message, "Warning")
 
     async def about_node(self, reason: str, message: str, kind: Kind = "Warning") -> None:

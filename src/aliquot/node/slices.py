@@ -2,8 +2,9 @@
 
 A counter of one ties the two, so that kube-scheduler gives a GPU whole or shared by what is asked first. What pods with
 extended resources hold is not kube-scheduler's to give: the shared device's capacity is less by that, and the whole
-device is not there meanwhile. A claim that names no amount gets a quarter of the GPU and of its memory. For each fixed
-size there is one more device, whose claims get that size; the counter keeps a GPU to one of its devices.
+device is not there meanwhile. A claim's allocation never changes: the capacity is less by what the claim was grown
+since, and more by what it was shrunk. A claim that names no amount gets a quarter of the GPU and of its memory. For
+each fixed size there is one more device, whose claims get that size; the counter keeps a GPU to one of its devices.
 
 Kubelet removes the slices of a driver that is away for half a minute, so what is missing is written again.
 
@@ -21,16 +22,27 @@ from typing import Any, Final
 
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.api import Api
-from aliquot.kube.claims import COMPUTE, DEFAULT_PART, DRIVER, MEMORY, RESOURCE_SLICES, device_name, slice_name
+from aliquot.kube.claims import (
+    COMPUTE,
+    DEFAULT_PART,
+    DRIVER,
+    MEMORY,
+    RESOURCE_SLICES,
+    ResourceClaim,
+    claim_plan,
+    device_name,
+    holder_of,
+    slice_name,
+)
+from aliquot.kube.names import label_value
 from aliquot.kube.objects import ApiObject
-from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.kube.plan import BadPlan, PodPlan, read_applied, read_plan
 from aliquot.kube.quantities import format_mib_quantity
 from aliquot.kube.reflector import Reflector
 from aliquot.model.quantities import MILLI
 from aliquot.node.machine import Machine, NodeOffer
 from aliquot.node.pods import NodePod
 from aliquot.node.provisioner import ProvisionedTenant
-from aliquot.node.status import label_value
 from aliquot.topology import Topology
 
 COUNTERS: Final = "gpus"
@@ -46,24 +58,35 @@ ARCHITECTURES: Final = (
 """From which compute capability on; the newest first. Source: CUDA programming guide, "Compute capabilities"."""
 NO_SIZES: Final[Mapping[str, tuple[int, int]]] = {}
 Held = Mapping[str, tuple[int, int]]
-"""Milli-GPU and MiB that pods with extended resources hold, by UUID."""
+"""Milli-GPU and MiB that are held and kube-scheduler does not count, by UUID; below 0 where a claim was shrunk."""
 
 
-def held_by_pods(pods: Iterable[NodePod], tenants: Mapping[str, ProvisionedTenant]) -> Held:
-    """What the plans of these pods hold, from their bind on, and tenants that have outlasted their pods."""
+def held_uncounted(
+    pods: Iterable[NodePod], tenants: Mapping[str, ProvisionedTenant], claims: Iterable[ResourceClaim] = ()
+) -> Held:
+    """What the plans of these pods hold, from their bind on, and tenants that have outlasted their pods; and what these
+    claims hold beyond their allocations, or less, once that is in force."""
     shares = {key: tenant.plan.slices for key, tenant in tenants.items() if not tenant.owner.claim}
     for pod in pods:
         try:
             plan = read_plan(pod.metadata.annotations) if not pod.ended else None
         except BadPlan:
             continue
-        for name, given in plan.containers.items() if plan is not None else ():
+        reserved = plan.reserved(read_applied(pod.metadata.annotations)) if plan is not None else PodPlan()
+        for name, given in reserved.containers.items():
             if not given.uses and not (given.init > 0 and pod.status.initialized):
                 shares[f"{pod.metadata.uid}/{name}"] = given.slices
+    pieces = [(1, piece) for slices in shares.values() for piece in slices]
+    for claim in claims:
+        counted, holder = claim_plan(claim, {}, lenient=True), holder_of(claim)
+        plan = read_plan(holder.metadata.annotations) if holder is not None else None
+        if holder is not None and counted is not None and plan is not None and plan.generation:
+            pieces += [(1, piece) for piece in plan.reserved(read_applied(holder.metadata.annotations)).slices]
+            pieces += [(-1, piece) for piece in counted.slices]
     milli, mib = Counter[str](), Counter[str]()
-    for piece in (piece for slices in shares.values() for piece in slices):
-        milli[piece.gpu] += piece.request_milli
-        mib[piece.gpu] += piece.memory_mib
+    for sign, piece in pieces:
+        milli[piece.gpu] += sign * piece.request_milli
+        mib[piece.gpu] += sign * piece.memory_mib
     return {uuid: (milli[uuid], mib[uuid]) for uuid in milli}
 
 

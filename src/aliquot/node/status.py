@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -27,7 +26,16 @@ from aliquot.kube.dialects.tencent import CORE as TENCENT_CORE
 from aliquot.kube.dialects.tencent import MEMORY as TENCENT_MEMORY
 from aliquot.kube.errors import KubeError
 from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPU_HEALTHY, GPU_KERNELS, GPU_MEMORY, GPU_MODEL, GPUS, PREFIX
+from aliquot.kube.names import (
+    GPU_HEALTHY,
+    GPU_KERNELS,
+    GPU_MEMORY,
+    GPU_MODEL,
+    GPUS,
+    LABEL_LENGTH,
+    PREFIX,
+    label_value,
+)
 from aliquot.kube.objects import NODES, Node
 from aliquot.kube.quantities import parse_quantity
 from aliquot.kube.reflector import Change, Reflector
@@ -49,17 +57,10 @@ MISSES: Final = 2
 OWN: Final = (GPU_MEMORY,)
 OF_GPUSHARE: Final = (ALIYUN_MEMORY, ALIYUN_COUNT)
 OF_GPU_MANAGER: Final = (TENCENT_CORE, TENCENT_MEMORY)
-_NO_LABEL: Final = re.compile(r"[^A-Za-z0-9._-]+")
-LABEL_LENGTH: Final = 63
 MIXED: Final = "mixed"
 OF_MODEL: Final = f"{PREFIX}gpu-model."
 """Labels that begin so end with a model, and count the node's GPUs of that model."""
 MODEL_LENGTH: Final = LABEL_LENGTH - len("gpu-model.")
-
-
-def label_value(text: str) -> str:
-    """A text as the value of a label."""
-    return _NO_LABEL.sub("-", text)[:LABEL_LENGTH].strip("-._")
 
 
 def labels_of(machine: Machine) -> dict[str, str]:

@@ -1,9 +1,11 @@
-"""Pods that run and are to have another size: the annotations say which, the plan what is in force.
+"""Pods and claims in use that are to have another size: the annotations say which, the plan what is in force.
 
     annotations and plan agree     nothing is done
     a smaller size                 a plan of the next generation is written; others get the rest when the node confirms
     a larger one that fits         the same, with the difference reserved before it is written
     one that does not              the reason is written to the pod (`PodResizePending`), and it is tried again
+
+A ResourceClaim is a pod here (`holder_of`): it has the same annotations, and its status what its node has applied.
 
 A plan is written with the version of the pod that was read as its precondition, and names the slices from before as
 long as no node has confirmed it. So whichever of the two is in force, after a crash of this program, of the agent or of
@@ -15,16 +17,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from aliquot.kube.api import Api
+from aliquot.kube.claims import RESOURCE_CLAIMS, ResourceClaim, holder_of, written_to
 from aliquot.kube.dialects import foreign, read
 from aliquot.kube.dialects.aliyun import Unit
 from aliquot.kube.dialects.base import Dialect, base_of
 from aliquot.kube.errors import Busy, Conflict, KubeError, Unreachable
-from aliquot.kube.names import IN_PROGRESS, PENDING, PLAN, RESIZE, SIZES
+from aliquot.kube.names import IN_PROGRESS, NODE, PENDING, PLAN, RESIZE, SIZES, label_value
 from aliquot.kube.objects import PODS, Pod
 from aliquot.kube.plan import BadPlan, PodPlan, generation_of, read_applied, read_plan, write_plan
 from aliquot.kube.reflector import Change
@@ -68,8 +71,9 @@ def desired(pod: Pod, plan: PodPlan, cluster: Cluster, others: Mapping[str, Dial
         given, request = plan.containers.get(c.container), c.request
         if given is None or given.uses or not given.slices:
             continue
-        if sum(piece.request_milli for piece in given.slices) < MILLI > c.total_milli and given.parts == c.parts == 1:
-            gpu = given.slices[0].gpu
+        (piece, *more), parts = given.slices, (given.parts, c.parts)
+        if piece.request_milli < MILLI > c.total_milli and parts == (1, 1) and not more:
+            gpu = piece.gpu
             mib = Ask(request).slice_memory(int(cluster.size_mib.item(*cluster.uuids[gpu])), whole=False)
             sizes[c.container] = (Slice(gpu, request.request_milli, request.ceiling_milli, mib),)
         elif c.total_milli != (held := sum(piece.request_milli for piece in given.slices)):
@@ -100,7 +104,7 @@ def resized(
 
 @dataclass
 class Resizer:
-    """Resizes pods; `find` gives a pod from the cache by its key."""
+    """Resizes pods and claims; `find` gives a pod from the cache by its key."""
 
     api: Api
     ledger: Ledger
@@ -109,13 +113,14 @@ class Resizer:
     _waiting: set[str] = field(default_factory=set)
 
     async def reconcile(self, key: str) -> float | None:
-        """Bring one pod to the size that its annotations say; returns the seconds until it is tried again.
+        """Bring one pod or claim to the size that its annotations say; returns the seconds until it is tried again.
 
         Raises:
             KubeError: the API server does not take it now; retry.
         """
         self._waiting.discard(key)
-        pod = self.find(key)
+        claim = self.ledger.claim_of(key)
+        pod = holder_of(claim) if claim is not None else self.find(key)
         if pod is None or pod.ended or pod.metadata.deletion_timestamp or not pod.spec.node_name:
             return None
         allocation = next((a for a in self.ledger.allocations.get(pod.metadata.uid, []) if a.confirmed), None)
@@ -135,7 +140,7 @@ class Resizer:
             await self._write(pod, allocation, {PLAN: write_plan(wanted), RESIZE: IN_PROGRESS})
             return None
         if said != notes.get(RESIZE, "") and (said or notes.get(RESIZE, "").startswith(PENDING)):
-            if not said and read_applied(notes).generation < plan.generation:
+            if not said and read_applied(notes).generation < plan.generation and written_to(pod)[0] is PODS:
                 said = IN_PROGRESS
             await self._write(pod, allocation, {RESIZE: said or None})
         if not said.startswith(PENDING):
@@ -144,20 +149,23 @@ class Resizer:
         return max(AGAIN_S, len(self._waiting) / TRIES_PER_S)
 
     async def _write(self, pod: Pod, allocation: Allocation, annotations: Mapping[str, str | None]) -> None:
-        """Write annotations to the pod as it was read.
+        """Write annotations to the pod or claim as it was read.
 
         Where it is not known whether a plan arrived, or another version of the pod is there already, both sizes stay
         reserved until the watch shows the next version.
         """
-        meta = pod.metadata
+        meta, (resource, name) = pod.metadata, written_to(pod)
         fixed = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        body = {"metadata": {**fixed, "annotations": dict(annotations)}}
+        body: dict[str, Any] = {"metadata": {**fixed, "annotations": dict(annotations)}}
+        if resource is RESOURCE_CLAIMS and PLAN in annotations:  # its node may not write annotations
+            body["metadata"] |= {"labels": {NODE: label_value(pod.spec.node_name)}}
+            body["metadata"]["annotations"][RESIZE] = None
         doubted = allocation.resized_from
         if PLAN in annotations:
             allocation.resized_from = meta.resource_version
         try:
             async with asyncio.timeout(POST_S):
-                now = await self.api.patch(PODS, meta.name, body, namespace=meta.namespace, repeat=False)
+                written = await self.api.patch(resource, name, body, namespace=meta.namespace, repeat=False)
         except TimeoutError:
             text = f"patch pod {meta.key}: no answer within {POST_S:g} s"
             raise Unreachable(text, may_have_happened=True) from None
@@ -168,4 +176,6 @@ class Resizer:
                 allocation.resized_from = doubted
                 self.ledger.pod_changed(Change("modified", pod))
             raise
-        self.ledger.pod_changed(Change("modified", now))
+        now = holder_of(written) if isinstance(written, ResourceClaim) else written
+        if now is not None:
+            self.ledger.pod_changed(Change("modified", now))

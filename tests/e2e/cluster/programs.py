@@ -1,7 +1,8 @@
 """The Kubernetes programs, kwok, helm and Kueue, built from the Go tool dependencies that tools/ declares.
 
 helm and Kueue have modules of their own, since they are made for other versions of the Kubernetes libraries than our
-cluster's.
+cluster's. ALIQUOT_KUBERNETES names another version of Kubernetes than that of tools/go.mod, of those that have a
+module `tools/kubernetes-VERSION`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,12 @@ def folder() -> Path:
     Raises:
         Unavailable: there is no Go, or a program does not build.
     """
-    return cache.kept(f"programs-{_key(TOOLS)}", _build_kubernetes)
+    version = os.environ.get("ALIQUOT_KUBERNETES", "")
+    place = TOOLS / f"kubernetes-{version}" if version else TOOLS
+    if not (place / "go.mod").exists():
+        known = ", ".join(sorted(path.name.partition("-")[2] for path in TOOLS.glob("kubernetes-*")))
+        raise Unavailable(f"ALIQUOT_KUBERNETES={version}: tools/ has modules for {known}; name one of these, or none")
+    return cache.kept(f"programs-{_key(place)}", lambda into: _build_kubernetes(into, place))
 
 
 def helm() -> str:
@@ -75,16 +81,16 @@ def _key(place: Path) -> str:
     return cache.key((place / "go.mod").read_bytes(), (place / "go.sum").read_bytes(), TAGS.encode())
 
 
-def _build_kubernetes(into: Path) -> None:
-    version = re.search(r"k8s.io/kubernetes (v\S+)", (TOOLS / "go.mod").read_text())
-    assert version, "tools/go.mod requires no k8s.io/kubernetes"
+def _build_kubernetes(into: Path, place: Path) -> None:
+    version = re.search(r"k8s.io/kubernetes (v\S+)", (place / "go.mod").read_text())
+    assert version, f"{place}/go.mod requires no k8s.io/kubernetes"
     say("the Kubernetes programs take about six minutes on two cores, and 5 GB of disk meanwhile; this is done once")
 
     def keep(kwok: Path) -> None:
         texts = [(kwok / "kustomize/stage" / file).read_text() for file in STAGES]
         (into / "stages.yaml").write_text("\n---\n".join(texts))
 
-    _build(into, TOOLS, _linker_flags(version.group(1)), "sigs.k8s.io/kwok", keep)
+    _build(into, place, _linker_flags(version.group(1)), "sigs.k8s.io/kwok", keep)
 
 
 def _build(

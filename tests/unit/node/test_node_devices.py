@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from aliquot.driver.cdi import DeviceNode, Edits, Mount, remove_spec, write_spec, written_names
 from aliquot.driver.gpu import Gpu
+from aliquot.kube.names import label_value
 from aliquot.node.allocation.kubelet import CHECKPOINT, PodDevicesEntry, read_device_checkpoint
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.machine import Machine
 from aliquot.node.plugin import HEALTHY, devices_of, gpu_of, id_of, offered, preferred
-from aliquot.node.status import described, label_value, labels_of
+from aliquot.node.status import described, labels_of
 
 KUBELETS_LIMIT = 4 << 20
 GPUS = tuple(Gpu(i, f"GPU-{i}", "Tesla V100-SXM2-16GB", 16384, "580.95.05", numa=i // 2) for i in range(4))

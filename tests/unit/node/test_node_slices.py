@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aliquot.driver.gpu import Gpu
-from aliquot.kube.claims import uuid_of
+from aliquot.kube.claims import DRIVER, ResourceClaim, uuid_of
 from aliquot.kube.names import PLAN
 from aliquot.kube.objects import Condition, Meta, PodStatus
-from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
+from aliquot.kube.plan import Applied, ContainerPlan, PodPlan, write_applied, write_plan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.machine import Machine
 from aliquot.node.pods import NodePod
-from aliquot.node.slices import devices_of, held_by_pods, nvlink_groups
+from aliquot.node.slices import devices_of, held_uncounted, nvlink_groups
 from aliquot.topology import Topology
 
 GPUS = tuple(
@@ -91,7 +93,36 @@ def test_pods_hold_their_plans_from_the_bind_on():
     pod = NodePod(Meta(name="p", uid="u", annotations={PLAN: write_plan(plan)}), status=status)
     ended = msgspec.structs.replace(pod, status=PodStatus(phase="Succeeded"))
 
-    assert [{"GPU-0": (600, 2048)}, {}] == [held_by_pods([one], {}) for one in (pod, ended)]
+    assert [{"GPU-0": (600, 2048)}, {}] == [held_uncounted([one], {}) for one in (pod, ended)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 300), st.booleans()), max_size=6), st.integers(0, 30))
+def test_published_capacity_is_what_allocations_and_sizes_leave(claims: list[tuple[int, int, bool]], pod: int):
+    """What kube-scheduler has left to give, the capacity less what claims consume, is never more than is free, and less
+    by under a hundredth; a smaller size counts once its node has applied it."""
+    made, held = list[ResourceClaim](), 10 * pod
+    while sum(max(10 * consumed, now) for consumed, now, _ in claims) + held > 1000:
+        claims = claims[1:]
+    for number, (consumed, now, applied) in enumerate(claims):
+        amounts = {"compute": str(consumed), "memory": "1Gi"}
+        share = {"device": "gpu-0-shared", "shareID": str(number), "consumedCapacity": amounts}
+        base = Slice(GpuUuid("GPU-0"), 10 * consumed, 1000, 1024)
+        after = msgspec.structs.replace(base, request_milli=now, memory_mib=512)
+        plan = PodPlan("n", {"c": ContainerPlan((after,))}, 1, {"c": (base,)}, allocation=str(number))
+        meta = {"name": "c", "namespace": "ns", "annotations": {PLAN: write_plan(plan)}}
+        results = [{"request": "gpu", "driver": DRIVER, "pool": "n", **share}]
+        status: dict[str, Any] = {"allocation": {"devices": {"results": results}}}
+        if applied:
+            status["devices"] = [{"driver": DRIVER, "data": {"applied": write_applied(Applied(1))}}]
+        made.append(msgspec.convert({"metadata": meta, "status": status}, ResourceClaim))
+        held += now if applied else max(now, 10 * consumed)
+    slices = (Slice(GpuUuid("GPU-0"), 10 * pod, 1000, 1),) if pod else ()
+    text = write_plan(PodPlan("n", {"main": ContainerPlan(slices)}))
+    uncounted = held_uncounted([NodePod(Meta(uid="u", annotations={PLAN: text}))], {}, made)
+    free = 1000 - uncounted.get("GPU-0", (0, 0))[0]
+
+    left = 10 * (free // 10) - sum(10 * consumed for consumed, _, _ in claims)
+    assert 1000 - held - 10 < left <= 1000 - held
 
 
 def test_nvlink_groups_are_those_that_are_joined():

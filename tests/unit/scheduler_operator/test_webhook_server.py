@@ -219,9 +219,9 @@ def test_the_configuration_spares_the_rest_of_the_cluster():
     hooks = [hook for made in configurations("gpu", "hook", port=8443) for hook in made["webhooks"]]
 
     assert ["others.pods.aliquot.dev"] == [hook["name"] for hook in hooks if hook["failurePolicy"] != "Fail"]
-    assert ["pods", "pods/status"] == next(h for h in hooks if h["name"] == "plans.aliquot.dev")["rules"][0][
-        "resources"
-    ]
+    assert ["pods", "pods/status", "resourceclaims"] == next(h for h in hooks if h["name"] == "plans.aliquot.dev")[
+        "rules"
+    ][0]["resources"]
     assert {("gpu", "hook", 8443)} == {
         tuple(hook["clientConfig"]["service"][key] for key in ("namespace", "name", "port")) for hook in hooks
     }

@@ -55,12 +55,21 @@ def explain(what: str, name: str, target: Target, form: str) -> None:
         raise UserError("explain a pod, SharePod or claim by its name: kubectl aliquot explain pod NAME")
     scene = target.run(read_scene(target))
     if KINDS[kind] == "claim":
-        claims = [one for one in scene.claims if scene.here(one) and one.metadata.name == name]
-        _only_one(claims, f'ResourceClaim "{name}"', scene)
-        facts = explained_claim(scene, claims[0])
+        facts = explained_claim(scene, find_claim(scene, name))
     else:
         facts = explained(scene, find(scene, KINDS[kind], name))
     show(form, facts, lambda: lines_of(facts))
+
+
+def find_claim(scene: ClusterScene, name: str) -> ResourceClaim:
+    """The ResourceClaim of that name.
+
+    Raises:
+        UserError: none has the name, or more than one in all the namespaces.
+    """
+    claims = [one for one in scene.claims if scene.here(one) and one.metadata.name == name]
+    _only_one(claims, f'ResourceClaim "{name}"', scene)
+    return claims[0]
 
 
 def find(scene: ClusterScene, kind: str, name: str) -> Pod:

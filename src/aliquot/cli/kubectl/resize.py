@@ -1,4 +1,4 @@
-"""`kubectl aliquot resize NAME`: another share of its GPU for a SharePod or pod that runs."""
+"""`kubectl aliquot resize NAME`: another share of its GPU for a SharePod, pod or claim in use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import click
 from msgspec import structs
 
 from aliquot.cli.forms import show
-from aliquot.cli.kubectl.explain import KINDS, find
+from aliquot.cli.kubectl.explain import KINDS, find, find_claim
 from aliquot.cli.kubectl.scene import ClusterScene, Target, form_option, read_scene, target_options
 from aliquot.cli.options import Milli, memory_option
 from aliquot.cli.tables import size_change
+from aliquot.kube.claims import ResourceClaim, holder_of, written_to
 from aliquot.kube.custom import SHAREPODS
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.native import resized_words
@@ -32,7 +33,7 @@ POLL_S: Final = 0.2
 
 
 @click.command()
-@click.argument("name", metavar="[pod/|sharepod/]NAME")
+@click.argument("name", metavar="[pod/|sharepod/|claim/]NAME")
 @click.option("--gpu-request", type=Milli(), help="Guaranteed fraction of its GPU, below 1. [default: as it is]")
 @click.option("--gpu-limit", type=Milli(), help="Maximum while others are idle. [default: as it is]")
 @memory_option("GPU memory: 4Gi, 4096 (MiB), 25%. [default: as it is]")
@@ -47,7 +48,8 @@ def resize(
     name: str, gpu_request: int | None, gpu_limit: int | None, gpu_mem: Memory | None, container: str, dry_run: bool,
     timeout_s: float, target: Target, form: str,
 ) -> int:  # fmt: skip
-    """Change the share of a SharePod or pod on its GPU while it runs; exit status 1 where it does not have it (yet).
+    """Change the share of a SharePod, pod or claim on its GPU while it runs; exit status 1 where it does not have it
+    (yet). Of a pod with claims --container is the pod's name for one.
 
     The scheduler decides a larger share like a new request on the same GPU; where there is no room the pod keeps what
     it has and is tried again. Others get what a smaller one leaves once the node has applied it.
@@ -60,9 +62,23 @@ def resize(
     scene = target.run(read_scene(target))
     kind, _, short = name.rpartition("/")
     if kind not in ("", *KINDS):
-        raise UserError(f'"{kind}" is not resized; name a pod or a sharepod, as in sharepod/{short}')
+        raise UserError(f'"{kind}" is not resized; name a pod, a sharepod or a claim, as in sharepod/{short}')
     named = any(one.metadata.name == short and scene.here(one) for one in scene.sharepods)
-    pod = find(scene, KINDS[kind] if kind else "sharepod" if named else "pod", short)
+    pod, claims = Pod(), list[ResourceClaim]()
+    if KINDS.get(kind) == "claim":
+        claims = [find_claim(scene, short)]
+    else:
+        pod = find(scene, KINDS[kind] if kind else "sharepod" if named else "pod", short)
+    if PLAN not in pod.metadata.annotations:
+        claims = claims or [c for c in scene.claims if (called := c.name_in(pod)) and container in ("", called)]
+    if len(claims) > 1:
+        listed = " and ".join(claim.called for claim in claims)
+        raise UserError(f"{pod.metadata.key} uses the claims {listed}; name one of them with --container")
+    for claim in claims:
+        if (held := holder_of(claim)) is None:
+            why = f"kubectl aliquot explain claim {claim.metadata.name}"
+            raise UserError(f"claim {claim.metadata.key} has no GPU yet, so it has no size; why: {why}")
+        pod, container = held, ""
     plan, asked = _asked(pod, container)
     request = replace(
         asked.request,
@@ -81,7 +97,8 @@ def resize(
         state = target.run(_write(target, pod, owner, asked_now, timeout_s))
     before, now = (one.containers[asked.container].slices[0] for one in (plan, after))
     sizes = {"before": structs.asdict(before), "after": structs.asdict(now)}
-    resource, shown = ("sharepod", owner) if owner else ("pod", pod.metadata.name)
+    written, own = written_to(pod)
+    resource, shown = ("sharepod", owner) if owner else ("pod" if written is PODS else "claim", own)
     facts = {"resource": resource, "name": shown, "namespace": pod.metadata.namespace, **sizes, "state": state}
     change = "" if state.startswith(PENDING) else f": {size_change(before, now)}"
     show(form, facts, lambda: [f"{resource}/{shown} {state}{change}"])
@@ -122,7 +139,7 @@ def _decided(scene: ClusterScene, pod: Pod, plan: PodPlan, asked: ContainerAsk) 
 
 async def _write(target: Target, pod: Pod, owner: str, asked: ContainerAsk, timeout_s: float) -> str:
     """Write the size, and what becomes of it: `resized`, or what the pod says of it."""
-    meta, request, memory = pod.metadata, asked.request, asked.request.memory
+    meta, request, memory, (resource, name) = pod.metadata, asked.request, asked.request.memory, written_to(pod)
     before = meta.annotations
     async with target.connect() as api:
         if owner:
@@ -134,10 +151,11 @@ async def _write(target: Target, pod: Pod, owner: str, asked: ContainerAsk, time
             await api.patch(SHAREPODS, owner, {"spec": {"gpu": gpu}}, namespace=meta.namespace)
         else:
             body = {"metadata": {"uid": meta.uid, "annotations": _suffixed(pod, asked)}}
-            await api.patch(PODS, meta.name, body, namespace=meta.namespace)
+            await api.patch(resource, name, body, namespace=meta.namespace)
         until_s = time.monotonic() + timeout_s
         while True:
-            now = (await api.get(PODS, meta.name, namespace=meta.namespace)).metadata.annotations
+            found = await api.get(resource, name, namespace=meta.namespace)
+            now = ((holder_of(found) or pod) if isinstance(found, ResourceClaim) else found).metadata.annotations
             generation, said = generation_of(now.get(PLAN, "")), now.get(RESIZE, "")
             decided = generation > generation_of(before.get(PLAN, "")) or (RESIZE in before and not said)
             if decided and read_applied(now).generation == generation:

@@ -1,21 +1,24 @@
-"""Pods whose plan is a later one than their containers were started by: each container gets its new size as it runs.
+"""Pods and claims with a later plan than their containers were started by: each gets its new size as it runs.
 
-The arbiter comes first, then the checkpoint, then the pod's annotation, by which the scheduler gives others what is
-free. Where this ends in between, all of it is done again from the record, and until the pod says so the scheduler keeps
-room for either size.
+The arbiter comes first, then the checkpoint, then the pod's annotation or the claim's status, by which the scheduler
+gives others what is free. Where this ends in between, all of it is done again from the record, and until the pod says
+so the scheduler keeps room for either size.
 
 Kube-scheduler and kubelet count a pod's resources as they were when it was created. What it has more or less since then
-is made up for by the node's offer: fewer device ids and less memory, or more of them (`compensation`).
+is made up for by the node's offer: fewer device ids and less memory, or more of them (`compensation`), for claims by
+the published capacity (`node.slices`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from aliquot.kube.api import Api
+from aliquot.kube.claims import RESOURCE_CLAIMS, ResourceClaim, holder_of, prepared_body
+from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, IN_PROGRESS, PENDING, PLAN_APPLIED, RESIZE
 from aliquot.kube.objects import PODS
@@ -25,10 +28,11 @@ from aliquot.kube.requests import LEAST_MILLI
 from aliquot.lib.log import Logger
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI, BadQuantity, format_mib
-from aliquot.node.allocation.checkpoint import Allotments, CheckpointError
+from aliquot.node.allocation.checkpoint import Allotments, CheckpointError, PodKey
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.provisioner import NotYet, TenantProvisioner
+from aliquot.node.slices import MANAGER
 
 _LOG: Final = Logger("node")
 
@@ -44,23 +48,27 @@ class Resizes:
         self._lock = asyncio.Lock()
         self._failure = ""
         self._said: dict[str, str] = {}
+        self.claims: Iterable[ResourceClaim] = ()
+        """Those whose share was resized; some may be on other nodes by now."""
         self.compensation: Mapping[GpuUuid, tuple[int, int]] = {}
         """By GPU, the device ids and the MiB that are counted for its containers beyond what these have."""
 
     async def check(self) -> None:
         """Apply and confirm what has changed: plans, the memory that programs free, pods that have ended."""
         async with self._lock:
-            pods = [pod for pod in self._pods if not pod.ended]
+            pods, owners = [pod for pod in self._pods if not pod.ended], {a.uid: a.owner for a in self._records}
+            held = [pod for pod in map(holder_of, self.claims) if pod is not None and pod.metadata.uid in owners]
+            pods += [NodePod(pod.metadata, pod.spec) for pod in held]
             for pod in pods:
+                owner = owners.get(pod.metadata.uid) or pod.key
                 if generation_of(pod.plan):
-                    await self._follow(pod)
+                    await self._follow(pod, owner)
                 if pod.resize.startswith(PENDING) and pod.resize != self._said.get(pod.metadata.uid):
-                    await self._events.about_pod(pod.key, PENDING, pod.resize)
+                    await self._events.about_pod(owner, PENDING, pod.resize)
             self._said = {pod.metadata.uid: pod.resize for pod in pods if pod.resize}
             self.compensation = self._compensation()
 
-    async def _follow(self, pod: NodePod) -> None:
-        owner = pod.key
+    async def _follow(self, pod: NodePod, owner: PodKey) -> None:
         try:
             plan = read_plan(pod.metadata.annotations)
             assert plan is not None
@@ -79,21 +87,25 @@ class Resizes:
             await self._confirm(pod, plan)
 
     async def _confirm(self, pod: NodePod, plan: PodPlan) -> None:
-        """Write to the pod what is in force, unless it says so."""
-        pending_mib = {
-            tenant.container: more_mib
-            for tenant in self._provisioner.tenants.values()
-            if tenant.owner.uid == pod.metadata.uid
-            and (more_mib := self._provisioner.pending_mib.get(tenant.record.name, 0))
-        }
-        notes: dict[str, str | None] = {PLAN_APPLIED: write_applied(Applied(plan.generation, pending_mib))}
+        """Write to the pod or claim what is in force, unless it says so."""
+        tenants = [one for one in self._provisioner.tenants.values() if one.owner.uid == pod.metadata.uid]
+        pending = ((one.container, self._provisioner.pending_mib.get(one.record.name, 0)) for one in tenants)
+        pending_mib = {container: mib for container, mib in pending if mib}
+        applied = write_applied(Applied(plan.generation, pending_mib))
+        notes: dict[str, str | None] = {PLAN_APPLIED: applied}
         if pod.resize.startswith(IN_PROGRESS):
             mib = sum(pending_mib.values())
             notes[RESIZE] = f"{IN_PROGRESS}: {format_mib(mib)} of memory is yet to be freed" if mib else None
         if any(pod.metadata.annotations.get(name) != note for name, note in notes.items()):
-            body = {"metadata": {"uid": pod.metadata.uid, "annotations": notes}}
+            body: dict[str, Any] = {"metadata": {"uid": pod.metadata.uid, "annotations": notes}}
+            claim = next((claim for claim in self.claims if claim.metadata.uid == pod.metadata.uid), None)
             try:
-                await self._api.patch(PODS, pod.metadata.name, body, namespace=pod.metadata.namespace)
+                if claim is None:
+                    await self._api.patch(PODS, pod.metadata.name, body, namespace=pod.metadata.namespace)
+                elif tenants:
+                    now = seconds_time(Clock().wall())
+                    body = prepared_body(claim, plan, tenants[0].record.name, applied, now)
+                    await self._api.apply(RESOURCE_CLAIMS, body, manager=MANAGER, sub="status")
             except KubeError as error:  # tried again at the next check
                 if str(error) != self._failure:
                     _LOG.warning("size-not-confirmed", pod=str(pod.key), why=str(error))

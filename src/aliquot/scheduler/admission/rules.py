@@ -197,7 +197,7 @@ class Admission:
         return AdmissionAnswer(changed={**now, "spec": document["spec"]} if same else None)
 
     def validate(self, request: Document) -> AdmissionAnswer:
-        """Objects that are not changed: SharePods, quotas, and pods whose plan was edited."""
+        """Objects that are not changed: SharePods, quotas, and pods and claims whose plan was edited."""
         kind = (request.get("kind") or {}).get("kind", "")
         document = request["object"]
         try:
@@ -213,12 +213,12 @@ class Admission:
                 kinds = [f" of model {model}" if (model := bounds[n].model) else "" for n in none]
                 sentence = "spec.limits[{}].gpus is 0: no pod of the namespace gets a GPU{}"
                 return AdmissionAnswer(warnings=tuple(map(sentence.format, none, kinds)))
-            if kind == "Pod":
+            if kind in ("Pod", "ResourceClaim"):
                 objects = (document, request.get("oldObject") or {})
                 metas = [decoded({"metadata": o.get("metadata")}, ApiObject).metadata for o in objects]
                 return AdmissionAnswer(
                     tuple(
-                        f'metadata.annotations["{key}"] is written by {writer} alone; leave it out of a new pod, and '
+                        f'metadata.annotations["{key}"] is written by {writer} alone; leave it out of a new one, and '
                         "resize one that runs: kubectl aliquot resize"
                         for key, writer in ((names.PLAN, "the scheduler"), (names.PLAN_APPLIED, "the node's agent"))
                         if len({meta.annotations.get(key) for meta in metas}) > 1

@@ -46,7 +46,7 @@ from aliquot.kube.claims import (
 from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.eligible import barred
 from aliquot.kube.errors import AlreadyExists, Busy, KubeError, Unreachable
-from aliquot.kube.names import CLAIMS, GATE
+from aliquot.kube.names import CLAIMS, GATE, PLAN, SIZES
 from aliquot.kube.objects import EVENTS, PODS, ApiObject, Event, Meta, Node, ObjectReference, Pod
 from aliquot.kube.quantities import format_mib_quantity
 from aliquot.kube.reflector import Change, Reflector
@@ -142,6 +142,8 @@ class ClaimAllocator:
         """A claim was added, changed or deleted."""
         self._ledger.claim_changed(change)
         claim, old = change.object, change.old
+        if change.kind != "deleted" and is_sized(claim):
+            self.again(f"resize/{claim.workload}", 0.0)
         if not is_placed(claim):
             return
         self.again(PLACE, SOON_S)
@@ -161,6 +163,7 @@ class ClaimAllocator:
     def keys(self) -> Iterator[str]:
         """Everything that there is to reconcile."""
         yield PLACE
+        yield from [f"resize/{claim.workload}" for claim in self._ledger.claims.values() if is_sized(claim)]
         yield from [f"template/{key}" for key in self._waiting]
         yield from {f"templates/{template.metadata.namespace}" for template in self.templates}
 
@@ -400,6 +403,11 @@ class ClaimAllocator:
             await self._api.create(EVENTS, event, namespace=meta.namespace)
         except KubeError as error:
             log.warning("pod %s waits: %s; the event is lost: %s", meta.key, why, error)
+
+
+def is_sized(claim: ResourceClaim) -> bool:
+    """Whether it is allocated and its annotations say a size."""
+    return bool(claim.ours) and not claim.metadata.annotations.keys().isdisjoint((*SIZES, PLAN))
 
 
 def is_placed(claim: ResourceClaim) -> bool:
