@@ -298,6 +298,46 @@ def test_aliquots_scheduler_and_counts_lead_to_the_same_shares(claims: Claims):
     assert (300, 600) in [(t.request_milli, t.limit_milli) for gpu in scene.status().gpus for t in gpu.tenants]
 
 
+@pytest.mark.timeout(300)
+def test_a_claim_is_resized_and_what_is_published_follows(claims: Claims):
+    """A share that came by a claim grows into what is free and shrinks again, as the command says; kube-scheduler gives
+    what a shrunk one leaves, and nothing of what a grown one took; without room the command says what is missing."""
+    scene, plane = claims.scene, claims.scene.plane
+    scheduler = OurScheduler(plane, 8775, "--claims")
+    scheduler.part.start()
+    try:
+        claims.claim("a", compute="30", memory="4Gi")
+        claims.pod("a")
+        (uuid_a,) = scene.told("a")["uuids"]
+        gpu = scene.gpus.index(uuid_a)
+        value = lambda: claims.shared(gpu)["capacity"]["compute"]["value"]  # noqa: E731
+
+        grown = claims.facts("resize", "pod/a", "--gpu-request", "0.7", "--gpu-mem", "6Gi")
+        assert ("claim", "a", "resized", 700, 6144) == (
+            *(grown[key] for key in ("resource", "name", "state")), grown["after"]["request_milli"],
+            grown["after"]["memory_mib"],
+        )  # fmt: skip
+        (tenant,) = [t for g in scene.status().gpus for t in g.tenants]
+        assert (700, 6144) == (tenant.request_milli, tenant.memory_limit_mib)
+        until(lambda: value() == "60", "less capacity", 10)
+        claims.share("b", compute="40", memory="4Gi")
+        assert [uuid_a] != scene.told("b")["uuids"]
+        claims.share("c", compute="30", memory="4Gi")
+        assert [uuid_a] == scene.told("c")["uuids"]
+        where = ("-n", scene.namespace, "--kubeconfig", str(plane.kubeconfig))
+        command = [sys.executable, "-m", "aliquot.cli.kubectl", "resize", "claim/a", "--gpu-request", "0.8", *where]
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert 1 == refused.returncode and "Deferred" in refused.stdout
+        claims.facts("resize", "claim/a", "--gpu-request", "0.1")
+        until(lambda: value() == "120", "more capacity", 10)
+        claims.share("d", compute="50", memory="4Gi")
+        assert [uuid_a] == scene.told("d")["uuids"]
+        shares = sorted(t.request_milli for g in scene.status().gpus for t in g.tenants if g.uuid == uuid_a)
+        assert [100, 300, 500] == shares
+    finally:
+        scheduler.part.stop()
+
+
 @LONG
 def test_two_schedulers_never_give_one_gpu_twice(claims: Claims):
     """Claims by kube-scheduler and pods by Aliquot's come in a burst to one node: what runs fits each GPU, and all have

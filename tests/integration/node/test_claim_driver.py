@@ -12,9 +12,11 @@ import pytest
 from kubelet_stand_in import StartError
 from node_room import NODE, Room
 
-from aliquot.kube.claims import DRIVER, RESOURCE_CLAIMS, ResourceClaim, device_name
+from aliquot.kube.claims import DRIVER, RESOURCE_CLAIMS, ResourceClaim, device_name, holder_of
 from aliquot.kube.errors import NotFound
+from aliquot.kube.names import PLAN
 from aliquot.kube.objects import Pod, Resource
+from aliquot.kube.plan import read_plan, write_plan
 from aliquot.model.errors import AliquotError
 from aliquot.node import claims as module
 from aliquot.node.claims import ClaimDriver
@@ -37,6 +39,7 @@ class ClaimRoom(Room):
         self.driver = self.do(self._serve())
 
     async def _serve(self) -> ClaimDriver:
+        self.allocations.resizes._api = cast("Any", self)
         background = lambda _, work: self._background.append(asyncio.get_running_loop().create_task(work))  # noqa: E731
         return ClaimDriver(self.settings, cast("Any", self), self.allocations, background)
 
@@ -136,6 +139,39 @@ def test_a_claim_gives_what_was_allocated(room: ClaimRoom):
     assert 1 == len({d.cdi_device_ids[0] for d in whole.devices})
     assert "" == room.unprepare("b")
     assert ({}, [], 0) == (room.tenants(), room.specs(), len(list(room.allocations.records)))
+
+
+def test_a_claim_is_resized_while_it_is_used(room: ClaimRoom):
+    """A later plan on the claim changes the share as it runs, and the claim's status says that it is in force; it stays
+    with another pod of the claim and after a restart, and a new allocation begins with its own size."""
+    room.claim("a", 0, milli=300)
+    first = room.prepare("a")
+
+    def resize(milli: int, generation: int, allocation: str = "share-a") -> list[int]:
+        """What the tenant has, after a plan of this size."""
+        holder = holder_of(room.stored["a"])
+        assert holder is not None
+        plan = read_plan(holder.metadata.annotations)
+        assert plan is not None
+        after = plan.resized({"a": tuple(msgspec.structs.replace(s, request_milli=milli) for s in plan.slices)})
+        before = {"a": plan.containers["a"].slices}
+        later = msgspec.structs.replace(after, generation=generation, before=before, allocation=allocation)
+        room.stored["a"].metadata.annotations[PLAN] = write_plan(later)
+        room.allocations.resizes.claims = [room.stored["a"]]
+        room.do(room.allocations.resizes.check())
+        return sorted(set(room.milli().values()) - {0})
+
+    assert [600] == resize(600, 1)
+    assert {"request": "0.60", "applied": '{"g":1}'}.items() <= room.written[-1]["status"]["devices"][0]["data"].items()
+    assert first == room.prepare("a")
+    room.restart()
+    assert [600] == sorted(set(room.milli().values()) - {0})
+    assert [600] == resize(900, 2, allocation="another")
+    assert [200] == resize(200, 2)
+    room.unprepare("a")
+    room.stored["a"].metadata.annotations.clear()
+    assert "" == room.prepare("a").error
+    assert [300] == sorted(set(room.milli().values()) - {0})
 
 
 def test_a_container_uses_one_claim_of_a_pod(room: ClaimRoom):
