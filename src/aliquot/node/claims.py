@@ -83,6 +83,7 @@ class ClaimDriver(
         self._api = api
         self._once = once
         self._pods = allocations.pods
+        self._outcomes = allocations.outcomes
         self._records = allocations.records
         self._provisioner = allocations.provisioner
         self._cdi = Path(settings.cdi_dir)
@@ -200,7 +201,15 @@ class ClaimDriver(
         if record is not None and record.owner is not None:
             owner = record.owner  # prepared for another pod that shares it
         driver = record.driver if record is not None else ""
-        tenant = await asyncio.to_thread(self._provisioner.provision, owner, claim.called, plan, driver=driver)
+        users = [PodKey(user.uid, namespace, user.name) for user in claim.pods]
+        try:
+            tenant = await asyncio.to_thread(self._provisioner.provision, owner, claim.called, plan, driver=driver)
+        except NotYet as error:  # an allocation stays while a pod uses it: only a new pod gets another GPU
+            for user in users:
+                self._outcomes.note(user, name, "waits", str(error))
+            raise
+        for user in users:
+            self._outcomes.note(user, name, "provisioned", "")
         await asyncio.to_thread(write_spec, self._cdi, cdi, tenant.edits)
         await self._records.settle(cdi, owner, claim.called, (), text, tenant.driver)
         _LOG.info("claim-prepared", claim=claim.metadata.key, pod=str(owner), device=cdi, tenant=tenant.record.name)

@@ -74,6 +74,7 @@ class Answers:
         self.deleted: list[str] = []
         self.reasons: list[str] = []
         self.reasons_of_pods: list[str] = []
+        self.messages: list[str] = []
         self.annotations: dict[str, str] = {}
 
     async def patch(self, resource: object, name: str, body: dict[str, Any], *, namespace: str) -> None:
@@ -84,7 +85,8 @@ class Answers:
         assert resource is PODS
         self.deleted.append(f"{namespace}/{name} {uid}")
 
-    async def about_pod(self, _pod: PodKey, reason: str, _message: str) -> None:
+    async def about_pod(self, _pod: PodKey, reason: str, message: str) -> None:
+        self.messages.append(message)
         self.reasons.append(reason)
         self.reasons_of_pods.append(reason)
 

@@ -15,14 +15,17 @@ from node_room import NODE, Room
 from aliquot.kube.claims import DRIVER, RESOURCE_CLAIMS, ResourceClaim, device_name, holder_of
 from aliquot.kube.errors import NotFound
 from aliquot.kube.names import PLAN
-from aliquot.kube.objects import Pod, Resource
+from aliquot.kube.objects import OwnerReference, Pod, Resource
 from aliquot.kube.plan import read_plan, write_plan
 from aliquot.model.errors import AliquotError
 from aliquot.node import claims as module
+from aliquot.node.allocation.outcomes import WAITS_S
 from aliquot.node.claims import ClaimDriver
 from aliquot.node.kubelet_api import dra_pb2
 from aliquot.node.machine import NodeOffer
 from aliquot.node.provisioner import TenantProvisioner
+
+CONTROLLER = OwnerReference("apps/v1", "ReplicaSet", "r", "uid-r", controller=True)
 
 
 class Crash(BaseException):
@@ -230,6 +233,35 @@ def test_a_predecessor_that_is_not_unprepared_is_waited_for(room: ClaimRoom):
 
     assert room.do(both())
     assert ["ns/b/b"] == list(room.tenants())
+
+
+@pytest.mark.parametrize("controlled", [True, False])
+def test_a_pod_does_not_wait_for_ever_for_what_two_schedulers_gave(room: ClaimRoom, controlled: bool):
+    """Kubelet asks again and again for a claim on a GPU that others hold; after two minutes the pod is deleted where a
+    controller makes another, which is placed anew, and else its event says what to do. One that got it stays."""
+    room.driver._settings = msgspec.structs.replace(room.settings, pre_start_wait_s=0.01)
+    for name in ("a", "b", "c"):
+        room.claim(name, 0 if name < "c" else 1, milli=600)
+        room.pod(name, 0, 100, 1)
+        pod = room.pods.known[f"pod-{name}"] = room.pods.known.pop(f"uid-{name}")
+        pod.metadata.uid, pod.metadata.owner_references = f"pod-{name}", [CONTROLLER] if controlled else []
+        pod.spec.containers, pod.metadata.annotations = [], {}
+    room.started("p", 1, 700, 1024)
+
+    errors = [room.prepare(name).error for name in ("a", "b", "c")]
+    assert [True, False, False] == [error == "" for error in errors]
+    room.do(room.allocations.outcomes.replace())
+    assert [] == room.answers.deleted + room.answers.messages
+    room.kubelet.end_pod("ns", "p")
+    room.do(room.allocations.unprepare(room.pods.known.pop("uid-p").key))
+    assert "" == room.prepare("c").error
+    room.clock.now_s += WAITS_S
+    assert "does not fit on" in room.prepare("b").error
+    room.do(room.allocations.outcomes.replace())
+
+    (message,) = room.answers.messages
+    assert ["ns/b pod-b"] * controlled == room.answers.deleted
+    assert ("its controller makes another" if controlled else "delete the pod and create it again") in message
 
 
 @pytest.mark.parametrize("step", ["provision", "write_spec", "settle", "answer"])

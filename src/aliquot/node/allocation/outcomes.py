@@ -75,7 +75,7 @@ class Unserved:
 def findings(pods: Iterable[NodePod], unserved: Mapping[str, Unserved], now_s: float = 0.0) -> list[UnservedPod]:
     """The pods to replace, or to report where no controller would replace them. `unserved` is by pod uid."""
     unserved_pods: list[UnservedPod] = []
-    for pod in [pod for pod in pods if pod.requesting()]:
+    for pod in [pod for pod in pods if pod.requesting() or pod.metadata.uid in unserved]:
         lacks, status = unserved.get(pod.metadata.uid), pod.status
         kind: Kind | None = None
         if status.phase == "Failed":
@@ -223,6 +223,8 @@ class Outcomes:
             now = replace and self._may_replace(owner, now_s)
             reason = "GpuShareReplaced" if now else "GpuShareFailed"
             what = "; the pod is deleted, so that its controller makes another" if now else ""
+            if not pod.replace and pod.kind == "waits":
+                what = "; no controller makes another: delete the pod and create it again, and it is placed anew"
             if replace and not now:
                 what = "; the pod is replaced later, because others of its controller were replaced before it"
             await self._events.about_pod(owner, reason, pod.why + what)
