@@ -274,7 +274,9 @@ class HeldGroups:
     """How many pods a group needs, by `held_group_of`; 0 where its pods are placed one by one."""
     nodes: Callable[[], Iterable[Node]] = tuple
     dialects: Mapping[str, Dialect] = field(default_factory=lambda: FOREIGN)
-    pods: Index[Pod] = field(default_factory=lambda: Index(lambda pod: [pod.spec.node_name, held_group_of(pod)]))
+    pods: Index[Pod] = field(
+        default_factory=lambda: Index(lambda pod: [pod.spec.node_name, held_group_of(pod), group_of(pod)])
+    )
     """All pods, by node and by group."""
     _held: dict[str, _Held] = field(default_factory=dict)
     _refused: Bounded[str, tuple[int, float, str]] = field(default_factory=lambda: Bounded(1000))

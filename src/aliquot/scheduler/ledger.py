@@ -130,6 +130,8 @@ class Ledger:
         before = holder_of(change.old or change.object)
         if before is not None and (now is None or now.spec.node_name != before.spec.node_name):
             self.pod_changed(Change("deleted", before))
+        elif change.kind == "deleted":  # what was reserved for it was never written
+            self._drop_all(change.object.metadata.uid)
         if now is not None:
             self.pod_changed(Change(change.kind, now))
 

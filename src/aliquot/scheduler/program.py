@@ -79,7 +79,7 @@ class Scheduler:
         )
         self.extender.held.nodes = lambda: self.nodes
         cluster = self.api, self.ledger, self.nodes, self.pods, self.leads
-        self.allocator = ClaimAllocator(*cluster, self.evictor.waits)
+        self.allocator = ClaimAllocator(*cluster, self.evictor.waits, self.extender.groups, self.extender.held)
         self.evictor.find = self.allocator.holder
         self.operator = Operator(*cluster, settings, self.extender.held, self.allocator)
         self.webhook = Webhook(self.api, settings, lambda namespace: self.ledger.cluster.usage(namespace), self.leads)

@@ -14,11 +14,12 @@ from aliquot.kube.claims import PLACED_CLASS, RESOURCE_CLAIMS, TEMPLATES, Resour
 from aliquot.kube.clock import Clock
 from aliquot.kube.errors import Conflict, NotFound, Unreachable
 from aliquot.kube.names import CLAIMS, GATE
-from aliquot.kube.objects import PODS, ApiObject, Node, Pod
+from aliquot.kube.objects import PODS, ApiObject, Node, Pod, without_nulls
 from aliquot.kube.reflector import Change
 from aliquot.model.requests import Slice
 from aliquot.placement.policy import POLICIES
 from aliquot.scheduler.admission.rules import Admission
+from aliquot.scheduler.groups import Groups, HeldGroups
 from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.claims import FINALIZER, REFUSED_S, ClaimAllocator
 
@@ -51,10 +52,15 @@ class Scene:
         self.quick = False
         self.waits: list[tuple[str, str, list[str]]] = []
         caches: Any = (self, self.ledger, self.nodes, self.pods)
+        self.needed = dict[str, int]()
+        held, native = (kind(self.ledger, lambda: self.clock.now_s, self._needed) for kind in (HeldGroups, Groups))
+        self.held = held
         self.allocator = ClaimAllocator(
             *caches,
             lambda: True,
             lambda pod, ask, failed: self.waits.append((pod.metadata.name, ask.key, failed)),
+            native,
+            held,
         )
         self.allocator.clock = self.clock = StoppedClock()
         self.allocator.templates = Store()  # type: ignore[assignment]
@@ -82,7 +88,9 @@ class Scene:
         self.allocator.claim_changed(Change("modified" if old else "added", found, old))
         return found
 
-    def pod(self, name: str, *claims: str, cpu: str = "1", gates: tuple[str, ...] = (GATE,), **spec: Any) -> None:
+    def pod(
+        self, name: str, *claims: str, cpu: str = "1", gates: tuple[str, ...] = (GATE,), labels: Any = None, **spec: Any
+    ) -> None:
         """A pod that waits, with the claim of its own name without any."""
         uses = [{"name": claim, "resourceClaimName": claim} for claim in claims or [name]]
         containers = [{"name": "main", "resources": {"requests": {"cpu": cpu}, "claims": [{"name": uses[0]["name"]}]}}]
@@ -91,12 +99,16 @@ class Scene:
             "resourceClaims": uses,
             "schedulingGates": [{"name": gate} for gate in gates],
         }
-        meta = {"name": name, "namespace": "lab", "uid": f"uid-pod-{name}", "resourceVersion": "1"}
-        self.put_pod({"metadata": meta, "spec": whole | spec})
+        meta = {"name": name, "namespace": "lab", "uid": f"uid-pod-{name}", "resourceVersion": "1", "labels": labels}
+        self.put_pod(without_nulls({"metadata": meta, "spec": whole | spec}))
+
+    async def _needed(self, group: str) -> int:
+        return self.needed[group]
 
     def put_pod(self, document: Any) -> None:
         """Write a pod; the watch shows it."""
         found = msgspec.convert(document, Pod)
+        self.held.pods.changed(Change("modified", found, self.pods.get(found.metadata.key)))
         self.pods[found.metadata.key] = found
         self.allocator.pod_changed(Change("modified", found))
 
@@ -291,6 +303,55 @@ async def test_the_claims_of_a_pod_are_on_one_node_or_nowhere():
     s.pod("q", "x", "z")
     await s.allocator.place()
     assert "" == s.node_of("z") and [GATE] == s.gates("q")
+
+
+@pytest.mark.parametrize("kind", ["coscheduling", "native"])
+async def test_a_group_is_placed_whole_or_not_at_all(kind: str):
+    """Where some of its pods find no room nothing is written and nothing reserved, and each says why; where fewer are
+    there than it needs, they wait; with room for all, all go on."""
+    s = Scene(machine("a", 1), machine("b", 1))
+    group, more = "lab/podgroups/g", dict[str, Any](labels={"scheduling.x-k8s.io/pod-group": "g"})
+    if kind == "native":
+        group, more = "lab/g", {"schedulingGroup": {"podGroupName": "g"}}
+    s.needed[group] = 3
+    for name in ("x", "y", "z", "other"):
+        s.claim(name, compute="60")
+    for name in ("x", "y"):
+        s.pod(name, **more)
+    await s.allocator.place()
+    few = s.events[:]
+    s.clock.now_s += 11
+    s.pod("z", **more)
+    await s.allocator.place()
+    cramped = s.events[2:]
+    s.pod("other")
+    await s.allocator.place()
+
+    assert ["3 pods of its group are needed at once, 2 are there"] * 2 == few
+    assert 3 == len(cramped) and all(text.startswith("2 of 3 pods of the group have room now; 0/2") for text in cramped)
+    assert ["finalizer other", "allocation other", "gate other"] == s.writes
+    s.nodes["c"] = added = machine("c", 2)
+    s.allocator.slices[slice_name("c", "devices")] = added  # type: ignore[index]
+    s.ledger.node_changed(Change("added", added))
+    await s.allocator.place()
+    assert 3 == len([name for name in ("x", "y", "z") if s.node_of(name) and not s.gates(name)])
+    assert [] == s.waits
+
+
+async def test_what_was_never_written_is_free_when_its_claim_is_gone():
+    """Of a group of two the second claim is not written any more, since both are deleted: nothing stays reserved."""
+    s = Scene(machine("a", 2))
+    s.needed["lab/g"] = 2
+    for name in ("x", "y"):
+        s.claim(name, compute="60")
+        s.pod(name, schedulingGroup={"podGroupName": "g"})
+    s.faults = [Conflict("another version")]
+    await s.allocator.place()
+    assert [] == s.writes[2:] and 1 == len(s.ledger.allocations)
+    for name in ("x", "y"):
+        s.allocator.claim_changed(Change("deleted", s.ledger.claims[f"lab/{name}"]))
+
+    assert {} == s.ledger.allocations
 
 
 @pytest.mark.parametrize("fault", [Unreachable("no answer", may_have_happened=True), Conflict("another version")])

@@ -8,7 +8,8 @@ and honours an allocation that is there. The pods that wait are decided in the o
 and in the ledger that serve all other requests, for nodes that Kubernetes allows; the allocation is written, and the
 gate opened. Kube-scheduler also knows what is not checked here, as volumes or the spread of pods: where it does not
 take the pod to the node, it gives the allocation back, or it is taken back here, and the pod does not go to that node
-for a minute. So each node is tried once a minute at most.
+for a minute. So each node is tried once a minute at most. Of pods that belong to a group as many are placed at once as
+the group needs, or none.
 
 Whatever becomes of a write, the share is neither lost nor given twice: it stays reserved until the claim was read.
 Source: resource.k8s.io/v1; kube-scheduler's plugin DynamicResources, which wants the timestamp and the finalizer.
@@ -46,7 +47,7 @@ from aliquot.kube.claims import (
 from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.eligible import barred
 from aliquot.kube.errors import AlreadyExists, Busy, KubeError, Unreachable
-from aliquot.kube.names import CLAIMS, GATE, PLAN, SIZES
+from aliquot.kube.names import CLAIMS, GATE, PLAN, SIZES, WORKLOAD
 from aliquot.kube.objects import EVENTS, PODS, ApiObject, Event, Meta, Node, ObjectReference, Pod
 from aliquot.kube.quantities import format_mib_quantity
 from aliquot.kube.reflector import Change, Reflector
@@ -56,6 +57,7 @@ from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
 from aliquot.placement.decide import NEVER
 from aliquot.scheduler.allocations import POST_S, Allocation
+from aliquot.scheduler.groups import Groups, HeldGroups, group_of, held_group_of
 from aliquot.scheduler.ledger import Ledger, NodeFull
 from aliquot.scheduler.verdicts import verdicts
 
@@ -82,16 +84,23 @@ class _PendingPod:
     """What is remembered of a pod that waits."""
 
     pod: Pod
+    claims: list[ResourceClaim] = field(default_factory=list)
+    """Those that are there."""
     refused: dict[str, float] = field(default_factory=dict)
     """Until when it does not go to a node."""
     placed_s: float = 0.0
     message: str = ""
     reported_s: float = 0.0
 
+    @property
+    def group(self) -> str:
+        """The group that it is placed with; Kueue sees to those of its Workloads."""
+        return "" if WORKLOAD in self.pod.metadata.annotations else held_group_of(self.pod) or group_of(self.pod)
+
 
 class ClaimAllocator:
     """Makes templates and allocates. `again` adds a key to the operator's queue after some seconds; `on_waiting` gets
-    pods that find no room, with the nodes on which others hold what they need."""
+    pods that find no room, with the nodes on which others hold what they need; `held` knows all pods by node."""
 
     def __init__(
         self,
@@ -101,7 +110,10 @@ class ClaimAllocator:
         pods: Reflector[Pod],
         leads: Callable[[], bool],
         on_waiting: Callable[[Pod, PodAsk, list[str]], None],
+        native: Groups,
+        held: HeldGroups,
     ) -> None:
+        self._native, self._held = native, held
         self._api, self._ledger, self._nodes, self._pods, self._leads = api, ledger, nodes, pods, leads
         self._on_waiting = on_waiting
         self.again: Callable[[str, float], None] = lambda key, wait_s: None
@@ -197,48 +209,80 @@ class ClaimAllocator:
     async def place(self) -> float | None:
         """Decide for all pods that wait, the most important first; returns the seconds until that is tried again."""
         now_s, late = self.clock.monotonic_s(), 0
-        on_node: dict[str, list[Pod]] = {}
-        for pod in self._pods:
-            if pod.spec.node_name and not pod.ended:
-                on_node.setdefault(pod.spec.node_name, []).append(pod)
-        waiting: list[tuple[_PendingPod, list[ResourceClaim]]] = []
-        for pending in self._waiting.values():
-            pod, known = pending.pod, self._ledger.claims
+        placed: dict[str, list[Pod]] = {}  # those that are not bound yet have their CPU and memory too
+        waiting, known = list(self._waiting.values()), self._ledger.claims
+        for pending in waiting:
+            pod = pending.pod
             made = {use.name: use.resource_claim_name for use in pod.status.resource_claim_statuses}
             names = [use.resource_claim_name or made.get(use.name, "") for use in pod.spec.resource_claims]
             keys = [f"{pod.metadata.namespace}/{name}" for name in names]
-            waiting.append((pending, [known[key] for key in keys if key in known]))
-        for pending, claims in waiting:  # those that are placed and not bound yet have their CPU and memory too
-            if at := next(filter(None, map(self._node_of, claims)), ""):
-                on_node.setdefault(at, []).append(_on(at, pending.pod))
-        used = {claim.metadata.uid for _, claims in waiting for claim in claims}
-        await self._take_back([c for c in self._ledger.claims.values() if is_placed(c) and c.metadata.uid not in used])
-        waiting.sort(key=lambda one: (-one[0].pod.spec.priority, one[0].pod.metadata.creation_timestamp or ""))
-        for pending, claims in waiting:
+            pending.claims = [known[key] for key in keys if key in known]
+            if at := next(filter(None, map(self._node_of, pending.claims)), ""):
+                placed.setdefault(at, []).append(_on(at, pod))
+        used = {claim.metadata.uid for pending in waiting for claim in pending.claims}
+        await self._take_back([c for c in known.values() if is_placed(c) and c.metadata.uid not in used])
+        waiting.sort(key=lambda one: (-one.pod.spec.priority, one.pod.metadata.creation_timestamp or ""))
+        together: dict[str, list[_PendingPod]] = {}
+        for pending in waiting:
+            spec, claims = pending.pod.spec, pending.claims
+            gated = any(gate.name != GATE for gate in spec.scheduling_gates)  # its GPUs would be held meanwhile
+            if len(claims) == len(spec.resource_claims) and any(map(is_placed, claims)) and not gated:
+                together.setdefault(pending.group or pending.pod.metadata.uid, []).append(pending)
+        for group, members in together.items():
             await asyncio.sleep(0)
-            spec = pending.pod.spec
-            if len(claims) < len(spec.resource_claims) or not any(map(is_placed, claims)):
-                continue
-            if any(gate.name != GATE for gate in spec.scheduling_gates):
-                continue  # its GPUs would be held while another gate keeps the pod
-            missing = [claim for claim in claims if is_placed(claim) and not self._node_of(claim)]
-            if not self._leads():
-                return None
-            given, why = self._decide(pending, claims, missing, on_node, now_s) if missing else ([], "")
-            if given:
-                on_node.setdefault(given[0][1].node, []).append(_on(given[0][1].node, pending.pod))
-            if why:
-                late += 1
-                await self._report(pending, why, now_s)
-                continue
+            needed, native = 0, group_of(members[0].pod)
             try:
-                for claim, allocation in given:
-                    await self._write(claim, allocation)
-                late += not await self._open(pending, claims, now_s)
+                if native:
+                    needed = await self._native.needed(native) or len(members)
+                elif members[0].group:
+                    needed = await self._held.needed(group)
+                if not self._leads():
+                    return None
+                late += await self._place_together(group, members, needed, placed, now_s)
             except KubeError as error:  # the others do not wait for it
-                log.warning("pod %s is not placed yet: %s", pending.pod.metadata.key, error)
-                late += 1
+                log.warning("pod %s is not placed yet: %s", members[0].pod.metadata.key, error)
+                late += len(members)
         return max(AGAIN_S, late / TRIES_PER_S) if late else None
+
+    async def _place_together(
+        self, group: str, members: list[_PendingPod], needed: int, placed: dict[str, list[Pod]], now_s: float
+    ) -> int:
+        """Place these pods, of a group as many as it needs at once or none; returns how many wait.
+
+        Raises:
+            KubeError: the API server does not take it now.
+        """
+        waiting = [one for one in members if any(is_placed(claim) and not self._node_of(claim) for claim in one.claims)]
+        bound = [pod for pod in self._held.pods.naming(group) if pod.spec.node_name and pod.status.phase != "Failed"]
+        least = needed - len(bound) - (len(members) - len(waiting))
+        given: list[tuple[_PendingPod, list[tuple[ResourceClaim, Allocation]]]] = []
+        reasons: list[tuple[_PendingPod, str]] = []
+        for pending in waiting if least <= len(waiting) else ():
+            made, why = self._decide(pending, placed, now_s, alone=least <= 1)
+            if made:
+                given.append((pending, made))
+                placed.setdefault(made[0][1].node, []).append(_on(made[0][1].node, pending.pod))
+            else:
+                reasons.append((pending, why))
+        if len(given) < least:
+            for _, made in given:
+                placed[made[0][1].node].pop()
+                for allocation in [one for _, one in made if not one.in_doubt]:
+                    self._ledger.forget(allocation)
+            why = f"{needed} pods of its group are needed at once, {len(bound) + len(members)} are there"
+            if reasons:
+                why = f"{len(given)} of {len(waiting)} pods of the group have room now; {reasons[0][1]}"
+            reasons = [(pending, why) for pending in waiting]
+            if not bound:
+                await self._take_back(claim for one in members for claim in one.claims if is_placed(claim))
+        for pending, why in reasons:
+            await self._report(pending, why, now_s)
+        if len(given) < least:
+            return len(waiting)
+        for claim, allocation in [pair for _, made in given for pair in made]:
+            await self._write(claim, allocation)
+        ready = [one for one in members if one not in waiting] + [pending for pending, _ in given]
+        return len(reasons) + sum([not await self._open(pending, now_s) for pending in ready])
 
     def _node_of(self, claim: ResourceClaim) -> str:
         """Where a claim is allocated; empty where it is not."""
@@ -250,13 +294,17 @@ class ClaimAllocator:
     def _decide(
         self,
         pending: _PendingPod,
-        claims: list[ResourceClaim],
-        missing: list[ResourceClaim],
-        on_node: Mapping[str, list[Pod]],
+        placed: Mapping[str, list[Pod]],
         now_s: float,
+        *,
+        alone: bool,
     ) -> tuple[list[tuple[ResourceClaim, Allocation]], str]:
-        """Reserve the claims of a pod that are not allocated, on one node; or why none can take them."""
-        ledger, pod = self._ledger, pending.pod
+        """Reserve the claims of a pod that are not allocated, on one node; or why none can take them.
+
+        `placed` are the pods, by node, that are not bound yet; for one that is `alone` others may be evicted.
+        """
+        ledger, pod, claims = self._ledger, pending.pod, pending.claims
+        missing = [claim for claim in claims if is_placed(claim) and not self._node_of(claim)]
         asks: list[PodAsk] = []
         for claim in missing:
             try:
@@ -281,7 +329,7 @@ class ClaimAllocator:
                 reasons["did not take the pod a moment ago"] += 1
             elif self.slices.get(slice_name(name, "devices")) is None:
                 reasons["serves no claims (aliquot node --claims)"] += 1
-            elif why := barred(pod, [node], on_node.get(name, ()), [name]).get(name, ""):
+            elif why := barred(pod, [node], [*self._held.pods.naming(name), *placed.get(name, ())], [name]).get(name):
                 reasons[why] += 1
             else:
                 made: list[tuple[ResourceClaim, Allocation]] = []
@@ -295,7 +343,7 @@ class ClaimAllocator:
                         ledger.forget(allocation)
         every = [spec.name for spec in cluster.nodes]
         judged = verdicts(ledger, first, every)
-        if len(asks) == 1 and judged.failed and not reasons:
+        if alone and len(asks) == 1 and judged.failed and not reasons:
             self._on_waiting(pod, first, list(judged.failed))
         reasons.update([*judged.failed.values(), *judged.unresolvable.values()])
         summary = "; ".join(f"{count} {why}" for why, count in reasons.most_common(8))
@@ -369,7 +417,7 @@ class ClaimAllocator:
                 with suppress(KubeError):
                     await self._patch_allocation(claim, None)
 
-    async def _open(self, pending: _PendingPod, claims: list[ResourceClaim], now_s: float) -> bool:
+    async def _open(self, pending: _PendingPod, now_s: float) -> bool:
         """Let kube-scheduler have the pod; after a minute in which it did not bind it, take the allocations back.
 
         False while the pod may have to be placed elsewhere.
@@ -384,7 +432,7 @@ class ClaimAllocator:
         if not stuck or now_s - pending.placed_s < REFUSED_S:
             return False
         pending.placed_s = 0.0
-        await self._take_back(filter(is_placed, claims))
+        await self._take_back(filter(is_placed, pending.claims))
         return False
 
     async def _report(self, pending: _PendingPod, why: str, now_s: float) -> None:
