@@ -24,10 +24,29 @@ from typing import Any, Final, Literal
 import msgspec
 
 from aliquot.kube.names import (
-    CLAIMS, GPU_LIMIT, GPU_MEMORY, GPU_MEMORY_PART, GPU_PERCENT, GPU_REQUEST, GROUP, PLAN, PLAN_APPLIED, RESIZE, SIZES,
+    CLAIMS,
+    GPU_LIMIT,
+    GPU_MEMORY,
+    GPU_MEMORY_PART,
+    GPU_PERCENT,
+    GPU_REQUEST,
+    GROUP,
+    PLAN,
+    PLAN_APPLIED,
+    RESIZE,
+    SIZES,
 )  # fmt: skip
 from aliquot.kube.objects import (
-    PODS, ApiObject, Container, Pod, PodSpec, Quantities, Resource, Resources, Value, without_nulls,
+    PODS,
+    ApiObject,
+    Container,
+    Pod,
+    PodSpec,
+    Quantities,
+    Resource,
+    Resources,
+    Value,
+    without_nulls,
 )  # fmt: skip
 from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, label_texts, read_plan, write_plan
 from aliquot.kube.quantities import Quantity, format_mib_quantity, parse_quantity

@@ -38,10 +38,9 @@ from aliquot.kube.claims import (
 )
 from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.errors import KubeError
-from aliquot.kube.names import NODE, PLAN, label_value
+from aliquot.kube.names import PLAN
 from aliquot.kube.objects import PODS
 from aliquot.kube.plan import Applied, PodPlan, read_plan, write_applied, write_plan
-from aliquot.kube.reflector import Reflector
 from aliquot.kube.settings import fixed_sizes
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
@@ -91,10 +90,7 @@ class ClaimDriver(
         self._gone: set[str] = set()
         self._failure = ""
         self._resizes = allocations.resizes
-        self._resized = allocations.resizes.claims = Reflector(
-            api, RESOURCE_CLAIMS, lambda change: once("resizes", self._resizes.check()),
-            selectors={"labelSelector": f"{NODE}={label_value(settings.name)}"},
-        )  # fmt: skip
+        self._resizes.claims.on_change = lambda _: once("resizes", self._resizes.check())
         self.slices = SlicePublisher(
             api, allocations.provisioner.offer, settings.name, fixed_sizes(settings.claim_sizes)
         )
@@ -122,9 +118,9 @@ class ClaimDriver(
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.slices.reflector.run())
-                tasks.create_task(self._resized.run())
+                tasks.create_task(self._resizes.claims.run())
                 tasks.create_task(every(self._settings.allocation_check_period_s, self.reconcile))
-                await self._resized.synced.wait()  # or capacity would be published that claims were grown by
+                await self._resizes.claims.synced.wait()  # or capacity would be published that claims were grown by
                 tasks.create_task(every(PUBLISH_S, self._publish))
         finally:
             await server.stop(0.2)
@@ -134,7 +130,7 @@ class ClaimDriver(
     async def _publish(self) -> None:
         failure = ""
         try:
-            await self.slices.publish(held_uncounted(self._pods, self._provisioner.tenants, self._resized))
+            await self.slices.publish(held_uncounted(self._pods, self._provisioner.tenants, self._resizes.claims))
         except KubeError as error:
             failure = str(error)
         if failure and failure != self._failure:

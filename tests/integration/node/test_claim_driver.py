@@ -160,7 +160,7 @@ def test_a_claim_is_resized_while_it_is_used(room: ClaimRoom):
         before = {"a": plan.containers["a"].slices}
         later = msgspec.structs.replace(after, generation=generation, before=before, allocation=allocation)
         room.stored["a"].metadata.annotations[PLAN] = write_plan(later)
-        room.allocations.resizes.claims = [room.stored["a"]]
+        room.allocations.resizes.claims = cast("Any", [room.stored["a"]])
         room.do(room.allocations.resizes.check())
         return sorted(set(room.milli().values()) - {0})
 

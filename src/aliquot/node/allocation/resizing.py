@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aliquot.kube.api import Api
 from aliquot.kube.claims import RESOURCE_CLAIMS, ResourceClaim, holder_of, prepared_body
 from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.errors import KubeError
-from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, IN_PROGRESS, PENDING, PLAN_APPLIED, RESIZE
+from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, IN_PROGRESS, NODE, PENDING, PLAN_APPLIED, RESIZE, label_value
 from aliquot.kube.objects import PODS
 from aliquot.kube.plan import Applied, BadPlan, PodPlan, generation_of, read_plan, write_applied
 from aliquot.kube.quantities import mib_up, parse_count
+from aliquot.kube.reflector import Reflector
 from aliquot.kube.requests import LEAST_MILLI
 from aliquot.lib.log import Logger
 from aliquot.model.ids import GpuUuid
@@ -48,8 +49,9 @@ class Resizes:
         self._lock = asyncio.Lock()
         self._failure = ""
         self._said: dict[str, str] = {}
-        self.claims: Iterable[ResourceClaim] = ()
-        """Those whose share was resized; some may be on other nodes by now."""
+        here = {"labelSelector": f"{NODE}={label_value(provisioner.node)}"}
+        self.claims: Reflector[ResourceClaim] = Reflector(api, RESOURCE_CLAIMS, selectors=here)
+        """Those whose share was resized, also where they are on other nodes by now."""
         self.compensation: Mapping[GpuUuid, tuple[int, int]] = {}
         """By GPU, the device ids and the MiB that are counted for its containers beyond what these have."""
 
