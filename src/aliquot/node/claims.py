@@ -35,7 +35,7 @@ from aliquot.kube.claims import (
     claim_plan,
     device_name,
     prepared_body,
-)
+)  # fmt: skip
 from aliquot.kube.clock import Clock, seconds_time
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import PLAN

@@ -33,7 +33,7 @@ from aliquot.kube.claims import (
     device_name,
     holder_of,
     slice_name,
-)
+)  # fmt: skip
 from aliquot.kube.names import label_value
 from aliquot.kube.objects import ApiObject
 from aliquot.kube.plan import BadPlan, PodPlan, read_applied, read_plan

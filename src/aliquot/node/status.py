@@ -35,7 +35,7 @@ from aliquot.kube.names import (
     LABEL_LENGTH,
     PREFIX,
     label_value,
-)
+)  # fmt: skip
 from aliquot.kube.objects import NODES, Node
 from aliquot.kube.quantities import parse_quantity
 from aliquot.kube.reflector import Change, Reflector
