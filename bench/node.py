@@ -1,12 +1,14 @@
 """What the node's half costs: measured on the test cluster's real kubelet, containerd and runc, GPUs emulated.
 
     PYTHONPATH=src:tests/e2e .venv/bin/python bench/node.py [startup[=COUNT,..]] [anew[=COUNT,..]] [taken[=COUNT,..]]
-        [rest[=SECONDS]]
+        [claims[=COUNT,..]] [rest[=SECONDS]]
 
 startup  so many pods created at once, seconds until all run: without a GPU, with a share of one, and as SharePods whose
          vGPUs are there, in turn (KubeShare, Fig. 10: at most 15 % more than pods where no vGPU has to be made).
 anew     the same where the vGPUs go with the last SharePod, so that those of each round are made anew.
 taken    the same beside a stock plugin that has the GPUs (coexist): each round takes its GPUs from it by holder pods.
+claims   the same three ways to a share of one: by extended resources, by a claim that kube-scheduler allocates, and by
+         one that Aliquot places, beside pods without a GPU.
 rest     8 GPUs with no tenant and with 64 that hold a context and wait: memory of agent and arbiter, and the CPU time
          that each takes in a minute; with the tenants also while a dashboard and a Prometheus read the agent's pages.
 
@@ -18,12 +20,14 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,7 @@ from cluster.kubelet_node import KubeletNode
 from cluster.ours import HOLDERS, ROOT
 from cluster.parts import Part, until
 from cluster.prepare import prepare
+from cluster.programs import helm
 from cluster.prometheus import fetch
 from cluster.whole import Whole, whole
 from costs import cpu_s, memory_mib
@@ -46,6 +51,8 @@ SPACE = "bench"
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
 SHAREPODS = f"/apis/aliquot.dev/v1alpha1/namespaces/{SPACE}/sharepods"
 HOLDER_PODS = f"/api/v1/namespaces/{HOLDERS}/pods?labelSelector=aliquot.dev%2Fvgpu"
+TEMPLATES = f"/apis/resource.k8s.io/v1/namespaces/{SPACE}/resourceclaimtemplates"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 VGPUS = "/apis/aliquot.dev/v1alpha1/vgpus"
 GPUS = "v100x8"
 ROUNDS = 3
@@ -60,14 +67,22 @@ AS_INSTALLED = [word for name in PERIODS for word in (f"--{name.replace('_', '-'
 
 
 @contextmanager
-def cluster(*scheduler_flags: str, coexist: bool = False) -> Iterator[Whole]:
-    """All of Aliquot, a real node with eight GPUs (`coexist`: a stock plugin has them), and an empty namespace."""
+def cluster(*scheduler_flags: str, coexist: bool = False, claims: bool = False) -> Iterator[Whole]:
+    """All of Aliquot, a real node with eight GPUs (`coexist`: a stock plugin has them), and an empty namespace.
+
+    With `claims` it serves ResourceClaims, and the namespace has a template for each of their two classes.
+    """
     plane = ControlPlane(prepare())
-    beside = ("--gpus", "coexist") if coexist else ()
+    beside = (*(("--gpus", "coexist") if coexist else ()), *(("--claims",) if claims else ()))
     try:
         plane.start()
         node = KubeletNode(plane)
         node.start()
+        if claims:
+            chart = ("--kube-version", "1.36.0", "--set", "claims.enabled=true", "--show-only", "templates/claims.yaml")
+            command = [helm(), "template", "aliquot", str(ROOT / "deploy/chart"), *chart]
+            classes = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            plane.kubectl("apply", "-f", "-", input_=classes)
         flags = {"scheduler_flags": (*beside, *scheduler_flags), "agent_flags": (*beside, *AS_INSTALLED)}
         with whole(node, GPUS, **flags) as made, ExitStack() as ends:
             if coexist:
@@ -76,6 +91,10 @@ def cluster(*scheduler_flags: str, coexist: bool = False) -> Iterator[Whole]:
                 ends.callback(stock.stop)
                 until(lambda: node_allocatable(plane).get("nvidia.com/gpu") == "8", "the stock plugin's GPUs", 60)
             plane.make_namespace(SPACE)
+            for kind in ("share", "placed") if claims else ():
+                plane.api.create(TEMPLATES, template(kind))
+            if claims:
+                until(lambda: plane.api.get(SLICES)["items"], "published GPUs", 60)
             yield made
     finally:
         plane.close()
@@ -90,10 +109,13 @@ def node_allocatable(plane: ControlPlane) -> dict[str, str]:
 # -- start-up ----------------------------------------------------------------------------------------------------------
 
 
-def startup(counts: tuple[int, ...], pool: str, *, coexist: bool = False) -> Iterator[dict[str, Any]]:
+def startup(
+    counts: tuple[int, ...], pool: str, *, coexist: bool = False, claims: bool = False
+) -> Iterator[dict[str, Any]]:
     """Pods without a GPU, with a share, and SharePods, so many at once; `pool` says how long vGPUs are kept.
 
-    With `coexist` no pod with a share: only SharePods take GPUs from the stock plugin.
+    With `coexist` no pod with a share: only SharePods take GPUs from the stock plugin. With `claims` pods with claims
+    instead of SharePods.
     """
     ways: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
         "plain": (PODS, plain),
@@ -102,10 +124,14 @@ def startup(counts: tuple[int, ...], pool: str, *, coexist: bool = False) -> Ite
     }
     if coexist:
         del ways["share"]
-    with cluster("--pool", pool, coexist=coexist) as made:
+    if claims:
+        del ways["sharepod"]
+        ways |= {kind: (PODS, partial(claiming, kind)) for kind in ("claim", "placed")}
+    flags = ("--claims",) if claims else ()
+    with cluster("--pool", pool, *flags, coexist=coexist, claims=claims) as made:
         for path, body in ways.values():  # what is read from disk for the first time is no part of it
             creation(made.plane, path, [body(0)])
-        if not coexist:
+        if "sharepod" in ways and not coexist:
             creation(
                 made.plane, SHAREPODS, [sharepod(number, "1") for number in range(len(made.gpus.gpus))]
             )  # all named
@@ -165,6 +191,21 @@ def plain(number: int) -> dict[str, Any]:
 def sharing(number: int, *command: str) -> dict[str, Any]:
     """A pod with a tenth of a GPU."""
     return {"metadata": {"name": f"p{number}"}, "spec": spec({GPU_PERCENT: "10", GPU_MEMORY: "1Gi"}, list(command))}
+
+
+def template(kind: str) -> dict[str, Any]:
+    """The ResourceClaimTemplate of a tenth of a GPU, of that class."""
+    capacity = {"requests": {"compute": "10", "memory": "1Gi"}}
+    request = {"name": "gpu", "exactly": {"deviceClassName": f"gpu-{kind}.aliquot.dev", "capacity": capacity}}
+    return {"metadata": {"name": kind}, "spec": {"spec": {"devices": {"requests": [request]}}}}
+
+
+def claiming(kind: str, number: int) -> dict[str, Any]:
+    """A pod with a tenth of a GPU by a claim: of kube-scheduler's, or `placed` by Aliquot."""
+    made, name = spec({}), kind if kind == "placed" else "share"
+    made["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": name}]
+    made["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    return {"metadata": {"name": f"p{number}"}, "spec": made}
 
 
 def sharepod(number: int, request: str = "0.1") -> dict[str, Any]:
@@ -252,7 +293,7 @@ if __name__ == "__main__":
             figures = rest(*sizes[:1]) if size else rest()
         else:
             pool = "hybrid:3600" if name == "startup" else "on-demand"
-            figures = startup(sizes, pool, coexist=name == "taken")
+            figures = startup(sizes, pool, coexist=name == "taken", claims=name == "claims")
         for figure in figures:
             sys.stdout.write(json.dumps({name: figure, "load": round(os.getloadavg()[0], 1)}) + "\n")
             sys.stdout.flush()
