@@ -23,19 +23,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aliquot.kube.names import (
-    CLAIMS,
-    GPU_LIMIT,
-    GPU_MEMORY,
-    GPU_MEMORY_PART,
-    GPU_PERCENT,
-    GPU_REQUEST,
-    GROUP,
-    PLAN,
-    PLAN_APPLIED,
-    RESIZE,
-    SIZES,
-)  # fmt: skip
+from aliquot.kube import names
 from aliquot.kube.objects import (
     PODS,
     ApiObject,
@@ -59,15 +47,15 @@ from aliquot.model.requests import BadRequest, GpuRequest, Labels, Slice, checke
 from aliquot.model.validation import sentence
 from aliquot.model.wake import format_wake, parse_wake
 
-DRIVER: Final = f"gpu.{GROUP}"
+DRIVER: Final = f"gpu.{names.GROUP}"
 COMPUTE: Final = "compute"
 MEMORY: Final = "memory"
 SHARED: Final = "-shared"
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 """Annotation on the claims of templates: the name that the pod has for it."""
-SHARE_CLASS: Final = f"gpu-share.{GROUP}"
-WHOLE_CLASS: Final = f"gpu-whole.{GROUP}"
-PLACED_CLASS: Final = f"gpu-placed.{GROUP}"
+SHARE_CLASS: Final = f"gpu-share.{names.GROUP}"
+WHOLE_CLASS: Final = f"gpu-whole.{names.GROUP}"
+PLACED_CLASS: Final = f"gpu-placed.{names.GROUP}"
 """No device is of it for kube-scheduler: Aliquot's scheduler alone allocates."""
 CLASSES: Final = (SHARE_CLASS, WHOLE_CLASS, PLACED_CLASS)
 ONE_MODEL: Final = f"{DRIVER}/model"
@@ -369,11 +357,11 @@ def holder_of(claim: ResourceClaim) -> Pod | None:
     total, (piece, *others) = sum(piece.request_milli for piece in plan.slices), plan.slices
     said: dict[str, str] = {}
     if not others and piece.request_milli < MILLI:
-        said |= {GPU_REQUEST: format_milli(piece.request_milli), GPU_LIMIT: format_milli(piece.limit_milli)}
-        said |= {GPU_MEMORY: format_mib_quantity(piece.memory_mib)} if GPU_MEMORY_PART not in notes else {}
-    said |= {name: text for name, text in notes.items() if name in (*SIZES, RESIZE)}
-    said |= {PLAN: write_plan(plan), PLAN_APPLIED: str(claim.prepared.get("applied", "{}"))}
-    asking = Container(claim.called, Resources({GPU_PERCENT: str(max(1, total // 10))}))
+        said |= {names.GPU_REQUEST: format_milli(piece.request_milli), names.GPU_LIMIT: format_milli(piece.limit_milli)}
+        said |= {names.GPU_MEMORY: format_mib_quantity(piece.memory_mib)} if names.GPU_MEMORY_PART not in notes else {}
+    said |= {name: text for name, text in notes.items() if name in (*names.SIZES, names.RESIZE)}
+    said |= {names.PLAN: write_plan(plan), names.PLAN_APPLIED: str(claim.prepared.get("applied", "{}"))}
+    asking = Container(claim.called, Resources({names.GPU_PERCENT: str(max(1, total // 10))}))
     named = msgspec.structs.replace(meta, name=CLAIM + meta.name, labels={}, annotations=said)
     return Pod(named, PodSpec(node_name=plan.node, containers=[asking]))
 
@@ -540,7 +528,7 @@ def claims_made(annotations: Mapping[str, str]) -> dict[str, RequestedDevices]:
     Only what any pod may ask for by its resources: devices of our classes. What is written otherwise is left out.
     """
     try:
-        said = decode_json(annotations.get(CLAIMS, "{}"), dict[str, RequestedDevices])
+        said = decode_json(annotations.get(names.CLAIMS, "{}"), dict[str, RequestedDevices])
     except msgspec.MsgspecError:
         return {}
     return {
