@@ -89,6 +89,7 @@ class Quiet:
 class FakeNode:
     """The agent's pods, records and tenants, over what lasts: `pods` are those of the API server."""
 
+    node = "node-1"
     pods: dict[str, TruePod]
     step: Callable[[Callable[[], None]], None]
     held_mib: int = 0
