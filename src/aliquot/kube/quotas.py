@@ -31,9 +31,11 @@ def bound(limit: ModelQuota, namespace: str = "", cohort: str = "") -> Quota:
     """One bound; in a cohort all of it is nominal, unless the limit says how much is.
 
     Raises:
-        BadQuantity: one of its fields is not a quantity, memory is given as a part of a device, or a nominal quota is
-            above the bound or has no cohort to be lent to.
+        BadQuantity: there is none, one of its fields is not a quantity, memory is given as a part of a device, or a
+            nominal quota is above the bound or has no cohort to be lent to. The text begins with the field's name.
     """
+    if limit.gpus is None and limit.memory is None:
+        raise BadQuantity("gpus and memory are both left out; write one of them, or both")
     amounts: dict[str, int | None] = dict.fromkeys(("gpus", "memory", "nominalGpus", "nominalMemory"))
     for name, text in zip(amounts, (limit.gpus, limit.memory, limit.nominal_gpus, limit.nominal_memory), strict=True):
         if text is None:
@@ -42,13 +44,12 @@ def bound(limit: ModelQuota, namespace: str = "", cohort: str = "") -> Quota:
             raise BadQuantity(
                 f"{name} {text} is lent to other namespaces of spec.cohort; name one, or leave {name} out"
             )
-        if name.lower().endswith("gpus"):
-            amounts[name] = parse_milli(text)
-            continue
-        memory = parse_memory(text)
-        if memory.part is not None:
-            raise BadQuantity(f'"{text}" is a part of a device; a bound on memory is an amount, as 64Gi')
-        amounts[name] = memory.mib
+        try:
+            amounts[name] = parse_milli(text) if name.lower().endswith("gpus") else parse_memory(text).mib
+        except BadQuantity as error:
+            raise BadQuantity(f"{name}: {error}") from None
+        if amounts[name] is None:
+            raise BadQuantity(f'{name}: "{text}" is a part of a device; a bound on memory is an amount, as 64Gi')
     milli, mib, *nominal = amounts.values()
     for name, most, part in zip(("gpus", "memory"), (milli, mib), nominal, strict=True):
         if most is not None and part is not None and part > most:
@@ -67,7 +68,7 @@ def faults(spec: GPUQuotaSpec, usage: Usage) -> list[str]:
         try:
             quota = bound(limit, cohort=spec.cohort)
         except BadQuantity as error:
-            found.append(f"{where}: {error}")
+            found.append(f"{where}.{error}")
             continue
         milli, mib = quota.counted(usage)
         of = f" of {limit.model}" if limit.model else ""

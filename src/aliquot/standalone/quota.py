@@ -143,6 +143,6 @@ def _entry(where: str, kind: str, name: str, entry: Any) -> list[Quota]:
         raise BadQuotaFile(f"{where}: {error}") from None
     if spec.cohort or any(limit.nominal_gpus is not None or limit.nominal_memory is not None for limit in spec.limits):
         raise BadQuotaFile(f"{where}: cohort and nominal quotas are for namespaces of a cluster; write gpus and memory")
-    if not quotas or any(quota.milli is None and quota.memory_mib is None and not quota.forbids for quota in quotas):
+    if not quotas:
         raise BadQuotaFile(f"{where} bounds nothing; write limits: [{{gpus: 2, memory: 64Gi}}], or one of the two")
     return quotas

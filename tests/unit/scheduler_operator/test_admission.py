@@ -366,6 +366,16 @@ def test_a_quota_of_nothing_gets_a_warning():
     ) == Admission().validate(ask(document, "GPUQuota"))
 
 
+def test_a_quota_without_a_limit_gets_a_warning():
+    """It is taken too: limits may be added later."""
+    warnings = [
+        Admission().validate(ask({"metadata": {"name": "q"}, "spec": {"limits": []} | more}, "GPUQuota")).warnings
+        for more in ({}, {"forbid": ["exclusion"]})
+    ]
+
+    assert [("spec.limits and spec.forbid are empty: the quota limits nothing",), ()] == warnings
+
+
 @pytest.mark.parametrize(
     ("gpu", "sentence"),
     [
@@ -404,9 +414,12 @@ def test_a_quota_below_what_is_held_is_refused():
     """Each bound is looked at, and each that is too low or unreadable is named by its path."""
     admission = Admission(usage=lambda namespace: {"Tesla V100": (1500, 4096)} if namespace == "team" else {})
     limits = [{"model": "V100", "gpus": "1", "memory": "8Gi"}, {"gpus": "many"}, {"model": "A100", "gpus": 0}]
+    limits += [{"model": "H100"}, {"memory": "50%"}]
     said = admission.validate(ask({"metadata": {"name": "q"}, "spec": {"limits": limits}}, "GPUQuota"))
 
-    assert ["spec.limits[0].gpus", "spec.limits[1]"] == [fault.split(" ")[0].rstrip(":") for fault in said.faults]
+    fields = ["spec.limits[0].gpus", "spec.limits[1].gpus", "spec.limits[3].gpus", "spec.limits[4].memory"]
+    assert fields == [fault.split(" ")[0].rstrip(":") for fault in said.faults]
+    assert "spec.limits[3].gpus and memory are both left out; write one of them, or both" == said.faults[2]
     assert "1.00 is below the 1.50 GPUs of V100 that the namespace holds" in said.faults[0]
 
 
@@ -431,7 +444,7 @@ def test_a_nominal_quota_is_a_part_of_the_bound_and_has_a_cohort(cohort: str, li
     spec = {"cohort": cohort, "limits": [limit]}
     (fault,) = Admission().validate(ask({"metadata": {"name": "q"}, "spec": spec}, "GPUQuota")).faults
 
-    assert fault.startswith(f"spec.limits[0]: {sentence}")
+    assert fault.startswith(f"spec.limits[0].{sentence}")
 
 
 def test_a_sharepod_that_was_taken_may_lose_its_finalizers():

@@ -212,7 +212,10 @@ class Admission:
                 none = [n for n, limit in enumerate(bounds) if limit.milli == 0]
                 kinds = [f" of model {model}" if (model := bounds[n].model) else "" for n in none]
                 sentence = "spec.limits[{}].gpus is 0: no pod of the namespace gets a GPU{}"
-                return AdmissionAnswer(warnings=tuple(map(sentence.format, none, kinds)))
+                warnings = [*map(sentence.format, none, kinds)]
+                if not (bounds or quota.spec.forbid):
+                    warnings = ["spec.limits and spec.forbid are empty: the quota limits nothing"]
+                return AdmissionAnswer(warnings=tuple(warnings))
             if kind in ("Pod", "ResourceClaim"):
                 objects = (document, request.get("oldObject") or {})
                 metas = [decoded({"metadata": o.get("metadata")}, ApiObject).metadata for o in objects]
