@@ -120,7 +120,6 @@ class ClaimDriver(
                 tasks.create_task(self.slices.reflector.run())
                 tasks.create_task(self._resizes.claims.run())
                 tasks.create_task(every(self._settings.allocation_check_period_s, self.reconcile))
-                await self._resizes.claims.synced.wait()  # or capacity would be published that claims were grown by
                 tasks.create_task(every(PUBLISH_S, self._publish))
         finally:
             await server.stop(0.2)
@@ -128,9 +127,12 @@ class ClaimDriver(
                 socket.unlink(missing_ok=True)
 
     async def _publish(self) -> None:
-        failure = ""
+        claims, failure = self._resizes.claims, ""
         try:
-            await self.slices.publish(held_uncounted(self._pods, self._provisioner.tenants, self._resizes.claims))
+            if claims.synced.is_set():  # else capacity would be published that claims were grown by
+                await self.slices.publish(held_uncounted(self._pods, self._provisioner.tenants, claims))
+            else:
+                failure = claims.counts.last_failure
         except KubeError as error:
             failure = str(error)
         if failure and failure != self._failure:

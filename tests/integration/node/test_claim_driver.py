@@ -340,3 +340,12 @@ def test_one_gpu_is_never_given_twice(room: ClaimRoom):
             refused += 1
         assert max(room.milli().values()) <= 1000
     assert refused > 5 and {"claim", "pod"} == kinds
+
+
+def test_capacity_that_cannot_be_published_is_logged_once(room: ClaimRoom, capfd: pytest.CaptureFixture[str]):
+    """Before all claims are listed it might be what they were grown by; the log has the API server's reason."""
+    room.allocations.resizes.claims.counts.last_failure = "claims are forbidden"
+    for _ in range(2):
+        room.do(room.driver._publish())
+
+    assert 1 == capfd.readouterr().err.count("claims are forbidden")
