@@ -99,7 +99,8 @@ def acquire(timeout_s: float | None) -> None:
 def _move(name: str, namespace: str, output: str, *, back: bool = False, gpu: str = "") -> None:
     from aliquot.standalone.wire import ParkCall
 
-    moved = ask_engine(ParkCall(full_name(name, namespace), name, back, gpu))
+    full = full_name(name, namespace)
+    moved = ask_engine(ParkCall(full, full if namespace else name, back, gpu))
     shown = short_name(moved.name) if moved.resource == "sharepod" else moved.name
     done = f"moved to GPU {moved.gpu}" if gpu else "is back" if back else "parked"
     show(

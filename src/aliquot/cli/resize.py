@@ -44,7 +44,8 @@ def resize(
 
     if gpu_request is None and gpu_limit is None and gpu_mem is None:
         raise UserError("resize needs a new size: --gpu-request, --gpu-limit or --gpu-mem")
-    call = ResizeCall(full_name(name, namespace), name, gpu_request, gpu_limit, gpu_mem, dry_run)
+    full = full_name(name, namespace)
+    call = ResizeCall(full, full if namespace else name, gpu_request, gpu_limit, gpu_mem, dry_run)
     resized = ask_engine(call)
     show(output, msgspec.to_builtins(resized), lambda: _told(resized))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from .stage import Aliquot, Cluster, engine_of, first_line, sharepod
+from .stage import Aliquot, Cluster, end, engine_of, first_line, sharepod
 
 BARE = """
 import sys
@@ -122,6 +122,17 @@ def test_unpark_parks_others_as_the_programs_next_call_would(up: Cluster, tmp_pa
 
     lines = up.command("get", "tenants").stdout.splitlines()
     assert ["default/b"] == [line.split()[0] for line in lines if "(parked)" in line]
+
+
+def test_a_run_is_in_no_namespace(up: Cluster):
+    """With one, a command about a share means the SharePod there, not the run that has the name alone."""
+    run = up.command.start("run", "--gpu-request", ".1", "--gpu-mem", "1Gi", "--name", "r", "--", "sleep", "60")
+    eventually(lambda: "tenant/r" in up.command("get", "tenants", "-o", "name").stdout, "it runs")
+    refused = [up.command(*words, "r", "-n", "research") for words in (["park"], ["resize", "--gpu-request", ".2"])]
+    end(run)
+
+    assert [2, 2] == [one.returncode for one in refused]
+    assert all('there is no sharepod or run "research/r"' in one.stderr for one in refused)
 
 
 @pytest.mark.parametrize(
