@@ -65,12 +65,14 @@ class Scheduler:
         )
         self.evictor = Evictor(self.api, self.ledger, self.pods.get, self.leads)
         self.learned = LearnedConfigMap(self.api, settings.lease_namespace, self.ledger.policy, self.leads)
+        self.webhook = Webhook(self.api, settings, lambda namespace: self.ledger.cluster.usage(namespace), self.leads)
         self.extender = Extender(
             self.ledger,
             self.binder,
             self.pods.get,
             self.synced,
             self.leads,
+            self.webhook.answers,
             tracer=self.spans,
             aliyun_unit=settings.aliyun_unit,
             has_seen=self.pods.has_seen,
@@ -82,7 +84,6 @@ class Scheduler:
         self.allocator = ClaimAllocator(*cluster, self.evictor.waits, self.extender.groups, self.extender.held)
         self.evictor.find = self.allocator.holder
         self.operator = Operator(*cluster, settings, self.extender.held, self.allocator)
-        self.webhook = Webhook(self.api, settings, lambda namespace: self.ledger.cluster.usage(namespace), self.leads)
         self._certificate = (
             Certificate(settings.tls_cert, settings.tls_key, settings.client_ca) if settings.tls_cert else None
         )

@@ -49,14 +49,13 @@ class OurScheduler:
     def __init__(self, plane: ControlPlane, port: int = PORT, *flags: str) -> None:
         self.plane = plane
         self.port = port
-        webhook = int(flags[flags.index("--webhook") + 1].rpartition(":")[2]) if "--webhook" in flags else 0
         # As in a pod, where it is process 1 whenever its container starts again: the same candidate.
         where = ("--bind", f"127.0.0.1:{port}", "--identity", f"scheduler-{port}")
         self.part = Part(
             f"aliquot-scheduler-{port}",
             plane.rooms,
             lambda: program("scheduler", *where, "--kubeconfig", str(plane.kubeconfig), *flags),
-            lambda: plane.answers(port, "/leadz") and (not webhook or plane.answers(webhook, "/readyz", tls=True)),
+            lambda: plane.answers(port, "/leadz") and plane.answers(port, "/readyz"),
             environment=surroundings(HOME=str(plane.rooms.state)),
         )
 

@@ -15,10 +15,11 @@ HALF = {"aliquot.dev/gpu-percent": 50}
 class Served:
     """An extender over one scene, asked as ASGI servers ask."""
 
-    def __init__(self, *, synced: bool = True, leads: bool = True) -> None:
+    def __init__(self, *, synced: bool = True, leads: bool = True, webhook: bool = True) -> None:
         self.scene = Scene(Truth(), [node("n", 2), node("m", 1)])
+        scene = self.scene
         self.extender = Extender(
-            self.scene.ledger, self.scene.binder, self.scene.cache.get, lambda: synced, lambda: leads
+            scene.ledger, scene.binder, scene.cache.get, lambda: synced, lambda: leads, lambda: webhook
         )
         self.app = self.extender.app()
 

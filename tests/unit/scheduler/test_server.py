@@ -113,6 +113,14 @@ def test_verbs_wait_for_the_caches():
     assert (503, 200) == (served.ask("GET", "/readyz")[0], served.ask("GET", "/healthz")[0])
 
 
+def test_a_scheduler_is_not_ready_before_its_webhook_answers():
+    """A pod that is made before would be made without the webhook, or refused; filter and bind do not wait for it."""
+    served = Served(webhook=False)
+
+    assert (503, b"the webhook does not answer yet\n") == served.ask("GET", "/readyz")
+    assert 200 == served.post("filter", {"Pod": pod(), "NodeNames": ["n"]})[0]
+
+
 def test_a_standby_is_ready_and_sends_away_who_asks_it():
     """Who does not lead is ready, says that it does not lead, and ends the connection with each answer to a verb."""
     standby, leader = Served(leads=False), Served()

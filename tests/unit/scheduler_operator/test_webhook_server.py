@@ -147,13 +147,18 @@ POD = {"kind": {"kind": "Pod"}, "object": {"metadata": {"name": "p"}, "spec": {"
 async def test_a_webhook_whose_process_ends_is_started_again():
     """Reviews are answered in another process than the scheduler's; when it is killed, the next one has the port."""
     async with reviewing() as reviewer:
-        url = await reviewer.urls.get()
+        before, url = reviewer.webhook.answers(), await reviewer.urls.get()
+        assert (False, True) == (before, reviewer.webhook.answers())
         first = await reviewer.post(url, "/mutate", POD)
         process = reviewer.webhook.process
         assert process is not None and process.pid != os.getpid()
         process.kill()
+        await process.wait()
+        while reviewer.webhook.answers():
+            await asyncio.sleep(0.01)
         again, second = await reviewer.urls.get(), await reviewer.post(url, "/mutate", POD)
 
+    assert not reviewer.webhook.answers()
     assert {"uid": "1", "allowed": True} == first == second
     assert url == again
 

@@ -84,12 +84,17 @@ class Webhook:
     leads: Callable[[], bool]
     on_listening: Callable[[str], None] = lambda url: None
     process: Process | None = None
+    _up: bool = False
     _kept: CertificateBundle | None = None
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         s = self.settings
         self.certificates = CertificateManager(self.api, s.namespace, s.webhook_names, self.leads, on_new=self.renew)
+
+    def answers(self) -> bool:
+        """Whether reviews are answered, or none are to be."""
+        return self._up or not self.settings.webhook
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """The tasks to run; none without an address."""
@@ -137,6 +142,7 @@ class Webhook:
         try:
             process.stdin.write(msgspec.json.encode(self.settings) + b"\n" + msgspec.json.encode(self._kept) + b"\n")
             if await process.stdout.readline():
+                self._up = True
                 self.on_listening(url)
             silent = 0
             while silent < 2:
@@ -150,6 +156,7 @@ class Webhook:
             process.kill()
             return await process.wait()
         finally:
+            self._up = False
             answering.cancel()
             process.stdin.close()
             try:

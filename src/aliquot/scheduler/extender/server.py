@@ -83,6 +83,8 @@ class Extender:
     synced: Callable[[], bool]
     leads: Callable[[], bool] = lambda: True
     """Whether this is the leader. Other replicas answer, and make the client reconnect."""
+    webhook_answers: Callable[[], bool] = lambda: True
+    """Whether this replica's webhook answers, or it has none: a pod that is made before that is made without it."""
     metrics: SchedulerMetrics = field(default_factory=SchedulerMetrics)
     tracer: Spans | None = None
     """Where the spans of pods go; None where nothing is traced."""
@@ -282,10 +284,11 @@ class Extender:
     # Facts
 
     async def _health(self, request: Request) -> Response:
-        """Whether the process runs (`/healthz`), can answer (`/readyz`) and leads (`/leadz`)."""
+        """Whether the process runs (`/healthz`), it and its webhook can answer (`/readyz`) and it leads (`/leadz`)."""
+        webhook = "" if self.webhook_answers() else "the webhook does not answer yet"
         fault = {
             "/healthz": "",
-            "/readyz": "" if self.synced() else "the caches are not whole yet",
+            "/readyz": webhook if self.synced() else "the caches are not whole yet",
             "/leadz": "" if self.synced() and self.leads() else "this scheduler does not lead",
         }[request.url.path]
         return Response(f"{fault or 'ok'}\n", 503 if fault else 200, media_type="text/plain")
