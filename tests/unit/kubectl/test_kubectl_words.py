@@ -153,6 +153,29 @@ def test_a_quota_counts_what_plans_hold():
     assert 'namespace "lab" holds 0.50' in "\n".join(lines_of(explained(seen, waits)))
 
 
+def test_a_cohorts_newest_borrowers_are_named_before_they_are_evicted():
+    """A pod within its nominal quota learns who goes for it, a pod of a namespace that borrows in which order its pods
+    go; where nothing is borrowed, or the pod would borrow itself, nobody is named."""
+
+    def sentences(of: str, nominal: str) -> str:
+        spec = {"cohort": "all", "limits": [{"gpus": "4", "nominalGpus": nominal}]}
+        quotas = [
+            msgspec.convert({"metadata": {"name": "q", "namespace": space}, "spec": spec}, GPUQuota)
+            for space in ("lab", "lender")
+        ]
+        holders = [placed(f"h{day}", "a", day // 2, 400, 1024) for day in range(4)]
+        for day, one in enumerate(holders):
+            one.metadata.creation_timestamp = f"2026-05-0{day + 1}T00:00:00Z"
+        waits = pod("w", 50)
+        waits.metadata.namespace = "lender"
+        seen = scene(*holders, waits, nodes=[node("a")], quotas=quotas)
+        return "\n".join(explained(seen, waits if of == "w" else holders[0])["sentences"])
+
+    assert "so the newest pods that borrow will be evicted for it, on a: lab/h3" in sentences("w", "1")
+    assert "its newest pods will be evicted, in this order: lab/h3, lab/h2" in sentences("h0", "1")
+    assert ["", "", ""] == [sentences("w", "0.4"), sentences("w", "2"), sentences("h0", "2")]
+
+
 def test_ledger_and_pods_are_compared_gpu_by_gpu():
     """A GPU of which the scheduler says something else than the pods, or that one of them does not know, differs."""
     seen = scene(placed("h", "a", 0, 500)).gpus()

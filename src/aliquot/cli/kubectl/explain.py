@@ -6,6 +6,7 @@ ledger judges what kube-scheduler does: compute and memory, who has a GPU whole,
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,8 @@ from aliquot.model.quantities import format_mib, format_milli
 from aliquot.model.requests import BadRequest
 from aliquot.placement.explain import explain_with
 from aliquot.placement.sentences import FITS, FREE_NOW, reported, sentence_of
+from aliquot.scheduler.extender.preempt import NODES_TRIED, borrowers, cheapest
+from aliquot.scheduler.groups import group_of, held_group_of
 from aliquot.scheduler.verdicts import closed_nodes, verdicts
 
 KINDS = {
@@ -119,11 +122,14 @@ def explained(scene: ClusterScene, pod: Pod) -> dict[str, Any]:
     if fault and not (plan and pod.spec.node_name):
         return facts | {"state": "wrong", "sentences": [fault]}
     claimed = _claimed(scene, [claim for claim in scene.claims if claim.name_in(pod)], pod)
+    lost = ", ".join(borrowers(scene.ledger, pod.metadata.namespace, scene.pods_by_key.get))
+    when = "when others of its cohort ask for what is nominal for them, its newest pods will be evicted, in this order"
+    borrowed = {"sentences": [f"its namespace holds more than is nominal for it; {when}: {lost}"] if lost else []}
     if not pod.spec.node_name:
         asked = _waiting(scene, pod, ask) if ask is not None else {}
         if not asked and not claimed:
             return facts | {"state": "other", "sentences": ["it requests no GPU; why it waits: kubectl describe pod"]}
-        return facts | _together([asked, claimed]) | {"state": "waiting"}
+        return facts | _together([asked, claimed, borrowed]) | {"state": "waiting"}
     if plan is None and claimed:
         return facts | claimed
     if plan is None:
@@ -139,7 +145,7 @@ def explained(scene: ClusterScene, pod: Pod) -> dict[str, Any]:
     if status := pod.metadata.annotations.get(names.PLAN_STATUS, ""):
         sentences.append(f"its node reports: {status}")
     own = {"slices": _slices(scene, plan), "sentences": sentences}
-    return facts | _together([own, claimed]) | {"state": "placed"}
+    return facts | _together([own, claimed, borrowed]) | {"state": "placed"}
 
 
 def explained_claim(scene: ClusterScene, claim: ResourceClaim) -> dict[str, Any]:
@@ -235,6 +241,13 @@ def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk, kind: str = "container"
         elif not said and not gates:
             have = "1 node has" if len(verdict.fitting) == 1 else f"{len(verdict.fitting)} nodes have"
             sentences.append(f"{have} the GPUs it requests; kube-scheduler has not considered it yet")
+    if kind == "container" and not (gates or group_of(pod) or held_group_of(pod)):
+        failed = verdicts(ledger, ask, [name for name in ledger.cluster.index if name not in closed]).failed
+        victims = asyncio.run(cheapest(ledger, pod, ask, list(failed)[:NODES_TRIED], scene.pods_by_key.get))
+        if victims is not None and victims.allocations:
+            why = "its namespace is within its nominal quota, so the newest pods that borrow will be evicted for it"
+            why = why if victims.borrowed else "pods of lower priority will be evicted for it"
+            sentences.append(f"{why}, on {victims.node}: {', '.join(victim.key for victim in victims.allocations)}")
     if said:
         sentences.append(reported(said))
     fits = FREE_NOW if said or gates else FITS

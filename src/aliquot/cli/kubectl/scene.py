@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, Final, TypeVar
 
 import click
@@ -140,6 +140,11 @@ class ClusterScene:
     def here(self, item: HasMeta) -> bool:
         """Whether a namespaced object is in the namespace to show."""
         return not self.namespace or item.metadata.namespace == self.namespace
+
+    @cached_property
+    def pods_by_key(self) -> Mapping[str, Pod]:
+        """The pods by `namespace/name`."""
+        return {pod.metadata.key: pod for pod in self.pods}
 
     @property
     def index(self) -> Mapping[str, tuple[str, int]]:

@@ -57,11 +57,14 @@ GIVE_UP_S: Final = 120.0
 
 
 class VictimSet(NamedTuple):
-    """Pods whose evictions make room; of several sets the one of least `cost` is chosen: the highest priority, the sum
-    of the priorities, the number of pods, and the milli-GPU that they hold."""
+    """Pods whose evictions make room on a node; of several sets the one of least `cost` is chosen: the highest
+    priority, the sum of the priorities, the number of pods, and the milli-GPU that they hold. `borrowed` is whether
+    their namespaces have it from their cohort."""
 
     cost: tuple[int, int, int, int]
     allocations: Sequence[Allocation]
+    node: str
+    borrowed: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,12 +111,9 @@ class NodeTrial:
             return None
 
         def borrowed(allocation: Allocation) -> bool:
-            models = {cluster.models[cluster.model.item(*cluster.uuids[piece.gpu])] for piece in allocation.plan.slices}
-            return quotas.borrows(cluster, split_key(allocation.key)[0], lender, models)
+            return borrows(self.ledger, allocation, lender)
 
-        holders = chain.from_iterable(self.ledger.allocations.values())
-        pods = [(pod.metadata.creation_timestamp or "", a.key, a) for a in holders if (pod := self.find(a.key))]
-        newest_first = [a for _, _, a in sorted(pods, reverse=True) if a.confirmed]
+        newest_first = by_age(self.ledger, self.find)
         decider.quotas = nominal
         try:
             if not self._fits_without(filter(borrowed, newest_first)):  # each is asked about without those before it
@@ -131,7 +131,7 @@ class NodeTrial:
                     leaving = rest
         finally:
             decider.quotas = quotas
-        return self._victims(leaving)
+        return self._victims(leaving)._replace(borrowed=True)
 
     def _reprieved(self, lesser: Sequence[Allocation], gpu: str) -> VictimSet:
         """The victims when each pod stays that can: the most important ones first, then those that are not on this GPU,
@@ -152,7 +152,7 @@ class NodeTrial:
         priorities = [self._priority(a) for a in leaving]
         held_milli = sum(allocation.milli for allocation in leaving)
         cost = max(priorities, default=-UNKNOWN_PRIORITY), sum(priorities), len(leaving), held_milli
-        return VictimSet(cost, leaving)
+        return VictimSet(cost, leaving, self.node)
 
     def spared(self, proposed: Sequence[str], more: Sequence[str]) -> list[str]:
         """All victims, by uid, except those of kube-scheduler's (`proposed`) that are not needed."""
@@ -232,6 +232,51 @@ async def victims(
     return by_node
 
 
+async def cheapest(
+    ledger: Ledger, pod: Pod, ask: PodAsk, nodes: Iterable[str], find: Callable[[str], Pod | None]
+) -> VictimSet | None:
+    """The victims on that of these nodes where the least is lost; no pods where it fits, None where none may go."""
+    if pod.spec.preemption_policy == "Never":
+        return None
+    best: VictimSet | None = None
+    async for trial in node_trials(ledger, ask, nodes, find):
+        if best is not None and trial.late():
+            break
+        lesser = trial.least(pod.spec.priority) if pod.spec.priority > 0 else None
+        for victims in filter(None, (lesser, trial.reclaimed())):
+            if not victims.allocations:
+                return victims
+            if best is None or victims.cost < best.cost:
+                best = victims
+    return best
+
+
+def by_age(ledger: Ledger, find: Callable[[str], Pod | None]) -> list[Allocation]:
+    """What bound pods hold, the newest pods first."""
+    holders = chain.from_iterable(ledger.allocations.values())
+    pods = [(pod.metadata.creation_timestamp or "", a.key, a) for a in holders if (pod := find(a.key))]
+    return [a for _, _, a in sorted(pods, reverse=True) if a.confirmed]
+
+
+def borrows(ledger: Ledger, allocation: Allocation, lender: str) -> bool:
+    """Whether the pod's namespace borrows GPUs as the pod's, of a cohort of the lender's."""
+    cluster = ledger.cluster
+    models = {cluster.models[cluster.model.item(*cluster.uuids[piece.gpu])] for piece in allocation.plan.slices}
+    return ledger.decider.quotas.borrows(cluster, split_key(allocation.key)[0], lender, models)
+
+
+def borrowers(ledger: Ledger, namespace: str, find: Callable[[str], Pod | None]) -> list[str]:
+    """The pods that a namespace loses, the newest first, when others of its cohort ask for all that is theirs."""
+    leaving: list[str] = []
+    with ledger.cluster.trial():
+        for allocation in by_age(ledger, find):
+            if split_key(allocation.key)[0] == namespace and borrows(ledger, allocation, namespace):
+                leaving.append(allocation.key)
+                for tenant in allocation.tenants:
+                    ledger.cluster.release(tenant)
+    return leaving
+
+
 @dataclass
 class Preemptor:
     """One pod that waits for evictions, itself or by its claim. `leaving` are keys of allocations by uid, whose pods
@@ -295,25 +340,15 @@ class Evictor:
 
     async def _make_room(self, pod: Pod, preemptor: Preemptor) -> None:
         """Choose the node where the least is lost, and evict its pods."""
-        best: tuple[VictimSet, str] | None = None
 
         def find(key: str) -> Pod | None:
             return None if key in preemptor.kept else self.find(key)
 
-        async for trial in node_trials(self.ledger, preemptor.ask, preemptor.nodes, find):
-            if best is not None and trial.late():
-                break
-            lesser = trial.least(pod.spec.priority) if pod.spec.priority > 0 else None
-            for victims in filter(None, (lesser, trial.reclaimed())):
-                if not victims.allocations:
-                    self.preemptors.pop(preemptor.ask.uid, None)  # it fits by now; kube-scheduler will find the node
-                    return
-                if best is None or victims.cost < best[0].cost:
-                    best = victims, trial.node
-        if best is None:
-            self.preemptors.pop(preemptor.ask.uid, None)  # the next filter call notes it again
+        best = await cheapest(self.ledger, pod, preemptor.ask, preemptor.nodes, find)
+        if best is None or not best.allocations:  # the next filter call notes it again, or it fits by now
+            self.preemptors.pop(preemptor.ask.uid, None)
             return
-        leaving = {allocation.uid: allocation.key for allocation in best[0].allocations}
+        leaving = {allocation.uid: allocation.key for allocation in best.allocations}
         waiting = preemptor.ask.key
         for key in leaving.values():  # may all of them be evicted? A protected one is not chosen again for this pod
             try:
@@ -327,7 +362,7 @@ class Evictor:
                 preemptor.kept.add(key)
         if not preemptor.kept.isdisjoint(leaving.values()) or not self.leads():
             return  # the new leader may have chosen others
-        preemptor.node, preemptor.leaving = best[1], leaving
+        preemptor.node, preemptor.leaving = best.node, leaving
         log.info("pod %s needs room on node %s: evicting %s", waiting, preemptor.node, ", ".join(leaving.values()))
         evictions = [self._evict(key) for key in leaving.values()]
         answers = await asyncio.gather(*evictions, return_exceptions=True)
