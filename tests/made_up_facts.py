@@ -102,8 +102,11 @@ class MadeUpFacts:
     def put(self, uuid: str, share: Share) -> None:
         """One more tenant on a GPU, whatever is free."""
         share = msgspec.structs.replace(share, owner=made_up_owner(share.tenant))
+        sums = {"memory_lent_mib": share.memory_lent_mib, "memory_called_mib": share.memory_called_mib}
         self._gpus = [
-            msgspec.structs.replace(gpu, shares=[*gpu.shares, share], state="shared") if gpu.uuid == uuid else gpu
+            msgspec.structs.replace(gpu, shares=[*gpu.shares, share], state="shared", **sums)
+            if gpu.uuid == uuid
+            else gpu
             for gpu in self._gpus
         ]
         self.revision += 1

@@ -18,7 +18,7 @@ import click
 from aliquot.cli.calling import ask_engine
 from aliquot.cli.options import Amount, output_option
 from aliquot.cli.tables import UNBOUNDED, aligned, columns, cut, wrapped
-from aliquot.model.quantities import format_mib, format_milli
+from aliquot.model.quantities import format_milli
 
 if TYPE_CHECKING:
     from aliquot.arbiter.records import Status
@@ -140,7 +140,7 @@ def render(
         granted = [tenant.first_grant_ns for tenant in tenants if tenant.first_grant_ns]
         ago_s = (status.now_ns - min(granted, default=0)) / 1e9
         since = f" of {window}, in use for {ago_s:.0f} s" if granted and ago_s < window_s else ""
-        used_mib = sum(tenant.memory_used_mib for tenant in tenants)
+        used_mib = sum(tenant.present_mib for tenant in tenants)
         name = f"GPU {gpu.index}  {gpu.model}{' (emulated)' if facts.emulate else ''}"
         busy = f"busy {(measure.busy if measure else 0.0) * 100:.0f} %{since}"
         now = f"{busy}   memory {used_mib / 1024:.1f} / {gpu.memory_mib / 1024:.1f} GiB"
@@ -190,12 +190,6 @@ def _tenant_lines(tenants: Sequence[TenantStatus], window: str, width: int) -> l
         heads = ["TENANT", *(each.name for each in tenants)]
         lines = [f"  {cut(name, names):<{names}}  {line}" for name, line in zip(heads, drawn, strict=True)]
     notes = [f"  {each.wake_text}" for each in tenants if each.wake is not None]
-    notes += [
-        f"  {each.name} has yet to free {format_mib(each.memory_pending_mib)}, since its memory was reduced"
-        for each in tenants
-        if each.memory_pending_mib
-    ]
-    notes += [f"  {each.parked_text}" for each in tenants if each.parked]
     notes += [f"  {text}" for each in tenants for text in each.memory_texts]
     return [*lines, *(line for text in notes for line in wrapped(text, width))]
 

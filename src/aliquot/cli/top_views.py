@@ -178,6 +178,8 @@ def state_of(gpu: Gpu, share: Share) -> str:
         return UNKNOWN
     if share.enforce != "all":
         return "bare driver" if share.enforce == "never" else "memory only"
+    if share.memory_parked_mib:
+        return "parked"
     if gpu.holder == share.tenant:
         return "runs"
     if share.waiting:

@@ -82,7 +82,6 @@ def explanations(
         # How soon the tenant wakes and what endangers its promise, worded as in `aliquot top`.
         gpus = status.gpus if status is not None else []
         mine = [tenant for gpu in gpus for tenant in gpu.tenants if tenant.name == explanation.name]
-        explanation.lines += [f"  {tenant.parked_text}" for tenant in mine if tenant.parked]
         explanation.lines += [f"  {text}" for tenant in mine for text in tenant.memory_texts]
         if why := engine.parked.get(TenantName(explanation.name)):
             explanation.lines.append(f"  {why}")

@@ -10,9 +10,9 @@ import msgspec
 from aliquot.arbiter.records import Status
 from aliquot.model.quantities import MILLI
 from aliquot.standalone.wire import PodFacts
-from aliquot.status import PENDING, Gpu, Share, Standing, Workload
+from aliquot.status import PENDING, RUNNING, Gpu, Share, Standing, Workload
 from aliquot.status.gpus import with_measures
-from aliquot.status.workloads import placed
+from aliquot.status.workloads import PARKED, placed
 
 Kept = Callable[[str, str], tuple[float | None, int]]
 """(gpu, tenant) -> percent of windows kept and how many there were."""
@@ -49,18 +49,10 @@ def workloads_of(gpus: Sequence[Gpu], pods: Sequence[PodFacts], ages_s: Mapping[
     workloads = []
     for pod in pods:
         standing = Standing("SharePod", pod.state, pod.age_s, pod.restarts, pod.message)
-        workload = placed(pod.name, owns.get(pod.name, []), standing)
-        workloads.append(
-            msgspec.structs.replace(
-                workload,
-                request_milli=pod.request_milli,
-                limit_milli=pod.limit_milli,
-                memory_mib=pod.memory_mib,
-                events=pod.events,
-            )
-        )
+        asked = {name: getattr(pod, name) for name in ("request_milli", "limit_milli", "memory_mib", "events")}
+        workloads.append(msgspec.structs.replace(placed(pod.name, owns.get(pod.name, []), standing), **asked))
     workloads += [
-        placed(name, own, Standing("Run", age_s=ages_s.get(name, 0.0)))
+        placed(name, own, Standing("Run", PARKED if own[0][1].memory_parked_mib else RUNNING, ages_s.get(name, 0.0)))
         for name, own in owns.items()
         if name not in names
     ]

@@ -28,7 +28,7 @@ from aliquot.model.ids import GpuUuid, tenant_name
 from aliquot.model.quantities import MILLI, Memory
 from aliquot.model.requests import BadRequest, Device, Enforce, GpuRequest, Slice, check_fields, checked
 from aliquot.model.sharepod import SharePodManifest
-from aliquot.status.workloads import PENDING, ContainerState, pod_state
+from aliquot.status.workloads import PARKED, PENDING, ContainerState, pod_state
 
 _FRACTION: Final = re.compile(r"[0-9]{1,18}(/[1-9][0-9]{0,17})?")
 WIRE: Final = 3
@@ -254,7 +254,7 @@ class PodFacts(msgspec.Struct):
     def state(self) -> str:
         """What `get` and the pages call it: Pending, Running, Parked, Completed, Error or a word of kubelet's."""
         if self.parked:
-            return "Parked"
+            return PARKED
         containers = [ContainerState(_STAGES[c.state], c.reason, c.exit_status or 0) for c in self.containers]
         return self.phase if self.phase == PENDING else pod_state(self.phase, containers)
 

@@ -7,7 +7,7 @@ known is its default. These are the records of the dashboard's pages and of its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -28,7 +28,9 @@ class Share(msgspec.Struct, frozen=True):
     its controller, such as `Deployment/web`, empty where it is not known. `pods` are those that use it, where it is a
     claim. `enforce` is which part of the promise is enforced; on whole GPUs it may be less than all, and then usage is
     what NVML measures. `idle_s` is for how long the tenant has not used or wanted its GPUs. Where `hidden` is true the
-    viewer has no rights to the tenant: its size and use are known, all else is not shown.
+    viewer has no rights to the tenant: its size and use are known, all else is not shown. `memory_lent_mib` of what it
+    holds of the GPU is beyond its guarantee, `memory_mib`, and `memory_called_mib` of that are called back for others'
+    guarantees; `memory_parked_mib` is in the host's memory. `notes` say these in words, and what its memory waits for.
     """
 
     tenant: str
@@ -50,12 +52,17 @@ class Share(msgspec.Struct, frozen=True):
     hidden: bool = False
     idle_s: int = 0
     pods: list[str] = []
+    memory_lent_mib: int = 0
+    memory_called_mib: int = 0
+    memory_parked_mib: int = 0
+    notes: list[str] = []
 
 
 class Gpu(msgspec.Struct, frozen=True):
     """One GPU with its tenants; `holder` has the token now.
 
-    If `measured` is false its use is not known, and every measured number here is 0.
+    If `measured` is false its use is not known, and every measured number here is 0. `memory_lent_mib` is lent to its
+    tenants beyond their guarantees, and `memory_called_mib` of it are called back.
     `bypassing` counts programs on it without a share. `sensors` has temperature, power and clocks where they are read.
     """
 
@@ -77,6 +84,8 @@ class Gpu(msgspec.Struct, frozen=True):
     measured: bool = True
     bypassing: int = 0
     sensors: Sensors | None = None
+    memory_lent_mib: int = 0
+    memory_called_mib: int = 0
 
 
 def gpu_state(requests_milli: Sequence[int]) -> GpuState:
@@ -96,25 +105,25 @@ def workload_of(tenant: str) -> str:
     return "/".join(tenant.split("/")[:2])
 
 
+_AS_MEASURED: Final = ("processes", "waiting", "enforce", "memory_lent_mib", "memory_called_mib")
+
+
 def measured(plan: Share, now: TenantStatus | None, kept: tuple[float | None, int], owner: str = "") -> Share:
     """A promised share with its measured values; a tenant that the arbiter does not know uses nothing."""
-    percent, windows = kept
+    plan = msgspec.structs.replace(plan, owner=owner, kept_percent=kept[0], windows=kept[1])
     if now is None:
-        return msgspec.structs.replace(plan, owner=owner, kept_percent=percent, windows=windows)
+        return plan
     return msgspec.structs.replace(
         plan,
-        owner=owner,
         usage_milli=now.usage_milli,
-        memory_used_mib=now.memory_used_mib,
+        memory_used_mib=now.present_mib,
         wait_ms=round(now.wait_ms_p50, 1),
         debt_ms=round(now.debt_ms, 1),
         quota_ms=round(now.quota_ms, 1),
-        processes=now.processes,
-        waiting=now.waiting,
-        kept_percent=percent,
-        windows=windows,
-        enforce=now.enforce,
         idle_s=int(now.idle_s),
+        memory_parked_mib=now.memory_used_mib - now.present_mib,
+        notes=now.memory_texts,
+        **{name: getattr(now, name) for name in _AS_MEASURED},
     )
 
 
@@ -144,6 +153,8 @@ def with_measures(
         memory_used_mib=min(gpu.memory_mib, sum(share.memory_used_mib for share in shares)),
         holder=next((tenant for tenant, name in names.items() if holder and name == holder), ""),
         measured=True,
+        memory_lent_mib=sum(share.memory_lent_mib for share in shares),
+        memory_called_mib=sum(share.memory_called_mib for share in shares),
     )
 
 

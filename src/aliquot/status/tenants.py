@@ -119,9 +119,20 @@ class TenantStatus(msgspec.Struct):
     not_lent: str = ""
 
     @property
+    def present_mib(self) -> int:
+        """What it holds of its GPU now: nothing while it is parked."""
+        return 0 if self.parked else self.memory_used_mib
+
+    @property
     def memory_texts(self) -> list[str]:
-        """What is lent to it, why nothing is, and what it waits for, in words."""
-        texts = [f"{self.name} borrows no memory, for it {self.not_lent}"] if self.not_lent else []
+        """Where its memory is if not on its GPU, what is lent to it or why nothing is, and what it waits for."""
+        room = ", and it waits for room to come back" if self.woken else ""
+        held = f"its {format_mib(self.memory_used_mib)} are in the host's memory"
+        texts = [f"{self.name} is parked: {held}{room}"] if self.parked else []
+        if self.memory_pending_mib:
+            pending = format_mib(self.memory_pending_mib)
+            texts.append(f"{self.name} has yet to free {pending}, since its memory was reduced")
+        texts += [f"{self.name} borrows no memory, for it {self.not_lent}"] if self.not_lent else []
         if self.memory_lent_mib:
             called = f", {format_mib(self.memory_called_mib)} of it called back" if self.memory_called_mib else ""
             texts.append(f"{self.name} has {format_mib(self.memory_lent_mib)} lent{called}")
@@ -133,12 +144,6 @@ class TenantStatus(msgspec.Struct):
     def wake_text(self) -> str:
         """How soon it wakes and what endangers its promise, in words; empty without a promise."""
         return f"{self.name} wakes: {self.wake.text}" if self.wake is not None else ""
-
-    @property
-    def parked_text(self) -> str:
-        """Where its memory is while it is parked, in words; else empty."""
-        held = f"{self.name} is parked: its {format_mib(self.memory_used_mib)} are in the host's memory"
-        return f"{held}{', and it waits for room to come back' if self.woken else ''}" if self.parked else ""
 
     @property
     def usage_milli(self) -> int:

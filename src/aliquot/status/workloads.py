@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -15,11 +15,15 @@ WorkloadKind = Literal["SharePod", "Pod", "ResourceClaim", "Run"]
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"
 COMPLETED: Final = "Completed"
+PARKED: Final = "Parked"
+"""Its memory is in the host's until it needs its GPU."""
 SCHEDULED: Final = "Scheduled"
 SHARE_MISSING: Final = "GpuShareMissing"
 """A pod of which a container runs without its share; the reason of the event that its node's agent writes on it."""
 _STARTING: Final = (SCHEDULED, "ContainerCreating", "PodInitializing")
-_UNDER_WAY: Final = (PENDING, RUNNING, COMPLETED, "Terminating", *_STARTING)
+_UNDER_WAY: Final = (PENDING, RUNNING, PARKED, COMPLETED, "Terminating", *_STARTING)
+_SUMS: Final = [name for name in Share.__struct_fields__ if name.endswith(("_milli", "_mib"))]
+"""Amounts of a share, which add up over the GPUs of a workload."""
 
 
 class ContainerState(msgspec.Struct, frozen=True):
@@ -93,10 +97,11 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A SharePod, a pod with a share or a single run: its state as `pod_state` says it, or Pending; place and promise.
+    """A SharePod, a pod with a share or a single run: its state as `pod_state` says it, Pending or Parked; its place,
+    promise and use.
 
     `message` says why it waits or does not run. `measured` is false where it has a place and not all of its GPUs are
-    measured.
+    measured. `memory_lent_mib` and what follows is as in a share, over all of its GPUs.
     """
 
     name: str
@@ -116,6 +121,10 @@ class Workload(msgspec.Struct, frozen=True):
     windows: int = 0
     events: list[str] = []
     measured: bool = True
+    memory_lent_mib: int = 0
+    memory_called_mib: int = 0
+    memory_parked_mib: int = 0
+    notes: list[str] = []
 
     @property
     def failing(self) -> bool:
@@ -138,21 +147,15 @@ def placed(name: str, own: Sequence[tuple[Gpu, Share]], standing: Standing) -> W
     """A workload with what it has and gets over all its GPUs; promises are kept where they are kept on the worst."""
     judged = [share for _, share in own if share.kept_percent is not None]
     worst = min(judged, key=lambda share: share.kept_percent or 0.0, default=None)
+    sums: dict[str, Any] = {name: sum(getattr(share, name) for _, share in own) for name in _SUMS}
     return Workload(
         name=name,
-        kind=standing.kind,
-        state=standing.state,
-        request_milli=sum(share.request_milli for _, share in own),
-        limit_milli=sum(share.limit_milli for _, share in own),
         pieces=[piece_of(gpu, share) for gpu, share in own],
-        age_s=standing.age_s,
         model=own[0][0].model if own else "",
-        message=standing.message,
-        restarts=standing.restarts,
-        usage_milli=sum(share.usage_milli for _, share in own),
-        memory_used_mib=sum(share.memory_used_mib for _, share in own),
-        memory_mib=sum(share.memory_mib for _, share in own),
         kept_percent=worst.kept_percent if worst else None,
         windows=worst.windows if worst else 0,
         measured=all(gpu.measured for gpu, _ in own),
+        notes=[note for _, share in own for note in share.notes],
+        **msgspec.structs.asdict(standing),
+        **sums,
     )

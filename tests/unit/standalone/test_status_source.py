@@ -1,6 +1,6 @@
 """From what engine and arbiter say to the records of the API."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.model.ids import GpuUuid
@@ -23,9 +23,9 @@ def piece(gpu: int, milli: int, mib: int = 1024, limit: int = 1000) -> Slice:
     return Slice(GpuUuid(f"GPU-{gpu}"), milli, limit, mib)
 
 
-def tenant(name: str, usage: float) -> TenantStatus:
+def tenant(name: str, usage: float, **more: Any) -> TenantStatus:
     """What the arbiter says of a tenant."""
-    return TenantStatus(name, 0, 0, usage, 0, 700, 0, 0, 12.34, 0.0, 100.0, 3, 1, True)
+    return TenantStatus(name, 0, 0, usage, 0, 700, 0, 0, 12.34, 0.0, 100.0, 3, 1, True, **more)
 
 
 def status(*gpus: GpuStatus) -> Status:
@@ -68,6 +68,35 @@ def test_usage_comes_from_the_arbiter_and_promises_from_the_ledger():
         share.request_milli, share.limit_milli, share.usage_milli, share.memory_mib, share.memory_used_mib
     )  # fmt: skip
     assert (12.3, 99.5, 10) == (share.wait_ms, share.kept_percent, share.windows)
+
+
+def test_lent_memory_adds_up_by_gpu_and_workload():
+    """What is lent and what of it is called back is in the sums of the GPU and of each workload, and in its words."""
+    lent = [tenant("a", 0.1, memory_lent_mib=300, memory_called_mib=100), tenant("b", 0.1, memory_lent_mib=200)]
+    gpus = gathered(
+        Tenant("a", (piece(0, 300),)), Tenant("b", (piece(0, 300),)), now=status(GpuStatus("GPU-0", "a", 0.2, lent))
+    )
+    first, second = workloads_of(gpus, [], {})
+
+    assert (500, 100) == (gpus[0].memory_lent_mib, gpus[0].memory_called_mib)
+    assert (300, 100, 200, 0) == (
+        first.memory_lent_mib, first.memory_called_mib, second.memory_lent_mib, second.memory_called_mib
+    )  # fmt: skip
+    assert ["a has 300 MiB lent, 100 MiB of it called back", "b has 200 MiB lent"] == [*first.notes, *second.notes]
+
+
+def test_parked_memory_is_none_of_the_gpus():
+    """What is parked counts as the workload's and not as the GPU's, and a workload that is parked is not in trouble."""
+    now = status(GpuStatus("GPU-0", "", 0.0, [tenant(name, 0.0, parked=True) for name in ("default/a", "run")]))
+    gpus = gathered(Tenant("default/a", (piece(0, 300, 0),)), Tenant("run", (piece(0, 300, 0),)), now=now)
+    found = workloads_of(
+        gpus, [PodFacts("default/a", "Running", [0], ["GPU-0"], 300, 1000, 0, 0, 5.0, parked=True)], {}
+    )
+
+    assert 0 == gpus[0].memory_used_mib
+    assert [("Parked", False, 0, 700)] * 2 == [
+        (each.state, each.failing, each.memory_used_mib, each.memory_parked_mib) for each in found
+    ]
 
 
 def test_without_an_arbiter_places_are_still_known():

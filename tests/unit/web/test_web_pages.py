@@ -99,6 +99,20 @@ def test_a_gpu_opens_to_its_tenants(visitor: TestClient, facts: MadeUpFacts):
     assert "As a table" in text and "Wait for a grant, median (ms)" in text
 
 
+def test_lent_memory_is_shown_with_what_is_called_back(visitor: TestClient, facts: MadeUpFacts):
+    """Of a GPU and a workload the lists show how much is lent and called back, and their own pages say it in words."""
+    uuid, lent = facts.gpus()[0].uuid, {"memory_lent_mib": 3072, "memory_called_mib": 1024}
+    lists = ("/gpus", "/workloads")
+    before = [visitor.get(path).text for path in lists]
+    facts.put(uuid, Share("lab/x", 200, 1000, 450, 2048, 5120, "lab/x", notes=["lab/x has 3.0 GiB lent"], **lent))
+
+    assert not any("called back" in text for text in before)
+    assert all("3.0 lent, 1.0 called back" in visitor.get(path).text for path in lists)
+    assert all("lab/x has 3.0 GiB lent" in visitor.get(f"/{of}").text for of in (f"gpus/{uuid}", "workloads/lab/x"))
+    (shown,) = (gpu for gpu in visitor.get("/api/v1/gpus").json()["items"] if gpu["uuid"] == uuid)
+    assert lent == {name: shown[name] for name in lent} == {name: shown["shares"][-1][name] for name in lent}
+
+
 def test_sensors_are_shown_as_far_as_they_are_known(visitor: TestClient, facts: MadeUpFacts):
     """A GPU's page has a row for each reading that its driver gives, and none for the others."""
     gpu = facts.gpus()[0]
