@@ -32,6 +32,7 @@ from aliquot.standalone.paths import (
     machine_dir,
     runtime_dir,
     state_dir,
+    way_out,
 )
 
 if TYPE_CHECKING:
@@ -147,8 +148,10 @@ def _runtime(*, system: bool, group: str | None) -> RuntimeDir:
     """
     if not system:
         return RuntimeDir(runtime_dir())
-    if os.geteuid() != 0:
-        raise UserError("--system serves all accounts and so needs root; without it the engine is yours alone")
+    if (way := way_out("")) or os.geteuid() != 0:
+        raise UserError(
+            f"--system serves all accounts and so needs root; {way or 'without it the engine is yours alone'}"
+        )
     import grp
 
     try:
@@ -268,7 +271,7 @@ def _dashboard(
 
     recorder = LongHistory(history, Limits(max_bytes=MAX_HISTORY_BYTES) if history else None)
     source = EngineSource(engine, pods, recorder).start()
-    server.facts = source
+    server.facts, engine.recommends = source, True
     wanted, tries = (DASHBOARD_PORT, PORTS_TRIED) if port is None else (port, 1)
     door = AccountDoor(source, server) if engine.runtime.shared else None
     try:
@@ -333,7 +336,7 @@ def _given(context: click.Context, *, but: Collection[str]) -> list[str]:
 
 
 def _of_root(root: Path) -> str:
-    return f"the machine's engine at {root} is root's to end: sudo aliquot down"
+    return f"the machine's engine at {root} is root's to end; {way_out('sudo aliquot down')}"
 
 
 def _start_detached(context: click.Context, runtime: RuntimeDir) -> None:
@@ -431,7 +434,7 @@ def down(timeout_s: float) -> None:
     except (NoEngine, ProcessLookupError):
         if (machine := engine_dir()) != runtime.root:
             raise AliquotError(f"no engine of your own is up at {runtime.root}; {_of_root(machine)}") from None
-        click.echo(f"no engine is up at {runtime.root}; there is nothing to end")
+        click.echo(f"no engine is up at {runtime.root}; {way_out('there is nothing to end')}")
         return
     runs = sorted(name for name in tenants if short_name(name) not in pods)
     # The machine's engine leaves its runs to the next one where a service manager stops it.

@@ -7,9 +7,10 @@ own all their memory, and half of a third, to which the memory asked for belongs
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -26,6 +27,7 @@ ENFORCE: Final[tuple[Enforce, ...]] = get_args(Enforce)
 Recommend = Literal["show", "auto"]
 """Whether what a tenant should ask for is shown, or its request follows it as well."""
 RECOMMEND: Final[tuple[Recommend, ...]] = get_args(Recommend)
+Word = TypeVar("Word", bound=str)
 MAX_MIB: Final = 1 << 40
 MAX_CHOICE: Final = 4096
 """Characters of the models or GPUs that a request names: UUIDs of ninety."""
@@ -149,16 +151,16 @@ def check_fields(request: GpuRequest, *, cpu_bind: int = 0) -> None:
         raise BadRequest(f"cpu_bind {cpu_bind} is not a number of cores, or 0; with enforce never it is 0")
 
 
-def parse_enforce(text: str) -> Enforce:
-    """One of `ENFORCE`.
+def parse_word(words: Sequence[Word], text: str) -> Word:
+    """One of these words.
 
     Raises:
-        BadQuantity: another word.
+        BadQuantity: another one.
     """
-    for known in ENFORCE:
+    for known in words:
         if text == known:
             return known
-    raise BadQuantity(f'"{text}" is not one of {", ".join(ENFORCE)}')
+    raise BadQuantity(f'"{text:.40}" is not one of {", ".join(words)}')
 
 
 def checked(
@@ -169,6 +171,7 @@ def checked(
     enforce_name: str = "enforce",
     wake_name: str = "wake",
     memory_name: str = "",
+    memory_limit_name: str = "the memory limit",
 ) -> GpuRequest:
     """The request itself, if it makes sense; the names say where its fields came from.
 
@@ -207,12 +210,15 @@ def checked(
         )
     if request.memory_limit is not None and request.request_milli >= MILLI:
         raise BadRequest(
-            f"a memory limit, {request.memory_limit}, is for a part of one GPU, below 1; {request_name} is {asked}: "
+            f"{memory_limit_name} {request.memory_limit} is for a part of one GPU, below 1; {request_name} is {asked}: "
             "a whole GPU has all of its memory; leave it out"
         )
     least, most = request.memory or Memory(), request.memory_limit or Memory()
     if (least.mib or 0) > (most.mib or MAX_MIB) or (least.part or 0) > (most.part or 1):
-        raise BadRequest(f"the memory limit {most} is below the memory {least}; a limit is at least what is guaranteed")
+        raise BadRequest(
+            f"{memory_limit_name} {most} is below {memory_name or 'the memory'} {least}; a limit is at least what is "
+            "guaranteed"
+        )
     if request.park_after_s and request.request_milli >= MILLI:
         raise BadRequest(f"park-after is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
     if request.recommend == "auto" and request.request_milli >= MILLI:

@@ -9,17 +9,20 @@ the template is whatever the API server takes for a pod, so there `SharePodSpec`
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
-from aliquot.model.requests import RECOMMEND, BadRequest, Enforce, GpuRequest, Labels, checked
+from aliquot.model.requests import RECOMMEND, BadRequest, Enforce, GpuRequest, Labels, checked, parse_word
 from aliquot.model.validation import sentence, shown
 from aliquot.model.wake import parse_span, parse_wake
 
+PREFIX: Final = "aliquot.dev/"
 API_VERSION: Final = "aliquot.dev/v1alpha1"
 PARK_AFTER: Final = "aliquot.dev/park-after"
 """Annotation: without use of the GPU for this time, its memory goes to the host's until it is needed."""
@@ -45,6 +48,15 @@ PATTERNS: Final = {
     _NAME: "not a name; write lower-case letters, digits, - and ., beginning and ending with a letter or digit",
     _LABEL: "not a label; write letters, digits, -, _ and ., beginning and ending with a letter or digit",
 }
+_ANNOTATIONS: Final[Mapping[str, Callable[[str], object]]] = {
+    PARK_AFTER: parse_span,
+    MOVABLE: partial(parse_word, ("true", "false")),
+    FOLLOWS: partial(parse_word, RECOMMEND),
+    MEMORY_LIMIT: parse_memory,
+}
+"""What a SharePod's metadata may say on one machine, and what reads it."""
+_KNOWN: Final = f"metadata.annotations knows {', '.join(_ANNOTATIONS)}"
+_OF_CLUSTER_PODS: Final = (f"{PREFIX}cpu-bind", f"{PREFIX}traceparent")
 
 
 class BadSharePod(UserError):
@@ -322,17 +334,13 @@ def parse_sharepod(document: object) -> SharePodManifest:
             raise BadSharePod(f"{who}: {shown(text)} ends with a line break; write it without")
     try:
         check_gpu(pod.spec.gpu, new=True)
-        if (movable := pod.metadata.annotations.get(MOVABLE, "false")) not in ("true", "false"):
-            raise BadSharePod(f'metadata.annotations["{MOVABLE}"] is {shown(movable)}; write "true" or "false"')
-        if (follows := pod.metadata.annotations.get(FOLLOWS, "show")) not in RECOMMEND:
-            raise BadSharePod(f'metadata.annotations["{FOLLOWS}"] is {shown(follows)}; write show or auto')
-        if (pod.request.movable or follows == "auto") and pod.request.whole:
-            raise BadSharePod(f"{MOVABLE} and {FOLLOWS} auto are for a part of one GPU, below 1; leave them out")
-        checked(pod.request, request_name="spec.gpu.request", limit_name="spec.gpu.limit")
+        _check_annotations(pod)
+        checked(
+            pod.request, request_name="spec.gpu.request", limit_name="spec.gpu.limit", memory_name="spec.gpu.memory",
+            memory_limit_name=f'metadata.annotations["{MEMORY_LIMIT}"]',
+        )  # fmt: skip
     except (BadSharePod, BadRequest) as error:
         raise BadSharePod(f"{who}: {error}") from None
-    except BadQuantity as error:
-        raise BadSharePod(f'{who}: metadata.annotations["{_unread(pod.metadata.annotations)}"]: {error}') from None
     _check_containers(who, pod.spec.template.spec)
     return pod
 
@@ -342,13 +350,24 @@ def _name_of(document: object) -> str:
     return str(metadata.get("name", "?")) if isinstance(metadata, dict) else "?"
 
 
-def _unread(notes: dict[str, str]) -> str:
-    """The annotation that is no quantity."""
-    try:
-        parse_span(notes.get(PARK_AFTER) or "1m")
-    except BadQuantity:
-        return PARK_AFTER
-    return MEMORY_LIMIT
+def _check_annotations(pod: SharePodManifest) -> None:
+    """Refuse annotations of Aliquot's that do not exist or say nothing, and those of the pod, which has none here.
+
+    Raises:
+        BadSharePod: the text names the annotation by its path, and what is allowed.
+    """
+    inner = pod.spec.template.metadata or Metadata()
+    for key in inner.annotations:
+        if key.startswith(PREFIX) and not key.startswith(_OF_CLUSTER_PODS):
+            raise BadSharePod(f'spec.template.metadata.annotations["{key}"] has no meaning on one machine; {_KNOWN}')
+    for key, text in pod.metadata.annotations.items():
+        where = f'metadata.annotations["{key}"]'
+        if key.startswith(PREFIX) and key not in _ANNOTATIONS:
+            raise BadSharePod(f"{where} is not an annotation of a SharePod; {_KNOWN}")
+        try:
+            _ANNOTATIONS.get(key, str)(text)
+        except BadQuantity as error:
+            raise BadSharePod(f"{where}: {error}" if text else f"{where} is empty; leave it out") from None
 
 
 def _quantity_field(gpu: GpuSpec) -> str:

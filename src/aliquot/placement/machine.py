@@ -16,7 +16,7 @@ from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.model.requests import Device, GpuRequest, Plan, Slice
-from aliquot.model.sharepod import MOVABLE
+from aliquot.model.sharepod import MEMORY_LIMIT, MOVABLE
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster, LedgerError, NodeSpec, Placement, Resident
 from aliquot.placement.codes import Code
@@ -90,7 +90,8 @@ class MachineLedger:
         """The request as placement reads it: a device that was named by its index is named by its UUID.
 
         Raises:
-            NeverFits: the device or model does not exist, devices are too few, or none has enough memory.
+            NeverFits: the device or model does not exist, devices are too few, or none has enough memory, or so much
+                that a memory limit is not below what is guaranteed.
         """
         candidates = self._named(request)
         needed = request.whole + (request.rest_milli > 0)
@@ -102,14 +103,18 @@ class MachineLedger:
                 f"{format_milli(request.request_milli)} GPUs were asked, {len(candidates)} can be given; "
                 f"ask for at most {len(candidates)}.0{hint}"
             )
-        if request.memory is not None:
-            largest = max(candidates, key=lambda device: device.memory_mib)
-            asked_mib = request.memory_on(largest.memory_mib)
-            if asked_mib > largest.memory_mib:
+        largest, limit = max(candidates, key=lambda device: device.memory_mib), request.memory_limit
+        lent = f"as --gpu-mem-limit or {MEMORY_LIMIT}"
+        for amount, what in ((request.memory, "of GPU memory"), (limit, lent)):
+            if amount is not None and (asked_mib := amount.on(largest.memory_mib)) > largest.memory_mib:
                 raise NeverFits(
-                    f"{format_mib(asked_mib)} of GPU memory were asked, GPU {largest.index} has "
+                    f"{format_mib(asked_mib)} {what} were asked, GPU {largest.index} has "
                     f"{format_mib(largest.memory_mib)} in all; ask for less"
                 )
+        sizes_mib = [device.memory_mib for device in candidates]
+        if limit is not None and all(limit.on(mib) < request.memory_on(mib) for mib in sizes_mib):
+            least = format_mib(min(request.memory_on(mib) for mib in sizes_mib))
+            raise NeverFits(f"{limit} {lent} are below the {least} that are guaranteed; write more, or ask for less")
         uuid = ",".join(device.uuid for device in candidates) if request.gpu else ""
         return Ask(replace(request, gpu=uuid))
 

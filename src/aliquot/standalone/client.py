@@ -20,7 +20,7 @@ from aliquot.lib.package import of_another_version
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.standalone import wire
 from aliquot.standalone.accounts import Account
-from aliquot.standalone.paths import RuntimeDir, closed_to_all_but, is_trusted, machine_dir, state_dir
+from aliquot.standalone.paths import RuntimeDir, closed_to_all_but, is_trusted, machine_dir, state_dir, way_out
 
 A = TypeVar("A")
 ATTEMPTS: Final = 5
@@ -57,13 +57,11 @@ class EngineConnection:
                 from aliquot.driver.gpu_lock import not_in_group
 
                 raise EngineRefused(f"the machine's engine {not_in_group(gid)}", 1) from None
-            raise NoEngine(f"no engine is up at {runtime.root}. Start one: aliquot up") from None
+            raise NoEngine(f"no engine is up at {runtime.root}; {way_out('start one: aliquot up')}") from None
         if not is_trusted(uid := Account.of_peer(self._socket).uid, runtime.root):
             self._socket.close()  # it would name the libraries that our programs load
-            raise EngineRefused(
-                f"what answers at {runtime.root} is of another account (user {uid}); remove it, or set "
-                "ALIQUOT_RUNTIME_DIR to a folder of yours", 1
-            )  # fmt: skip
+            way = way_out("remove it, or set ALIQUOT_RUNTIME_DIR to a folder of yours")
+            raise EngineRefused(f"what answers at {runtime.root} is not known to be yours (user {uid}); {way}", 1)
         self._lines = self._socket.makefile("rb")
         self._last = b""
         self._lost = threading.Event()

@@ -21,7 +21,7 @@ from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Statu
 from aliquot.driver.gpu import Gpu, cuda_variables, nearest_cores, read_core_list
 from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.injection import TenantConf, TenantFolder, make_cache
-from aliquot.model.errors import AliquotError, in_words
+from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Enforce, GpuRequest, Plan
@@ -45,14 +45,7 @@ from aliquot.standalone.tenants import (
     write_runs,
 )
 from aliquot.tenancy.lifecycle import Tenancy
-from aliquot.tenancy.records import (
-    at_arbiter,
-    at_least,
-    kernel_lengths_us,
-    moved_at,
-    no_context_fits,
-    tenant_record,
-)
+from aliquot.tenancy.records import at_arbiter, at_least, kernel_lengths_us, moved_at, no_context_fits, tenant_record
 
 T = TypeVar("T")
 REST_US: Final = 5_000
@@ -93,6 +86,8 @@ class Engine:
             lambda *_: None
         )
         """Refuses what would take an account over its quota."""
+        self.recommends = False
+        """Whether what tenants use is recorded, so that a request can follow what is recommended."""
         self.leaves_runs = False
         """Whether `stop` leaves the runs to the next engine."""
         self._shown_driver = shown_driver_dir(runtime, state_dir)
@@ -452,7 +447,12 @@ class Engine:
 
         Raises:
             NeverFits: no device could hold the request, or no context fits in its memory.
+            UserError: it is to follow what is recommended, and nothing is.
         """
+        if request.recommend == "auto" and not self.recommends:
+            raise UserError(
+                "recommend auto follows what a dashboard records; this engine has none: leave it out, or aliquot up"
+            )
         self._require_context(self.ledger.empty().plan(request), request)
 
     def check_context(self, request: GpuRequest) -> None:

@@ -85,8 +85,7 @@ def is_trusted(uid: int, root: Path) -> bool:
     not count where root, or an account of that very number, is mapped: that one cannot be told from others.
     """
     try:
-        overflow = int(_OVERFLOW.read_text())
-        rows = [[int(word) for word in row.split()] for row in _UID_MAP.read_text().splitlines()]
+        overflow, rows = int(_OVERFLOW.read_text()), _mapped()
     except (OSError, ValueError):
         return uid in (0, os.geteuid())  # without /proc nothing more can be known
     if uid in (0, os.geteuid()) and (uid != overflow or [0, 0, _ALL_IDS] in rows):
@@ -101,6 +100,32 @@ def is_trusted(uid: int, root: Path) -> bool:
         return False
     return uid == overflow and all(
         stat.S_ISDIR(folder.st_mode) and folder.st_uid == overflow and not folder.st_mode & 0o022 for folder in folders
+    )
+
+
+def _mapped() -> list[list[int]]:
+    """The accounts that have a number here: the first one's, that one's outside this user namespace, and how many."""
+    return [[int(word) for word in row.split()] for row in _UID_MAP.read_text().splitlines()]
+
+
+def way_out(usual: str) -> str:
+    """The end of a sentence about an engine that cannot be reached: what is to be done usually, or in a user namespace.
+
+    Root of a namespace is looked for in root's place, and is another account; one without a number may be any. Where a
+    variable names the place, the usual is right.
+    """
+    uid = os.geteuid()
+    try:
+        outside = [first + uid - inside for inside, first, count in _mapped() if inside <= uid < inside + count]
+    except (OSError, ValueError):
+        return usual
+    if os.environ.get("ALIQUOT_RUNTIME_DIR") or (outside and (uid or not outside[0])):
+        return usual
+    if not outside:
+        return "this is a user namespace without a number for your account: run aliquot outside of it"
+    return (
+        f"this is a user namespace, where root is account {outside[0]} outside: run aliquot outside of it for the "
+        f"machine's engine, or for that account's own: export ALIQUOT_RUNTIME_DIR=/tmp/aliquot-{outside[0]}"
     )
 
 
@@ -210,9 +235,11 @@ class RuntimeDir:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise RuntimeDirError(f"{self.root} cannot be made ({error.strerror}); set ALIQUOT_RUNTIME_DIR") from None
+            way = way_out("set ALIQUOT_RUNTIME_DIR")
+            raise RuntimeDirError(f"{self.root} cannot be made ({error.strerror}); {way}") from None
         if self.root.stat().st_uid != os.geteuid():
-            raise RuntimeDirError(f"{self.root} belongs to another user; set ALIQUOT_RUNTIME_DIR to a folder of yours")
+            way = way_out("set ALIQUOT_RUNTIME_DIR to a folder of yours")
+            raise RuntimeDirError(f"{self.root} belongs to another user; {way}")
         self.root.chmod(0o700)
         if self.shared and os.statvfs(self.root).f_flag & os.ST_NOEXEC:
             raise RuntimeDirError(

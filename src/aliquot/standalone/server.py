@@ -513,8 +513,7 @@ class EngineServer:
                 return  # closing without a reply makes the caller look for another engine
             name, request = tenant_name(caller.own_run(call.name)), call.request
             call = msgspec.structs.replace(call, name=name)
-            if request.memory is not None:
-                self._engine.check_possible(request)
+            self._engine.check_possible(request)
             if call.wait:
                 tenant = self._queue.admit(
                     call,

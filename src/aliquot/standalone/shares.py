@@ -109,8 +109,7 @@ class Shares:
         spec = spec_path(self._folder, device, SHARE_KIND)
         if spec.exists() and not self._is_ours(spec):
             raise ShareError(f"share {name} is that of another engine, as {spec} says; choose another name")
-        if call.request.memory is not None:
-            self._engine.check_possible(call.request)
+        self._engine.check_possible(call.request)
         made = InContainers(device, call.rm)
         tenant = self._engine.admit(name, call.request, cpu_bind=call.cpu_bind, owner=owner, container=made)
         try:

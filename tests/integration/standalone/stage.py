@@ -64,17 +64,18 @@ class Aliquot:
         eventually(lambda: not self.engine_is_up and not (self.runtime / "tenants").exists(), "the engine has ended")
 
 
-def sharepod(name: str, script: str, *, policy: str = "Never", **gpu: object) -> str:
-    """A SharePod that runs a shell script."""
+def sharepod(
+    name: str, script: str, *, policy: str = "Never", notes: dict[str, str] | None = None, **gpu: object
+) -> str:
+    """A SharePod that runs a shell script; `notes` are its annotations."""
+    metadata = {"name": name, "annotations": notes or {}}
     spec = {
         "gpu": {"request": 0.2} | gpu,
         "template": {
             "spec": {"restartPolicy": policy, "containers": [{"name": "main", "command": ["sh", "-c", script]}]}
         },
     }
-    return json.dumps(
-        {"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": {"name": name}, "spec": spec}
-    )
+    return json.dumps({"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": metadata, "spec": spec})
 
 
 def first_line(process: subprocess.Popen[str]) -> str:

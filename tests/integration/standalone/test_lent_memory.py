@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from .stage import Aliquot, Cluster, engine_of
+from .stage import Aliquot, Cluster, engine_of, sharepod
 
 BORROWER = Path(__file__).parent / "programs" / "borrower.py"
 
@@ -103,11 +103,25 @@ def test_a_program_that_could_do_neither_borrows_nothing_and_explain_says_why(up
     assert "has used unified memory" in json.dumps(top)
 
 
-def test_a_limit_below_the_guarantee_is_refused(aliquot_cli: Aliquot):
-    """And one of a whole GPU, which has all of its memory; in one sentence each."""
-    shares = (["--gpu-request", ".2", "--gpu-mem", "8Gi"], ["--gpu-request", "1"])
-    refused = [aliquot_cli("run", *share, "--gpu-mem-limit", "4Gi", "--", "true") for share in shares]
+@pytest.mark.parametrize(
+    ("share", "limit", "sentence"),
+    [
+        (".2 --gpu-mem 8Gi", "4Gi", "--gpu-mem-limit 4.0 GiB is below --gpu-mem 8.0 GiB; a limit is at least what is"),
+        ("1", "4Gi", "--gpu-mem-limit 4.0 GiB is for a part of one GPU, below 1; --gpu-request is 1.00"),
+        (".2", "17Gi", "17.0 GiB as --gpu-mem-limit or aliquot.dev/gpu-memory-limit were asked, GPU 0 has 16.0 GiB"),
+    ],
+)
+def test_a_limit_out_of_range_is_refused(up: Cluster, share: str, limit: str, sentence: str):
+    """Below the guarantee, above what the GPU has, or of a whole GPU, which has all of its memory: one sentence."""
+    done = up.command("run", "--gpu-request", *share.split(), "--gpu-mem-limit", limit, "--", "true")
 
-    assert [2, 2] == [each.returncode for each in refused]
-    assert "the memory limit 4.0 GiB is below the memory 8.0 GiB" in refused[0].stderr
-    assert "a memory limit, 4.0 GiB, is for a part of one GPU" in refused[1].stderr
+    assert (2, 1) == (done.returncode, done.stderr.count("\n"))
+    assert done.stderr.startswith(f"aliquot: {sentence}")
+
+
+def test_a_limit_out_of_range_is_refused_of_a_sharepod(up: Cluster):
+    """Also where it is below the part of the memory that a request without memory has; nothing is applied."""
+    done = up.apply(sharepod("a", "true", notes={"aliquot.dev/gpu-memory-limit": "4Gi"}, request=0.5))
+
+    assert (2, "") == (done.returncode, up.command("get", "sharepods", "-o", "name").stdout)
+    assert "4.0 GiB as --gpu-mem-limit or aliquot.dev/gpu-memory-limit are below the 8.0 GiB that are" in done.stderr

@@ -445,7 +445,7 @@ def test_an_engine_in_the_place_of_ones_own_is_not_used_if_it_is_anothers(machin
 
     assert (0, 2) == (gpus.returncode, len(gpus.stdout.split())), gpus.stderr
     for refused in (alone, named):
-        assert (1, True) == (refused.returncode, f"is of another account (user {BOB})" in refused.stderr)
+        assert (1, True) == (refused.returncode, f"is not known to be yours (user {BOB})" in refused.stderr)
 
 
 def test_what_a_private_engine_of_root_left_in_the_folder_does_not_shut_accounts_out(machine: Machine):

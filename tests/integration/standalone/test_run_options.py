@@ -56,6 +56,18 @@ def test_what_never_fits_does_not_wait(up: Cluster):
     assert (2, "3.00 GPUs were asked, 2 can be given") == (done.returncode, done.stderr.split("; ")[0][9:])
 
 
+def test_what_would_follow_no_recommendation_is_refused(up: Cluster):
+    """An engine without a dashboard records nothing that a request could follow: one sentence, and exit 2."""
+    done = [
+        up.command("run", "--gpu-request", ".3", "--recommend", "auto", "--", "true"),
+        up.command("share", "create", "s", "--gpu-request", ".3", "--recommend", "auto"),
+        up.apply(sharepod("a", "true", notes={"aliquot.dev/recommend": "auto"})),
+    ]
+    sentence = "recommend auto follows what a dashboard records; this engine has none: leave it out, or aliquot up"
+
+    assert [(2, 1)] * 3 == [(each.returncode, each.stderr.count(f"{sentence}\n")) for each in done]
+
+
 def test_a_run_is_ended_after_its_time(lasting: Aliquot):
     """--timeout ends the command and what it started, with status 124."""
     done = lasting.run("--timeout", "1s", "--", "sh", "-c", "sleep 300 & echo $!; wait")

@@ -195,7 +195,7 @@ def test_a_program_of_a_run_finds_the_engine_of_the_machine(on_machine: Callable
 
     assert inside != outside
     assert f"yielded\ntenant/{CARL}/r\n2\n" in said
-    assert 1 == said.count(f"is of another account (user {overflow})")
+    assert 1 == said.count(f"is not known to be yours (user {overflow})")
     assert f"no engine is up at /tmp/aliquot-{CARL}" in said
 
 
@@ -268,3 +268,30 @@ def test_who_cannot_have_the_gpus_of_the_machines_engine_learns_whose_they_are(o
     assert {"it serves a group, and you are not in it; ask root to add you, and log in again"} == {
         line.partition("; ")[2] for line in refusals[4:]
     }
+
+
+def test_root_of_a_user_namespace_learns_which_account_it_is_and_whose_engines_are_meant(
+    on_machine: Callable[[str], str],
+):
+    """In place of an engine of the machine that it cannot have: one sentence with the account outside and its way."""
+    said = on_machine("""
+        exec 2>&1; as_root="$CARL unshare --user --map-root-user"
+        for words in "up --no-web" down "get gpus -o name"; do $as_root $ALIQUOT $words; done
+        $ALIQUOT down; echo away
+        for words in "get gpus" "run -- true" "up --system"; do $as_root $ALIQUOT $words; done
+        echo unmapped
+        $CARL unshare --user $ALIQUOT get gpus
+    """)
+    note = (
+        f"this is a user namespace, where root is account {CARL} outside: run aliquot outside of it for the machine's "
+        f"engine, or for that account's own: export ALIQUOT_RUNTIME_DIR=/tmp/aliquot-{CARL}\n"
+    )
+    up, _, rest = said.partition("away\n")
+    away, _, unmapped = rest.partition("unmapped\n")
+
+    assert f"the machine's engine at /run/aliquot is root's to end; {note}" in up
+    assert f"aliquot: no engine is up at /run/aliquot; {note}" in away
+    assert f"--system serves all accounts and so needs root; {note}" in away
+    assert [1, 1] == [part.count(f"/run/aliquot belongs to another user; {note}") for part in (up, away)]
+    assert 2 == up.count("gpu/")
+    assert "this is a user namespace without a number for your account: run aliquot outside of it\n" in unmapped

@@ -209,7 +209,7 @@ def test_without_an_engine_the_way_to_one_is_told(words, tmp_path):
     """What needs an engine says how to start one and ends with status 1."""
     done = aliquot(*words, ALIQUOT_RUNTIME_DIR=str(tmp_path / "r"))
 
-    assert (1, True) == (done.returncode, "Start one: aliquot up" in done.stderr)
+    assert (1, True) == (done.returncode, "start one: aliquot up" in done.stderr)
 
 
 BLOCKED = """

@@ -17,6 +17,19 @@ def sharepod(gpu: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any
     return {"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": {"name": "a"}, "spec": spec} | changes
 
 
+def noted(gpu: dict[str, Any] | None = None, **notes: str) -> dict[str, Any]:
+    """One with annotations of Aliquot's, `_` for `-`."""
+    named = {f"aliquot.dev/{key.replace('_', '-')}": text for key, text in notes.items()}
+    return sharepod(gpu, metadata={"name": "a", "annotations": named})
+
+
+def of_template(notes: dict[str, str]) -> dict[str, Any]:
+    """One whose pod has annotations."""
+    document = sharepod()
+    document["spec"]["template"]["metadata"] = {"annotations": notes}
+    return document
+
+
 @pytest.mark.parametrize(
     ("gpu", "milli", "ceiling_milli", "memory_mib"),
     [
@@ -88,6 +101,29 @@ def test_a_sharepod_carries_its_request_in_integers(
         (sharepod(spek={}), 'a SharePod has no field "spek"; it knows apiVersion, kind, metadata, spec'),
         (sharepod(spec={"gpus": {}}), 'spec has no field "gpus"; it knows gpu, template, nodeName'),
         ("text", "a SharePod is a mapping with apiVersion"),
+        (
+            noted(gpu_limit="0.6"),
+            '["aliquot.dev/gpu-limit"] is not an annotation of a SharePod; metadata.annotations knows',
+        ),
+        (noted(park_after=""), 'metadata.annotations["aliquot.dev/park-after"] is empty; leave it'),
+        (noted(gpu_memory_limit=""), '["aliquot.dev/gpu-memory-limit"] is empty; leave it out'),
+        (noted(movable=""), '["aliquot.dev/movable"] is empty; leave it out'),
+        (noted(movable="yes"), '["aliquot.dev/movable"]: "yes" is not one of true, false'),
+        (noted(recommend="on"), '["aliquot.dev/recommend"]: "on" is not one of show, auto'),
+        (noted(park_after="soon"), '["aliquot.dev/park-after"]: "soon" is not a duration'),
+        (noted(gpu_memory_limit="much"), '["aliquot.dev/gpu-memory-limit"]: "much" is not an amount of memory'),
+        (
+            noted({"request": 0.3, "memory": "8Gi"}, gpu_memory_limit="4Gi"),
+            'metadata.annotations["aliquot.dev/gpu-memory-limit"] 4.0 GiB is below spec.gpu.memory 8.0 GiB; a limit is',
+        ),
+        (
+            noted({"request": 1}, gpu_memory_limit="4Gi"),
+            'metadata.annotations["aliquot.dev/gpu-memory-limit"] 4.0 GiB is for a part of one GPU, below 1',
+        ),
+        (
+            of_template({"aliquot.dev/park-after": "1m"}),
+            'spec.template.metadata.annotations["aliquot.dev/park-after"] has no meaning on one machine; ',
+        ),
     ],
 )
 def test_what_is_wrong_is_named_by_its_path(document, sentence):
@@ -178,15 +214,15 @@ def test_a_name_does_not_end_with_a_line_break(path):
 
 
 def test_memory_up_to_which_it_is_lent_is_an_annotation():
-    """It is read as other amounts are, and not below what is guaranteed; the sentence names the annotation."""
+    """It is read as other amounts are."""
+    limit = parse_sharepod(noted({"request": 0.3, "memory": "8Gi"}, gpu_memory_limit="30Gi")).request.memory_limit
 
-    def written(limit: str) -> dict[str, Any]:
-        notes = {"aliquot.dev/gpu-memory-limit": limit}
-        return sharepod({"request": 0.3, "memory": "8Gi"}, metadata={"name": "a", "annotations": notes})
-
-    limit = parse_sharepod(written("30Gi")).request.memory_limit
     assert "30.0 GiB" == str(limit)
-    with pytest.raises(BadSharePod, match=r"the memory limit 4\.0 GiB is below the memory 8\.0 GiB"):
-        parse_sharepod(written("4Gi"))
-    with pytest.raises(BadSharePod, match=r'annotations\["aliquot\.dev/gpu-memory-limit"\]: "much" is not an amount'):
-        parse_sharepod(written("much"))
+
+
+def test_annotations_of_others_and_those_of_a_cluster_are_left_as_they_are():
+    """Also at the template, where a cluster reads how many cores a pod is bound to, and its trace."""
+    notes = {"example.org/team": "a", "aliquot.dev/cpu-bind.main": "2", "aliquot.dev/traceparent": "00-1-2-01"}
+    pod = parse_sharepod(of_template(notes)).spec.template.metadata
+
+    assert pod is not None and notes == pod.annotations

@@ -1,5 +1,7 @@
 """One machine: its ledger stays in order, and a request finds room where there is some."""
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,6 +50,18 @@ GIB4 = {"memory_mib": 4096}
         pytest.param(
             1, [], 100, {"memory_mib": 17 * 1024}, r"17\.0 GiB of GPU memory were asked, GPU 0 has 16\.0 GiB in all",
             id="more than any device has",
+        ),
+        pytest.param(
+            1, [], 100, {"memory_limit": Memory(mib=17 * 1024)}, r"17\.0 GiB as --gpu-mem-limit .*, GPU 0 has 16",
+            id="a memory limit that no device has",
+        ),
+        pytest.param(
+            1, [], 500, {"memory_limit": Memory(mib=4096)}, r"4\.0 GiB as --gpu-mem-limit .* are below the 8\.0 GiB",
+            id="a memory limit below the request's part",
+        ),
+        pytest.param(
+            1, [], 100, {"memory_mib": 8192, "memory_limit": Memory(part=Fraction(1, 4))}, r"25% .* below the 8\.0",
+            id="a part of the memory below the guarantee",
         ),
     ],
 )  # fmt: skip

@@ -1,11 +1,12 @@
 """Where an engine's files are."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from aliquot.standalone import paths
-from aliquot.standalone.paths import is_trusted, runtime_dir
+from aliquot.standalone.paths import is_trusted, runtime_dir, way_out
 
 
 def test_all_logins_of_an_account_use_one_engine(monkeypatch: pytest.MonkeyPatch):
@@ -47,3 +48,30 @@ def test_no_other_account_is_taken_for_root_or_oneself(
     monkeypatch.setattr("os.geteuid", lambda: self)
 
     assert trusted is is_trusted(uid, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "self", "note"),
+    [
+        (WHOLE, 0, ""),
+        (WHOLE, ANN, ""),
+        (OWN, ANN, ""),
+        ("0 0 1", 0, ""),
+        ("0 1001 1", 0, "where root is account 1001 outside: .* ALIQUOT_RUNTIME_DIR=/tmp/aliquot-1001"),
+        (ROOTLESS, 0, "where root is account 1001 outside: .* ALIQUOT_RUNTIME_DIR=/tmp/aliquot-1001"),
+        ("", NOBODY, "without a number for your account: run aliquot outside of it"),
+    ],
+)
+def test_who_has_another_number_outside_learns_where_its_engines_are(
+    uid_map: str, self: int, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Only in a user namespace that makes it root, or gives it no number, and where no variable names the place."""
+    (tmp_path / "uid_map").write_text(uid_map)
+    monkeypatch.setattr(paths, "_UID_MAP", tmp_path / "uid_map")
+    monkeypatch.setattr("os.geteuid", lambda: self)
+    monkeypatch.delenv("ALIQUOT_RUNTIME_DIR", raising=False)
+    said = way_out("usual")
+    monkeypatch.setenv("ALIQUOT_RUNTIME_DIR", "/somewhere")
+
+    assert re.fullmatch(f"this is a user namespace,? {note}" if note else "usual", said)
+    assert "usual" == way_out("usual")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Final
 
 from aliquot.kube import names
@@ -24,7 +25,7 @@ from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
 from aliquot.kube.requests import LEAST_MILLI, ContainerAsk, PodAsk, Role, containers_of, improbable, shortened
 from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli, parse_milli
-from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, parse_enforce, parse_label
+from aliquot.model.requests import ENFORCE, BadRequest, GpuRequest, Labels, checked, parse_label, parse_word
 from aliquot.model.wake import format_wake, parse_wake
 
 _TAKEN_BACK: Final = f"{names.PREFIX}priority"
@@ -236,7 +237,7 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
     labels = Labels(*(notes.read(n, parse_label) or "" for n in (names.AFFINITY, names.ANTI_AFFINITY, names.EXCLUSION)))
     gpu_id = notes.read(names.GPU_ID, parse_label) or ""
     cores = notes.read(names.CPU_BIND, lambda text: parse_integer(text, 1, _CORES_MOST)) or 0
-    enforce = notes.read(names.ENFORCE, parse_enforce)
+    enforce = notes.read(names.ENFORCE, partial(parse_word, ENFORCE))
     wake_us = notes.read(names.WAKE, parse_wake) or 0
     mixed = notes.read(names.GPU_MODELS_MIXED, parse_truth) or False
     models, models_not = (notes.read(name, parse_words) or () for name in (names.GPU_MODEL, names.GPU_MODEL_NOT))
