@@ -1,101 +1,24 @@
 """Claims with the real kube-scheduler: old manifests that become claims, those that Aliquot places, fixed sizes."""
 
-import asyncio
 import json
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
+from claiming import Lab, claims_served
 from cluster.control_plane import ControlPlane
-from cluster.ours import OurWebhook
-from operating import install_crds, wait_for
-from scheduling import ROOT, OurScheduler, Pods, asking, percent
+from operating import wait_for
+from scheduling import OurScheduler, percent
 
-from aliquot.driver.gpu import Gpu
-from aliquot.kube.api import Api
-from aliquot.kube.claims import ResourceClaim as Claim
-from aliquot.kube.claims import claim_plan
-from aliquot.kube.names import CLAIMS, GATE, GPUS
-from aliquot.node.machine import Machine, NodeOffer
-from aliquot.node.slices import SlicePublisher
-
-API = "/apis/resource.k8s.io/v1"
-SIZES = {"half": (50, 8192)}
-
-
-async def publish(plane: ControlPlane, node: str) -> None:
-    """What the agent of a fake node would publish of its GPUs."""
-    told = json.loads(plane.api.get(f"/api/v1/nodes/{node}")["metadata"]["annotations"][GPUS])
-    gpus = tuple(
-        Gpu(**each, links=["X" if number == other else "SYS" for other in range(len(told["devices"]))])
-        for number, each in enumerate(told["devices"])
-    )
-    offer = NodeOffer(Machine(gpus, Path("libcuda"), Path("libnvml")))
-    offer.withheld = ""
-    async with Api.connect(str(plane.kubeconfig)) as api:
-        await SlicePublisher(api, offer, node, SIZES).publish({})
+from aliquot.kube.names import GATE
 
 
 @pytest.fixture(scope="module")
 def scheduler(control_plane: ControlPlane, helm: str) -> Iterator[OurScheduler]:
-    """Three nodes of two V100 that serve claims, our scheduler with its webhook, and the chart's classes."""
-    install_crds(control_plane)
-    values = "claims.enabled=true,claims.sizes[0].name=half,claims.sizes[0].compute=50,claims.sizes[0].memory=8Gi"
-    chart = ("--kube-version", "1.36.0", "--set", values, "--show-only", "templates/claims.yaml")
-    command = [helm, "template", "aliquot", str(ROOT / "deploy" / "chart"), *chart]
-    classes = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    control_plane.kubectl("apply", "-f", "-", input_=classes)
-    for node in control_plane.fake_nodes(3, "v100", gpus=2, prefix="claims"):
-        asyncio.run(publish(control_plane, node))
-    webhook = OurWebhook(control_plane, 8783)
-    webhook.register()
-    flags = (*webhook.flags, "--claims", "--claim-sizes", "half=50/8Gi")
-    with asking(OurScheduler(control_plane, 8782, *flags)) as ours:
-        webhook.wait_trusted()
+    """Three nodes of two V100 that serve claims."""
+    with claims_served(control_plane, helm, control_plane.fake_nodes(3, "v100", gpus=2, prefix="claims")) as ours:
         yield ours
-
-
-class Lab(Pods):
-    """A namespace whose pods' words become claims of a kind."""
-
-    def __init__(self, plane: ControlPlane, namespace: str) -> None:
-        super().__init__(plane, namespace)
-        self.claims = f"{API}/namespaces/{namespace}/resourceclaims"
-        self.templates = f"{API}/namespaces/{namespace}/resourceclaimtemplates"
-
-    def label(self, kind: str) -> None:
-        self.plane.kubectl("label", "namespace", self.namespace, f"{CLAIMS}={kind}")
-
-    def ask(self, name: str, milli: int, **spec: Any) -> None:
-        """A pod as an old manifest has it."""
-        annotations, resources = spec.pop("annotations", {}), {"limits": spec.pop("limits", percent(milli // 10))}
-        container = {"name": "main", "image": "busybox", "resources": resources}
-        meta = {"name": name, "annotations": annotations, "labels": {"app": name}}
-        body = {"metadata": meta, "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec}}
-        self.create(body)
-
-    def running(self, *names: str, timeout_s: float = 90.0) -> dict[str, dict[str, Any]]:
-        """The claims of these pods by the pods' names, once they run."""
-
-        def waiting() -> list[str]:
-            return [name for name in names if self[name]["status"]["phase"] != "Running"]
-
-        wait_for(waiting, lambda left: not left, "pods wait", timeout_s)
-        by_pod = {
-            claim["metadata"]["ownerReferences"][0]["name"]: claim for claim in self.plane.api.get(self.claims)["items"]
-        }
-        return {name: by_pod[name] for name in names}
-
-    def slices(self, claim: dict[str, Any]) -> list[tuple[int, int, int]]:
-        """Request, limit and MiB of a claim, as its node would give it."""
-        plan = claim_plan(msgspec.convert(claim, Claim), {})
-        assert plan is not None
-        return [(piece.request_milli, piece.limit_milli, piece.memory_mib) for piece in plan.slices]
 
 
 @pytest.fixture
@@ -103,9 +26,7 @@ def lab(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler) ->
     """A namespace, empty of claims afterwards."""
     made = Lab(control_plane, namespace)
     yield made
-    for pod in made.all():
-        made.delete(pod["metadata"]["name"])
-    wait_for(lambda: control_plane.api.get(made.claims)["items"], lambda left: not left, "claims stay", 60)
+    made.clear()
 
 
 MANIFEST = """
@@ -180,16 +101,10 @@ def test_aliquot_places_claims_by_its_policy_and_in_its_ledger(lab: Lab, schedul
     assert [900, 900, 1000, 1000, 1000, 1000] == sorted(held.values())
     assert [(300, 1000, 4915)] == lab.slices(claims["p0"])
     lab.ask("late", 500)
-    said = wait_for(lambda: events(lab, "late"), bool, "nobody says why")
+    said = wait_for(lambda: lab.events("late"), bool, "nobody says why")
     assert "0/3 nodes with GPUs can take it" in said[0] and [{"name": GATE}] == lab["late"]["spec"]["schedulingGates"]
     lab.delete("whole0")
     lab.running("late")
-
-
-def events(lab: Lab, name: str) -> list[str]:
-    """Why we do not place a pod."""
-    found = lab.plane.api.get(f"/api/v1/namespaces/{lab.namespace}/events")["items"]
-    return [e["message"] for e in found if e["reason"] == "FailedPlacement" and e["involvedObject"]["name"] == name]
 
 
 @pytest.mark.timeout(240)
@@ -237,7 +152,7 @@ def test_cpu_that_is_taken_is_never_counted_on(lab: Lab):
     wait_for(lab.bound, lambda bound: len(bound) == 3, "not three are bound", 90)
     (waiting,) = lab.waiting()
     name = waiting["metadata"]["name"]
-    said = wait_for(lambda: events(lab, name), bool, "nobody says why")
+    said = wait_for(lambda: lab.events(name), bool, "nobody says why")
     time.sleep(5)
 
     assert "of cpu free" in said[0] and 3 == len({pod["spec"]["nodeName"] for pod in lab.bound()})

@@ -5,38 +5,41 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from claiming import Lab, claims_served
+from cluster import programs
 from cluster.control_plane import ControlPlane
 from cluster.prepare import Parts
-from scheduling import OurScheduler, Pods, asking, gpu_pod, percent
+from operating import wait_for
+from scheduling import OurScheduler, Pods, gpu_pod, percent
 
 pytestmark = pytest.mark.timeout(180)
-GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
-GROUPS = "/apis/scheduling.k8s.io/v1alpha2"
+VERSION, GATES = programs.gangs()
+FLAG = f"--feature-gates={GATES}"
+GROUPS = f"/apis/scheduling.k8s.io/{VERSION}"
 
 
 @pytest.fixture(scope="module")
 def plane(cluster_parts: Parts) -> Iterator[ControlPlane]:
-    """A control plane that knows pod groups, with two GPUs and our scheduler."""
-    made = ControlPlane(cluster_parts, apiserver_flags=(GATES, "--runtime-config=scheduling.k8s.io/v1alpha2=true"))
+    """A control plane that knows pod groups."""
+    made = ControlPlane(cluster_parts, apiserver_flags=(FLAG, f"--runtime-config=scheduling.k8s.io/{VERSION}=true"))
     made.start()
     try:
-        made.fake_nodes(1, "v100", gpus=2)
         yield made
     finally:
         made.close()
 
 
 @pytest.fixture(scope="module")
-def scheduler(plane: ControlPlane) -> Iterator[OurScheduler]:
-    """Ours, and the stock one with the gates."""
-    with asking(OurScheduler(plane), flags=(GATES,)) as ours:
+def scheduler(plane: ControlPlane, helm: str) -> Iterator[OurScheduler]:
+    """A node of two V100 that serves claims, our scheduler, and the stock one with the gates."""
+    with claims_served(plane, helm, plane.fake_nodes(1, "v100", gpus=2), (FLAG,)) as ours:
         yield ours
 
 
 def make_group(into: Pods, name: str, count: int, needed: int = 0) -> None:
     """A group of pods of 0.6 of a GPU each, all or so many of which are needed."""
     body: dict[str, Any] = {
-        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "apiVersion": f"scheduling.k8s.io/{VERSION}",
         "kind": "PodGroup",
         "metadata": {"name": name},
         "spec": {"schedulingPolicy": {"gang": {"minCount": needed or count}}},
@@ -71,3 +74,26 @@ def test_a_group_may_start_with_as_many_pods_as_it_needs(plane: ControlPlane, sc
 
     assert 2 == len(found)
     pods.agree(scheduler)
+    plane.remove_namespace("some")
+
+
+@pytest.mark.parametrize("kind", ["share", "placed"])
+def test_a_group_in_a_namespace_of_claims_is_placed_whole_or_not_at_all(
+    plane: ControlPlane, scheduler: OurScheduler, kind: str
+):
+    """Of three pods for two GPUs none has a node or an allocated claim; a group of two runs, a claim on each GPU."""
+    plane.make_namespace(kind)
+    lab = Lab(plane, kind)
+    lab.label(kind)
+    make_group(lab, "three", 3)
+    wait_for(lambda: plane.api.get(lab.claims)["items"], lambda claims: len(claims) == 3, "claims are missing", 60)
+    time.sleep(4)
+    claims = plane.api.get(lab.claims)["items"]
+    early = [claim for claim in claims if claim.get("status", {}).get("allocation")], lab.bound()
+    lab.clear()
+    make_group(lab, "two", 2)
+    found = lab.running("two0", "two1")
+
+    assert ([], []) == early
+    assert 2 == len({claim["status"]["allocation"]["devices"]["results"][0]["device"] for claim in found.values()})
+    lab.clear()

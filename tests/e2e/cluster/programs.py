@@ -49,6 +49,13 @@ def folder() -> Path:
     return cache.kept(f"programs-{_key(place)}", lambda into: _build_kubernetes(into, place))
 
 
+def gangs() -> tuple[str, str]:
+    """The version of PodGroup's API that the cluster's Kubernetes has, and the gates behind which it is."""
+    if os.environ.get("ALIQUOT_KUBERNETES", "").startswith("1.37."):
+        return "v1beta1", "GenericWorkload=true"
+    return "v1alpha2", "GenericWorkload=true,GangScheduling=true"
+
+
 def helm() -> str:
     """The path of helm, built if it is not there (two and a half minutes).
 

@@ -109,6 +109,16 @@ def test_pods_that_ask_the_same_share_a_template_and_wait_for_aliquot_where_it_p
     assert [{"name": GATE}] == one.changed["spec"]["schedulingGates"]
 
 
+@pytest.mark.parametrize("kind", ["share", "placed"])
+def test_pods_of_a_native_group_ask_by_claims_and_keep_their_group(kind: str):
+    """kube-scheduler finds the group on the pod, which asks by claims whoever allocates them."""
+    group = {"podGroupName": "g"}
+    said = admitted(pod({PERCENT: "30", MEMORY: "1Gi"}, schedulingGroup=group), kind)
+
+    assert {"c0"} == set(claims_of(said)) and () == said.warnings
+    assert said.changed is not None and group == said.changed["spec"]["schedulingGroup"]
+
+
 @pytest.mark.parametrize(
     ("limits", "notes", "spec", "why"),
     [

@@ -151,8 +151,6 @@ class Admission:
                 raise NotByClaim("nodes serve no claims (claims.enabled)")
             if names.WORKLOAD in pod.metadata.annotations:
                 raise NotByClaim("its share is promised to a Kueue Workload")
-            if kind == "placed" and pod.spec.scheduling_group is not None:
-                raise NotByClaim("its group is placed as a whole; label the namespace share")
             asked = _claims_of(ask, kind)
             taken = [use.name for use in pod.spec.resource_claims if use.name in asked]
             if taken:
