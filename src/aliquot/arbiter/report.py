@@ -112,7 +112,8 @@ def _tenant_status(engine: Dispatcher, tenant: Tenant, grant: GrantState, now_ns
         kernel_ms=grant.kernel_us / 1000,
         wake=wake_status(grant, engine.tenants.values()),
         first_grant_ns=grant.first_grant_ns,
-        parked=tenant.record.parked > 0,
+        stopped=tenant.record.parked > 0,
+        parked=tenant.record.away,
         moves_from=tenant.record.moves_from,
         woken=tenant.woken,
         idle_s=0.0 if tenant.is_busy else round((now_ns - tenant.active_ns) / 1e9, 3),
@@ -121,20 +122,19 @@ def _tenant_status(engine: Dispatcher, tenant: Tenant, grant: GrantState, now_ns
         memory_called_mib=grant.called[0] >> 20,
         memory_overdue=grant.memory.is_overdue(grant, now_ns),
         not_lent=why_not_lent(tenant) if grant.limit_bytes > grant.guarantee_bytes else "",
+        lost=tenant.lost,
     )
     if (need := grant.memory.needs.get(grant)) is not None:
         status.memory_wait_s = round((now_ns - need.since_ns) / 1e9, 3)
     if grant.ungated:
         status.usage = round(grant.measured_usage(now_ns, engine.policy.config.window_ns), 4)
         status.charged_ns = grant.used_ns
-        seen = engine.seen
-        if grant.gpu.enforce == "never" and seen is not None and now_ns - seen.at_ns <= SEEN_FOR_NS:
+        if grant.gpu.enforce == "never" and (seen := engine.seen) is not None and now_ns - seen.at_ns <= SEEN_FOR_NS:
             # No program of it is attached; the GPU is its own, so what NVML sees there is its.
             held = [used or 0 for (uuid, _), used in seen.used.items() if uuid == grant.gpu.uuid]
             status.memory_used_mib, status.processes = sum(held) >> 20, len(held)
         return status
-    account = engine.policy.account(tenant.name, grant.gpu.uuid)
-    kept = account.kept
+    kept = (account := engine.policy.account(tenant.name, grant.gpu.uuid)).kept
     status.usage = round(account.usage(now_ns), 4)
     status.charged_ns = account.window.total_ns
     status.debt_ms = round(max(0, account.debt_ns(now_ns)) / 1e6, 3)

@@ -213,6 +213,7 @@ class Server:
             if any(grant in over for grant in tenant.grants):
                 self.events.emit("borrower-ended", now_ns, tenant=tenant.name)
                 _LOG.warning(f"{tenant.name} is ended: memory that was lent to it did not come back in time")
+                tenant.lost = sum(g.lent_bytes for g in tenant.grants) >> 20, why_not_parked(tenant, busy=True)
                 tenant.kill()
 
     def add_tenant(self, record: TenantRecord) -> None:

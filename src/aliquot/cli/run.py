@@ -100,9 +100,9 @@ def run(
             visible_devices=chosen.get("CUDA_VISIBLE_DEVICES"),
         )  # fmt: skip
         # What a command that was ended left behind is ended too, and what a container left.
-        if not container and not (status == TIMED_OUT and timeout_s) and (count := connection.say_ended()):
-            processes, were = ("1 process", "was") if count == 1 else (f"{count} processes", "were")
-            tell(f"aliquot: {processes} that the command left behind still used its GPU and {were} ended")
+        if not container and not (status == TIMED_OUT and timeout_s):
+            for line in connection.say_ended():
+                tell(f"aliquot: {line}")
         return status
     finally:
         connection.close()

@@ -78,11 +78,11 @@ class EngineConnection:
         self._lines.close()
         self._socket.close()
 
-    def say_ended(self) -> int:
-        """Report that the command has ended; returns how many processes the engine then ended on its GPU.
+    def say_ended(self) -> list[str]:
+        """Report that the command has ended; returns why the engine ended it, if it did, and what it left behind.
 
-        May be called while another thread is in `wait_until_lost`. Returns 0 if the engine is gone or does not answer
-        within `SILENCE_S`.
+        May be called while another thread is in `wait_until_lost`. That is nothing if the engine is gone or does not
+        answer within `SILENCE_S`.
         """
         self._ended.set()
         with contextlib.suppress(OSError):
@@ -91,7 +91,12 @@ class EngineConnection:
             self._lost.wait(SILENCE_S)
         line, whole, _ = self._last.partition(b"\n")
         answer = wire.decode_answer(line) if whole else None
-        return answer.processes if isinstance(answer, wire.LeftBehind) else 0
+        left = answer if isinstance(answer, wire.LeftBehind) else wire.LeftBehind(0)
+        said = [f"the command was ended: {left.why_ended}"] if left.why_ended else []
+        if count := left.processes:
+            processes, were = ("1 process", "was") if count == 1 else (f"{count} processes", "were")
+            said.append(f"{processes} that the command left behind still used its GPU and {were} ended")
+        return said
 
     def wait_until_lost(self, resumes: str = "") -> None:
         """Return when the engine closes the connection.

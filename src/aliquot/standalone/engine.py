@@ -532,7 +532,7 @@ class Engine:
             held = plan if status is None else at_least(plan, at_arbiter(name, plan, status))
             self._freeing.add(name)
             stopped = status is not None and any(
-                each.parked for gpu in status.gpus for each in gpu.tenants if each.name == name
+                each.stopped for gpu in status.gpus for each in gpu.tenants if each.name == name
             )
             parked = stopped and self.parking.is_away(pids_of(directory))
             self._tenancy.provision(

@@ -303,7 +303,7 @@ class Parking:
         """
         self._yielded.pop(name, None)
         with ArbiterClient(self._runtime) as arbiter:
-            if not any(each.parked for each in _of(name, arbiter.status())):
+            if not any(each.stopped for each in _of(name, arbiter.status())):
                 self._needed.discard(name)
                 return ""
         self._needed.add(name)
@@ -448,7 +448,7 @@ class Parking:
             status = arbiter.status()
             plan = self._engine.look(lambda ledger: None if name in ledger.parked else ledger.plans.get(name))
             on = {gpu.uuid: each for gpu in status.gpus for each in gpu.tenants if each.name == name}
-            if plan is None or name in self._leaving or not any(each.parked for each in on.values()):
+            if plan is None or name in self._leaving or not any(each.stopped for each in on.values()):
                 return True
             if {*plan.uuids} != {*on}:
                 return False  # the arbiter is yet to be told that it has not moved, or that it has
@@ -473,7 +473,7 @@ class Parking:
 
     def _finish(self, status: Status) -> None:
         """Bring those back whose park or return was begun and not ended, by whatever was killed."""
-        stopped = {TenantName(each.name) for gpu in status.gpus for each in gpu.tenants if each.parked}
+        stopped = {TenantName(each.name) for gpu in status.gpus for each in gpu.tenants if each.stopped}
         for name in stopped - self._engine.look(lambda ledger: {*ledger.parked}):
             self._end_move(name)
 
@@ -511,7 +511,7 @@ class Parking:
         """Bring back those that are needed: by the turns that they have had, then the longest waiting first."""
         now_s = time.monotonic()
         # An arbiter that could not write down that a tenant is parked lets its calls into the driver, where they hang.
-        woken = {name for name in parked if any(each.woken or not each.parked for each in _of(name, status))}
+        woken = {name for name in parked if any(each.woken or not each.stopped for each in _of(name, status))}
         woken |= self._needed & {*parked}
         self._woken = {name: self._woken.get(name, now_s) for name in woken}
         self.waiting = {name: why for name, why in self.waiting.items() if name in woken}

@@ -530,7 +530,7 @@ class EngineServer:
 
     def _attend(self, connection: socket.socket, tenant: EngineTenant) -> None:
         """Give a run its place until its connection ends, then take it back."""
-        ended, ended_pids = False, list[int]()
+        ended, ended_pids, why = False, list[int](), ""
         try:
             _send(connection, tenant.lease())
             ended = _wait_for_end(connection)
@@ -538,10 +538,14 @@ class EngineServer:
             # A shell's background job outlives its shell, but for its use of the GPU, which the next tenant gets; what
             # outlives a run that was killed is an orphan.
             if ended:
+                borrows = any(gpu.max_memory_mib for gpu in tenant.record.gpus)
+                status = self._engine.measure() if borrows else None
+                seen = (each for gpu in (status.gpus if status else ()) for each in gpu.tenants)
+                why = next((each.lost_text for each in seen if each.name == tenant.name), "")
                 ended_pids = end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S, on_gpu=True)
             self._engine.release(tenant, grace_s=ORPHAN_GRACE_S, keep=ended)
         if ended:
-            _send(connection, wire.LeftBehind(len(ended_pids)))
+            _send(connection, wire.LeftBehind(len(ended_pids), why))
 
     def _resume(self, connection: socket.socket, call: wire.ResumeCall, caller: Account) -> None:
         """Give a run of the engine before this one its place again, as long as its connection lasts.

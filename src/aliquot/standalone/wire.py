@@ -346,9 +346,10 @@ class PhaseAnswer(EngineAnswer, tag="phase"):
 
 
 class LeftBehind(EngineAnswer, tag="left-behind"):
-    """How many processes a run's command left on its GPU, which were ended."""
+    """How many processes a run's command left on its GPU, which were ended, and why the command was, if it was."""
 
     processes: int
+    why_ended: str = ""
 
 
 AnyAnswer = (

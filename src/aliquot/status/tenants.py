@@ -72,9 +72,11 @@ class TenantStatus(msgspec.Struct):
     `memory_lent_mib` is what it holds beyond its guarantee, `memory_limit_mib`; `memory_called_mib` of it are called
     back for others' guarantees, and `memory_overdue`: in vain so far. Its own allocations have waited for
     `memory_wait_s` for what is lent to others. `not_lent` is why nothing is lent to it, as the end of a sentence.
-    A tenant that is `parked` has its memory in the host's; `woken`: and waits for it; `moves_from`: and had it on that
-    GPU before. `idle_s` is for how long it has
-    had no use of its GPUs and wanted none, and `stays` what keeps its memory on them, as the end of a sentence.
+    `lost` is how much of it its programs held in MiB when they were ended for it, and why they were not parked.
+    A tenant whose calls of the driver are `stopped` is parked, moved or brought back; one that is `parked` has its
+    memory in the host's; `woken`: and waits for it; `moves_from`: and had it on that GPU before. `idle_s` is for how
+    long it has had no use of its GPUs and wanted none, and `stays` what keeps its memory on them, as the end of a
+    sentence.
     `kernel_ms` is how long its longest recent kernel or graph ran at least, also one in flight; 0 before that.
     `charged_ns`, `waited_ns` and `memory_refusals` (allocations that would have gone over the limit) are totals since
     the tenant came, and so are, for the tenant on all of its GPUs, `unrouted` (driver functions that programs were
@@ -107,6 +109,7 @@ class TenantStatus(msgspec.Struct):
     wake: WakeStatus | None = None
     first_grant_ns: int = 0
     memory_pending_mib: int = 0
+    stopped: bool = False
     parked: bool = False
     woken: bool = False
     idle_s: float = 0.0
@@ -117,6 +120,16 @@ class TenantStatus(msgspec.Struct):
     memory_overdue: bool = False
     memory_wait_s: float = 0.0
     not_lent: str = ""
+    lost: tuple[int, str] = (0, "")
+
+    @property
+    def lost_text(self) -> str:
+        """Why its programs were ended, and what helps, where they held lent memory for too long; else empty."""
+        mib, why = self.lost
+        held = f"it held {format_mib(mib)} beyond its --gpu-mem that another's guarantee needs, did not give them back"
+        way_out = "give back what is asked for (aliquot.memory), or leave --gpu-mem-limit out"
+        parked = f"could not be parked, for it {why or 'did not stop in time'}"
+        return f"{held} within a minute, and {parked}; {way_out}" if mib else ""
 
     @property
     def present_mib(self) -> int:

@@ -13,6 +13,7 @@ from aliquot.arbiter.abi import LeaseAnswer, MessageType, ReportFlag, ReserveFla
 from aliquot.arbiter.client import ArbiterError, TenantGpu, TenantRecord
 from aliquot.arbiter.leases import Leases
 from aliquot.arbiter.lending import END_NS
+from aliquot.arbiter.report import status_of
 from aliquot.arbiter.server import Server, Settings
 
 MIB = 1 << 20
@@ -133,7 +134,9 @@ def test_memory_that_is_parked_is_free_until_it_comes_back(arbiter, lender):
     parking = arbiter.admin.park_tenant("a")
     a.send(MessageType.PARKED, a=a.pages[0].u32("parked"))
     eventually(lambda: arbiter.admin.park_tenant("a").ready, "it is ready")
+    leaving = arbiter.seen("a")
     arbiter.admin.note_away("a")
+    away = arbiter.seen("a")
     given = asked(b, 6 * GIB)
     with pytest.raises(ArbiterError, match="12288 MiB are needed, 9984 MiB of its GPU are free"):
         arbiter.admin.take_back("a")
@@ -142,6 +145,7 @@ def test_memory_that_is_parked_is_free_until_it_comes_back(arbiter, lender):
     arbiter.admin.take_back("a")
 
     assert parking.is_new
+    assert [(True, False, 12 << 10), (True, True, 0)] == [(x.stopped, x.parked, x.present_mib) for x in (leaving, away)]
     assert (6 * GIB, 0) == given
     assert 10 << 10 == arbiter.seen("a").memory_lent_mib
 
@@ -168,10 +172,15 @@ def test_a_borrower_that_gives_nothing_back_is_ended_at_last(tmp_path, capsys):
             given = b.memory.is_free(b, 6 * GIB, at_ns)
             server._look_at_memory(at_ns)
         ended = child.wait(10)
+        said = next(t.lost_text for gpu in status_of(server).gpus for t in gpu.tenants if t.name == "a")
         for key, _ in server.selector.select(10):
             key.data()
 
         assert (False, -signal.SIGKILL) == (given, ended)
+        assert said.startswith(
+            "it held 10.0 GiB beyond its --gpu-mem that another's guarantee needs, did not give them"
+        )
+        assert "could not be parked, for it has processes that are not connected; give back what is asked for" in said
         assert b.memory.is_free(b, 6 * GIB, now + 2 * END_NS)
         assert ["borrower-ended"] == [event["kind"] for event in server.events.recent() if "borrow" in event["kind"]]
         assert "a is ended: memory that was lent to it did not come back in time" in capsys.readouterr().err

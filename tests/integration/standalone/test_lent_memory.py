@@ -40,6 +40,7 @@ def run(aliquot_cli: Aliquot, tmp_path: Path) -> Iterator:
             ended.callback(process.terminate)
             return said
 
+        start.processes = processes
         start.end = lambda name: processes[name].terminate()
         yield start
 
@@ -76,6 +77,22 @@ def test_a_busy_borrower_that_does_not_answer_is_parked_and_comes_back(up: Clust
     assert (1, True) == (full.returncode, "6.0 GiB" in full.stderr)
     eventually(lambda: "(parked)" not in up.command("get", "tenants").stdout, "it is back", 30)
     assert borrower.read_text().startswith("has 12")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_ended_with_lent_memory_says_why(up: Cluster, run):
+    """Which memory it was, why it was not parked and what to do, after its minute; the status is a kill's."""
+    borrower = run("a", 12, "keeps", "unified", mem="2Gi", most="14Gi")
+    says(borrower, "has 1")
+    guarantee = run("b", 7, mem="8Gi")
+    _, said = run.processes["a"].communicate(timeout=120)
+    says(guarantee, "has 7")
+
+    assert 137 == run.processes["a"].returncode
+    assert re.search(
+        r"aliquot: the command was ended: it held (9|10)\.\d GiB beyond its --gpu-mem that another's", said
+    )
+    assert "could not be parked, for it has used unified memory, which the driver does not take off a GPU; give" in said
 
 
 def test_unpark_waits_for_what_was_lent_of_the_guarantee_meanwhile(up: Cluster, run):

@@ -224,7 +224,7 @@ class FakeArbiter:
         for name, p in self.world.processes.items():
             tenant = TenantStatus(
                 name, 20, 1000, 0.0, int(p.charged_s * 1e9), p.mib, p.mib, 0, 0.0, 0.0, 0.0, 0, 1, waiting=False,
-                parked=p.parked, woken=p.parked and p.needs, idle_s=self.world.now_s - p.active_s,
+                stopped=p.parked, woken=p.parked and p.needs, idle_s=self.world.now_s - p.active_s,
                 moves_from=p.moves_from,
             )  # fmt: skip
             gpus[p.gpu].tenants.append(tenant)

@@ -1,4 +1,4 @@
-"""Allocates GPU memory and writes what it has: `borrower.py FILE GIB [gives] [busy] [unified]`."""
+"""Allocates GPU memory and writes what it has: `borrower.py FILE GIB [gives] [keeps] [busy] [unified]`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def give_back(size_bytes: int, _seconds: float) -> None:
 
 if "unified" in words:
     gpu.new("cuMemAllocManaged", MIB, 1)
+if "keeps" in words:
+    assert aliquot.memory.on_call_back(lambda *_: None)
 if "gives" in words:
     assert aliquot.memory.on_call_back(give_back)
 free, total = (size // MIB for size in gpu.memory_info())
