@@ -156,6 +156,11 @@ def memory_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--gpu-mem", type=Size(), help=help_text)
 
 
+def memory_limit_option(help_text: str) -> Callable[[Command], Command]:
+    """`--gpu-mem-limit SIZE`."""
+    return click.option("--gpu-mem-limit", type=Size(), help=help_text)
+
+
 wake_option = click.option(
     "--wake",
     type=Wake(),
@@ -229,11 +234,9 @@ request_options = together(
     ),
     click.option("--gpu-limit", type=Milli(), help="Maximum while others are idle. [default: the whole GPU]"),
     memory_option("GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]"),
-    click.option(
-        "--gpu-mem-limit",
-        type=Size(),
-        help="Beyond --gpu-mem, which is guaranteed, free memory is lent up to this. It is called back when others' "
-        "guarantees need it: the program is asked, then parked, at last ended. [default: nothing is lent]",
+    memory_limit_option(
+        "Beyond --gpu-mem, which is guaranteed, free memory is lent up to this. It is called back when others' "
+        "guarantees need it: the program is asked, then parked, at last ended. [default: nothing is lent]"
     ),
     click.option(
         "--gpus", type=click.IntRange(1, MAX_GPUS), metavar="N", help="N whole GPUs, in place of --gpu-request."

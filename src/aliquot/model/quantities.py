@@ -86,6 +86,11 @@ class Memory:
             return self.mib
         return int((self.part or Fraction(0)) * device_mib)
 
+    @property
+    def quantity(self) -> str:
+        """As a manifest has it."""
+        return str(self) if self.mib is None else f"{self.mib}Mi"
+
     def __str__(self) -> str:
         return format_mib(self.mib) if self.mib is not None else f"{float((self.part or 0) * 100):g}%"
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
+from aliquot.model.quantities import BadQuantity, format_milli, parse_memory, parse_milli
 from aliquot.model.requests import RECOMMEND, BadRequest, Enforce, GpuRequest, Labels, checked, parse_word
 from aliquot.model.validation import sentence, shown
 from aliquot.model.wake import parse_span, parse_wake
@@ -241,6 +241,19 @@ class SharePodManifest(Strict):
             recommend="auto" if notes.get(FOLLOWS) == "auto" else "show",
             memory_limit=parse_memory(limit) if limit else None,
         )
+
+    def resized(self, request: GpuRequest) -> SharePodManifest:
+        """The same with another request, limit, memory and memory limit."""
+        memory, limit, most = request.memory, request.limit_milli, request.memory_limit
+        gpu = msgspec.structs.replace(
+            self.spec.gpu,
+            request=format_milli(request.request_milli),
+            limit=None if limit is None else format_milli(limit),
+            memory=memory and memory.quantity,
+        )
+        notes = self.metadata.annotations | ({MEMORY_LIMIT: most.quantity} if most else {})
+        metadata = msgspec.structs.replace(self.metadata, annotations=notes)
+        return msgspec.structs.replace(self, metadata=metadata, spec=msgspec.structs.replace(self.spec, gpu=gpu))
 
     @property
     def ignored(self) -> list[str]:

@@ -23,7 +23,7 @@ from aliquot.driver.gpu_lock import GpuLock
 from aliquot.driver.injection import TenantConf, TenantFolder, make_cache
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import GpuUuid, TenantName
-from aliquot.model.quantities import MILLI
+from aliquot.model.quantities import MILLI, Memory
 from aliquot.model.requests import Enforce, GpuRequest, Plan
 from aliquot.placement.machine import DEFAULT_POLICY, MachineLedger, NeverFits, NoRoom
 from aliquot.standalone.accounts import Account, own_account
@@ -298,7 +298,7 @@ class Engine:
         """Give a tenant another part of its GPU, and other memory, while its programs run.
 
         It is decided as if the tenant came now. What it holds beyond its new memory stays reserved until it is freed.
-        With `dry_run` nothing changes.
+        What is lent to it beyond a new limit stays until it is called back. With `dry_run` nothing changes.
 
         Raises:
             NoRoom, NeverFits: see `MachineLedger.plan_on` and `check_quota`; and whole GPUs are not resized.
@@ -315,6 +315,8 @@ class Engine:
             self._settle_memory()
             before, held = self.ledger.request_of(name), self.ledger.plans[name]
             plan = self._resized_plan(self.ledger, tenant, request)
+            if before.memory_limit and not request.memory_limit:  # what is lent may still come back by a park
+                request = replace(request, memory_limit=Memory(mib=plan.slices[0].memory_mib))
             run = tenant.run and structs.replace(tenant.run, request=request, slices=list(plan.slices))
             record = self._record(name, tenant.folder.conf.socket, plan, request, tenant.enforce, tenant.record.uid)
             resized = replace(tenant, plan=plan, record=record, run=run)
@@ -342,8 +344,7 @@ class Engine:
             trial = self.ledger.copy()
             for name, request in requests.items():
                 if (tenant := self.tenants.get(name)) is not None:
-                    held = trial.plans[name]
-                    trial.resize(name, at_least(self._resized_plan(trial, tenant, request), held), request)
+                    trial.resize(name, at_least(self._resized_plan(trial, tenant, request), trial.plans[name]), request)
 
     def _resized_plan(self, ledger: MachineLedger, tenant: EngineTenant, request: GpuRequest) -> Plan:
         """The plan of a tenant that asks for another size of its GPU, decided as if it came now."""
@@ -418,8 +419,7 @@ class Engine:
         if not self._freeing or (status := self.measure()) is None:
             return
         for name in [*self._freeing]:
-            tenant = self.tenants.get(name)
-            if tenant is None:
+            if (tenant := self.tenants.get(name)) is None:
                 self._freeing.discard(name)
                 continue
             held = self.ledger.plans[name]

@@ -58,6 +58,8 @@ IDLE_S: Final = 1.0
 AGAIN_S: Final = 10.0
 AGAIN_MAX_S: Final = 600.0
 """What could not be parked is tried again after so long, twice as long each time: it keeps others from being moved."""
+MOVE_S: Final = 30.0
+"""For so long a tenant that is moved waits for what is lent of its new GPU: half the time after which that is ended."""
 BACK_S: Final = 60.0
 """For so long who brings a tenant back by hand waits until it is; what takes longer is done even so."""
 
@@ -98,7 +100,7 @@ class Parking:
         self._yielded: dict[TenantName, float] = {}  # they need no GPU, since when
         self._needed: set[TenantName] = set()  # they have said that they need it again
         self._phases: dict[TenantName, float] = {}  # GPU time for the request that each had before its first yield
-        self._moves_back: dict[TenantName, Callable[[], None]] = {}  # of those on their way to another GPU
+        self._moves_back: dict[TenantName, tuple[float, Callable[[], None]]] = {}  # after what time, and how
         self._refusals: dict[TenantName, str] = {}  # why they have not come there
         self.waiting: dict[TenantName, str] = {}
         """Why those that need their memory do not have it back yet."""
@@ -167,7 +169,9 @@ class Parking:
             self._leaving.discard(name)
 
     def move(self, name: TenantName, source: GpuUuid, to: GpuUuid, change: Callable[[GpuUuid], None]) -> None:
-        """Take a tenant's memory to another GPU; `change` makes one of the two its GPU while its memory is off both.
+        """Take a tenant's memory to another GPU, and call back what is lent there.
+
+        `change` makes one of the two its GPU while its memory is off both.
 
         Raises:
             NotParked: it has memory that stays, or the driver does not take it there; it is where it was.
@@ -181,7 +185,8 @@ class Parking:
             pids = self._stopped(arbiter, name, busy=True)
             with self._moves:
                 self._copy_out(name, pids, arbiter.status())
-                self._moves_back[name] = lambda: change(source)
+                arbiter.note_away(name)
+                self._moves_back[name] = time.monotonic() + MOVE_S, lambda: change(source)
                 change(to)
         self._wait_for_end(name)
         self._moves_back.pop(name, None)
@@ -224,8 +229,7 @@ class Parking:
         Raises:
             NoRoom, NotParked, ArbiterError: as `unpark`.
         """
-        plan = self._engine.look(lambda ledger: ledger.parked.get(name))
-        if plan is None:
+        if (plan := self._engine.look(lambda ledger: ledger.parked.get(name))) is None:
             raise NotParked(f'"{name}" is not parked')
         if not _has_room(name)(self._engine.look(MachineLedger.copy)):
             self.make_room(_has_room(name), name)
@@ -257,18 +261,17 @@ class Parking:
         Raises:
             NoRoom: programs hold memory that the ledger does not know.
         """
+        lent_mib = sum(each.memory_lent_mib for gpu in status.gpus if gpu.uuid == to for each in gpu.tenants)
         for gpu in status.gpus:
-            for held in gpu.tenants:
+            for held in (each for each in gpu.tenants if each.name == name):
                 with contextlib.suppress(StepFailed):  # where NVML does not say, the ledger's word is all there is
-                    if (
-                        held.name == name
-                        and (room_mib := self._driver.room_mib(to or gpu.uuid, pids)) < held.memory_used_mib
-                    ):
-                        which, others = ("that", "the rest is lent, or what") if to else ("its", "what")
+                    room_mib = self._driver.room_mib(to or gpu.uuid, pids) + lent_mib
+                    if room_mib < held.memory_used_mib:
+                        where, which = ("there", "that") if to else ("to come back", "its")
                         raise NoRoom(
-                            f'"{name}" has no room {"there" if to else "to come back"}: {format_mib(room_mib)} of '
-                            f"{which} GPU are free and {format_mib(held.memory_used_mib)} are needed; "
-                            f"{others} Aliquot did not give is held by programs without a share. See them: nvidia-smi"
+                            f'"{name}" has no room {where}: {format_mib(room_mib)} of {which} GPU are free and '
+                            f"{format_mib(held.memory_used_mib)} are needed; what Aliquot did not give is held by "
+                            "programs without a share. See them: nvidia-smi"
                         )
 
     def yield_gpu(self, name: TenantName) -> None:
@@ -456,6 +459,12 @@ class Parking:
             pids = self._processes(name, arbiter)
             try:
                 if _AWAY & {*self._states(pids).values()}:
+                    try:
+                        arbiter.take_back(name)
+                    except ArbiterError as error:  # what is lent is called back for it
+                        if name not in self._moves_back or time.monotonic() < self._moves_back[name][0]:
+                            return False
+                        raise NoRoom(f"{error}, and have not come back in {MOVE_S:.0f} s") from None
                     self._require_room(name, status, pids)  # again: it was reserved at an earlier time
                 if not self._bring_back(name, pids, pairs):
                     return False
@@ -467,8 +476,9 @@ class Parking:
                     self._refusals[name] = str(error)
             except AliquotError:
                 return False
-            if pairs and (go_back := self._moves_back.pop(name, None)):
-                go_back()
+            if pairs and name in self._moves_back:
+                arbiter.note_away(name)
+                self._moves_back.pop(name)[1]()
         return False
 
     def _finish(self, status: Status) -> None:
@@ -554,8 +564,7 @@ class Parking:
         )
         for name in awake:
             on = _of(name, status)
-            refused_s, _ = self._refused.get(name, (0.0, 0.0))
-            if on and not any(each.stays for each in on) and time.monotonic() >= refused_s:
+            if on and not any(each.stays for each in on) and time.monotonic() >= self._refused.get(name, (0.0, 0))[0]:
                 yield min(each.idle_s for each in on), name
 
 

@@ -26,7 +26,7 @@ from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory, format_mib, format_milli
 from aliquot.model.requests import GpuRequest, checked
-from aliquot.model.sharepod import SharePodManifest
+from aliquot.model.sharepod import MEMORY_LIMIT, SharePodManifest
 from aliquot.standalone.accounts import DEFAULT_NAMESPACE, Account, NotYours, own_account
 from aliquot.standalone.container import ContainerRun
 from aliquot.standalone.engine import Engine
@@ -94,7 +94,10 @@ def only_resized(old: SharePodManifest, new: SharePodManifest) -> bool:
     """Whether two versions differ in nothing but the size of a part of one GPU, which changes while it runs."""
     mine, other = old.spec.gpu, new.spec.gpu
     gpu = structs.replace(mine, request=other.request, limit=other.limit, memory=other.memory)
-    same = structs.replace(old, spec=structs.replace(old.spec, gpu=gpu)) == new
+    notes = old.metadata.annotations | {MEMORY_LIMIT: new.metadata.annotations.get(MEMORY_LIMIT, "")}
+    notes = {name: text for name, text in notes.items() if text or name != MEMORY_LIMIT}
+    metadata = structs.replace(old.metadata, annotations=notes)
+    same = structs.replace(old, metadata=metadata, spec=structs.replace(old.spec, gpu=gpu)) == new
     return same and not old.request.whole and not new.request.whole
 
 
@@ -207,8 +210,7 @@ class Pods:
                     f"{'; '.join(lost)}. Nothing was changed; to end what runs and start it anew: "
                     "aliquot apply --restart"
                 )
-            sizes = {TenantName(s.full_name): s.request for s in specs if s.full_name in resized}
-            if sizes:
+            if sizes := {TenantName(s.full_name): s.request for s in specs if s.full_name in resized}:
                 self._engine.check_resizes(sizes)  # first, so that one that has no room changes nothing
             return [self._apply_one(spec, owner, in_place=spec.full_name in resized) for spec in specs]
 
@@ -225,9 +227,10 @@ class Pods:
             name, piece = tenant.name, tenant.plan.slices[0]
             before = self._engine.look(lambda ledger: ledger.request_of(name))
             memory = call.memory or before.memory or Memory(mib=piece.memory_mib)
+            most = call.memory_limit or before.memory_limit
             milli = before.request_milli if call.request_milli is None else call.request_milli
             limit = before.limit_milli if call.limit_milli is None else call.limit_milli
-            request = replace(before, request_milli=milli, limit_milli=limit, memory=memory)
+            request = replace(before, request_milli=milli, limit_milli=limit, memory=memory, memory_limit=most)
             if request.whole and not before.whole:
                 allowed = "a resize changes a part of one GPU, 0.001 to 0.999; for whole GPUs start it anew"
                 raise UserError(f"--gpu-request {format_milli(milli)} is not below 1: {allowed}")
@@ -235,17 +238,11 @@ class Pods:
             if pod is None:
                 now = self._engine.resize(name, request, dry_run=call.dry_run)
             else:
-                gpu = structs.replace(
-                    pod.spec.spec.gpu,
-                    request=format_milli(milli),
-                    limit=None if limit is None else format_milli(limit),
-                    memory=str(memory) if memory.mib is None else f"{memory.mib}Mi",
-                )
-                spec = structs.replace(pod.spec, spec=structs.replace(pod.spec.spec, gpu=gpu))
-                now = self._resize(spec, dry_run=call.dry_run)
+                now = self._resize(pod.spec.resized(request), dry_run=call.dry_run)
             old, new = (TenantSlice(*structs.astuple(each)) for each in (piece, now.plan.slices[0]))
-            pending_mib = self._engine.pending_mib().get(name, 0)
-            return Resized(name, "run" if pod is None else "sharepod", old, new, pending_mib, call.dry_run)
+            held_mib = self._engine.pending_mib().get(name, 0), call.dry_run, self._engine.lent_mib().get(name, 0)
+            max_mib = tenant.record.gpus[0].max_memory_mib, now.record.gpus[0].max_memory_mib
+            return Resized(name, "run" if pod is None else "sharepod", old, new, *held_mib, max_mib)
 
     def move(self, call: ParkCall, caller: Account) -> Moved:
         """Park a SharePod or a run, bring it back, or take it to another GPU; see `Parking`.

@@ -318,7 +318,11 @@ class LeaseWait(EngineAnswer, tag="waiting"):
 
 
 class Resized(EngineAnswer, tag="resized"):
-    """The share of a SharePod or run before a resize and after it, and what it has yet to free of its memory."""
+    """The share of a SharePod or run before a resize and after it.
+
+    It has yet to free `pending_mib` of its memory, and holds `lent_mib` beyond what is guaranteed now. Up to
+    `max_memory_mib`, before and after, memory is lent to it; 0: none is.
+    """
 
     name: str
     resource: Literal["sharepod", "run"]
@@ -326,6 +330,8 @@ class Resized(EngineAnswer, tag="resized"):
     after: TenantSlice
     pending_mib: int = 0
     dry_run: bool = False
+    lent_mib: int = 0
+    max_memory_mib: tuple[int, int] = (0, 0)
 
 
 class Moved(EngineAnswer, tag="moved"):
@@ -440,6 +446,7 @@ class ResizeCall(Call[Resized], tag="resize", frozen=True):
     request_milli: int | None = None
     limit_milli: int | None = None
     memory: Memory | None = None
+    memory_limit: Memory | None = None
     dry_run: bool = False
 
 
@@ -582,7 +589,7 @@ def decode_call(line: bytes) -> AnyCall:
         check_fields(call.request, cpu_bind=0 if isinstance(call, ExplainCall) else call.cpu_bind)
         checked(call.request, request_name="request_milli", limit_name="limit_milli", memory_name="memory")
     if isinstance(call, ResizeCall):
-        check_fields(GpuRequest(MILLI, memory=call.memory))
+        check_fields(GpuRequest(MILLI, memory=call.memory, memory_limit=call.memory_limit))
     return call
 
 

@@ -292,7 +292,7 @@ def test_every_manifest_is_tried():
     }
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_cluster_examples_get_what_they_ask_for(kubelet_node: KubeletNode):
     """Pods, Deployment, StatefulSet, Job and SharePods; 2.5 GPUs, a model, labels, a named GPU; and numba-cuda."""
     with whole(kubelet_node, "a100x16", arbiter_flags=MEASURED) as cluster:
@@ -354,7 +354,7 @@ def ended(made: Applied) -> None:
                 ]
                 return any(c["type"] == "Complete" for c in conditions)
 
-            until(complete, f"the end of {file}", 180)
+            until(complete, f"the end of {file}", 480)
 
 
 def runs_numba(cluster: Whole, namespace: str) -> None:
@@ -368,7 +368,7 @@ def runs_numba(cluster: Whole, namespace: str) -> None:
 def numba_saw(cluster: Whole, namespace: str) -> None:
     """It ran, on the GPU of its plan, with its memory; and it is gone."""
     plane = cluster.plane
-    until(lambda: plane.pod(namespace, "numba")["status"]["phase"] in ("Succeeded", "Failed"), "numba's end", 180)
+    until(lambda: plane.pod(namespace, "numba")["status"]["phase"] in ("Succeeded", "Failed"), "numba's end", 480)
     said = plane.kubectl("logs", "-n", namespace, "numba")
     plan = read_plan(plane.pod(namespace, "numba")["metadata"]["annotations"])
     assert plan is not None

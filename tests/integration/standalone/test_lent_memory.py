@@ -46,7 +46,7 @@ def run(aliquot_cli: Aliquot, tmp_path: Path) -> Iterator:
 
 
 def says(said: Path, words: str) -> None:
-    eventually(lambda: said.exists() and words in said.read_text(), f"{said.name} says {words!r}", 40)
+    eventually(lambda: said.exists() and words in said.read_text(), f"{said.name} says {words!r}", 90)
 
 
 def test_a_program_gives_back_what_it_was_lent_when_it_is_asked(up: Cluster, run):
@@ -106,6 +106,41 @@ def test_unpark_waits_for_what_was_lent_of_the_guarantee_meanwhile(up: Cluster, 
 
     assert 0 == back.returncode, back.stderr
     assert "a is back: 8.0 GiB" in back.stdout
+
+
+def test_what_may_be_lent_changes_while_a_program_runs(up: Cluster, run):
+    """Less takes nothing back by itself, and is not exceeded again; more than the GPU has is refused."""
+    borrower = run("a", 12, "gives", mem="2Gi", most="14Gi")
+    says(borrower, "has 12")
+    less = up.command("resize", "a", "--gpu-mem-limit", "4Gi")
+    none = up.command("resize", "a", "--gpu-mem-limit", "1Gi")
+    too_much = up.command("resize", "a", "--gpu-mem-limit", "17Gi")
+    guarantee = run("b", 7, mem="8Gi")
+    says(guarantee, "has 7")
+    more = up.command.facts("resize", "a", "--gpu-mem", "3Gi", "--gpu-mem-limit", "9Gi")
+
+    assert re.search(r"lent up to 14.0 GiB -> 4.0 GiB; 10.\d GiB are lent until they are given or", less.stdout)
+    assert (2, 2) == (none.returncode, too_much.returncode)
+    assert "the memory limit 1.0 GiB is below the memory 2.0 GiB" in none.stderr
+    assert "GPU 0 has 16.0 GiB in all; ask for less" in too_much.stderr
+    assert "gave back" in borrower.read_text()
+    assert (3072, [4096, 9216]) == (more["after"]["memory_mib"], more["max_memory_mib"])
+
+
+def test_apply_of_another_memory_limit_changes_it_in_place(up: Cluster, tmp_path: Path):
+    """A program that began without one borrows then; without the annotation again it borrows nothing more."""
+    cells = tmp_path / "cells"
+    pod = json.loads(sharepod("a", f"exec {sys.executable} {BORROWER} {cells} 12 grows", memory="2Gi"))
+    up.apply(json.dumps(pod))
+    says(cells, "has 1,")
+    limits = []
+    for limit, grown in (("14Gi", "has 12,"), ("", "")):
+        pod["metadata"]["annotations"] = {"aliquot.dev/gpu-memory-limit": limit} if limit else {}
+        assert "sharepod/a configured\n" == up.apply(json.dumps(pod)).stdout
+        says(cells, grown)
+        limits += up.command.facts("resize", "a", "--gpu-request", ".2", "--dry-run")["max_memory_mib"]
+
+    assert [14 * 1024, 14 * 1024, 2048, 2048] == limits
 
 
 def test_a_program_that_could_do_neither_borrows_nothing_and_explain_says_why(up: Cluster, run):

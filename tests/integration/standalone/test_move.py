@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from .stage import Aliquot, Cluster, engine_of, sharepod
+from .stage import Aliquot, Cluster, end, engine_of, sharepod
 from .test_machine_engine import accounts_cannot_start
 from .test_park import NOTEBOOK, compute, said
 from .test_park_kills import Steps, alive, steps_of
 
-LATER = Path(__file__).parent / "programs" / "later.py"
+BORROWER, LATER = (Path(__file__).parent / "programs" / name for name in ("borrower.py", "later.py"))
 STEPS = ("revoke", "drain", "lock", "checkpoint", "change", "restore", "unlock", "go on")
 
 
@@ -131,3 +131,19 @@ def test_a_kill_after_any_step_of_a_move_loses_nothing(steps: Steps, victim: str
             eventually(lambda done=done: said(steps.cells) == done, f"it computes after a kill at {step}", 60)  # type: ignore[misc]
         steps.check()
         assert steps.run is not None and alive(steps.run.pid)
+
+
+def test_what_is_lent_on_the_other_gpu_is_called_back_for_a_move(up: Cluster, tmp_path: Path):
+    """The borrower there gives back what is needed; neither program notices more than that."""
+    cells, borrower = movable(up, tmp_path, "8"), tmp_path / "b.said"
+    share = ("--gpu", "1", "--gpu-request", ".3", "--gpu-mem", "2Gi", "--gpu-mem-limit", "15.5Gi")
+    run = up.command.start(
+        "run", "--name", "b", *share, "--", sys.executable, str(BORROWER), str(borrower), "15", "gives"
+    )
+    eventually(lambda: borrower.exists() and "has 15" in borrower.read_text(), "it has what is lent", 30)
+    moved = up.command("move", "a", "--gpu", "1")
+    compute(cells)
+    end(run)
+
+    assert (0, "") == (moved.returncode, moved.stderr)
+    assert [1] == up.pod("a")["gpus"] and "gave back" in borrower.read_text()

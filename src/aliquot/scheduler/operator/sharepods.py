@@ -257,7 +257,7 @@ def _other_sizes(sharepod: SharePod, pod: Pod) -> Iterator[str]:
     """The digest of a SharePod with the sizes of its pod, whose limit may be the cluster's default."""
     ask = read(pod)
     for request in [c.request for c in ask.containers] if ask is not None else []:
-        memory = request.memory and (str(request.memory) if request.memory.mib is None else f"{request.memory.mib}Mi")
+        memory = request.memory and request.memory.quantity
         for limit_milli in {None, request.limit_milli}:
             limit = None if limit_milli is None else f"{limit_milli / MILLI:.3f}"
             gpu = structs.replace(

@@ -1,4 +1,4 @@
-"""Allocates GPU memory and writes what it has: `borrower.py FILE GIB [gives] [keeps] [busy] [unified]`."""
+"""Allocates GPU memory and writes what it has: `borrower.py FILE GIB [gives] [keeps] [busy] [unified] [grows]`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ if "keeps" in words:
 if "gives" in words:
     assert aliquot.memory.on_call_back(give_back)
 free, total = (size // MIB for size in gpu.memory_info())
-for _ in range(gib):
-    if (answer := gpu.call("cuMemAlloc_v2", Out(), 1024 * MIB)).code:
+while len(held) < gib:
+    if not (answer := gpu.call("cuMemAlloc_v2", Out(), 1024 * MIB)).code:
+        held.append(answer.value)
+    elif "grows" not in words:
         break
-    held.append(answer.value)
+    else:  # it goes on once it may
+        said.write_text(f"has {len(held)}, was told {free} of {total}")
+        time.sleep(0.02)
 said.write_text(f"has {len(held)}, was told {free} of {total}")
 while True:
     if "busy" in words:
