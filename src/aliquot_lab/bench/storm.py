@@ -25,22 +25,19 @@ def storm(emulate: str | None, processes: int = 1000) -> dict[str, Any]:
     Raises:
         ClientFailed: not every process was served.
     """
-    from aliquot.arbiter.records import TenantGpu, TenantRecord
-    from aliquot.model.ids import GpuUuid
+    from aliquot.model.ids import TenantName
+    from aliquot.model.requests import GpuRequest
 
     with scene(emulate) as stage:
-        arbiter, gpu = stage.engine.arbiter, stage.engine.gpus[0]
-        # Beside the arbiter's own sockets: a socket's path is short by the kernel's rule.
-        root = stage.engine.runtime.root
-        sockets = [root / f"storm-{number}" for number in range(TENANTS)]
-        for number, socket in enumerate(sockets):
-            share = TenantGpu(GpuUuid(gpu.uuid), 1000 // TENANTS, 1000, 64)
-            arbiter.add_tenant(TenantRecord(f"storm-{number}", str(socket), [share]))
-        uuid = gpu.uuid.removeprefix("GPU-").replace("-", "")
-        argv = [str(native_part(PROGRAM, "aliquot_lab")), str(processes), uuid, *map(str, sockets)]
+        # The engine's own, or it takes them for what an earlier engine has left, and removes them.
+        names = [TenantName(f"storm-{number}") for number in range(TENANTS)]
+        tenants = [stage.engine.admit(name, GpuRequest(1000 // TENANTS)) for name in names]
+        uuid = stage.engine.gpus[0].uuid.removeprefix("GPU-").replace("-", "")
+        sockets = [str(tenant.folder.conf.socket) for tenant in tenants]
+        argv = [str(native_part(PROGRAM, "aliquot_lab")), str(processes), uuid, *sockets]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S)
-        for number in range(TENANTS):
-            arbiter.remove_tenant(f"storm-{number}")
+        for tenant in tenants:
+            stage.engine.release(tenant)
         if done.returncode != 0:
             raise ClientFailed(f"storm: {done.stderr.strip() or done.stdout.strip() or 'no answer'}")
         seconds, registered = done.stdout.split()
