@@ -175,8 +175,13 @@ movable_option = click.option(
     "--movable", is_flag=True, help="Its program may go to another GPU while it runs, and see another UUID then."
 )
 recommend_option = click.option(
+    "--recommend", type=click.Choice(RECOMMEND),
+    help="Whether its request follows what aliquot recommend shows, up to its limit: when it starts (initial) or while "
+    "it runs (auto). [default: as aliquot up --recommend says, else show]",
+)  # fmt: skip
+up_recommend_option = click.option(
     "--recommend", type=click.Choice(RECOMMEND), default="show", show_default=True,
-    help="Whether its request also follows what aliquot recommend shows, up to its limit.",
+    help="Whether requests follow what aliquot recommend shows, as in aliquot run, of what does not say it.",
 )  # fmt: skip
 emulate_option = click.option(
     "--emulate",
@@ -219,7 +224,7 @@ def gpu_request(given: Mapping[str, Any], *, request_name: str = "--gpu-request"
             given["gpu_id"], Labels(given["affinity"], given["anti_affinity"], given["exclusion"]),
             given.get("enforce"), given["mixed_models"], given["wake"] or 0,
             given.get("park_after") or 0.0, given.get("movable", False),
-            given.get("recommend", "show"), given.get("gpu_mem_limit"),
+            given.get("recommend"), given.get("gpu_mem_limit"),
         ),
         request_name=request_name, limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake",
         memory_name="--gpu-mem", memory_limit_name="--gpu-mem-limit",

@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from aliquot.cli.calling import ask_engine, read_text, short_name
-from aliquot.cli.options import Amount, Span, emulate_option, not_gpus_option, only_gpus_option
+from aliquot.cli.options import Amount, Span, emulate_option, not_gpus_option, only_gpus_option, up_recommend_option
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.quantities import format_mib
 from aliquot.standalone.paths import (
@@ -90,6 +90,7 @@ class NotStarted(AliquotError):
 @click.option("--history", type=click.Path(dir_okay=False), metavar="FILE",
               help="Where the dashboard's history of 30 days is kept; none keeps two hours in memory.  "
               "[default: history.db in the folder of --state-dir]")  # fmt: skip
+@up_recommend_option
 @click.option("-f", "--filename", "file", type=click.Path(), help="SharePods to apply at the start.")
 @click.option(
     "-d", "--detach", is_flag=True, help="Serve in the background; returns when it is ready. See aliquot down."
@@ -132,6 +133,8 @@ def up(context: click.Context, /, detach: bool, **options: Any) -> None:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UserError(f"--state-dir {folder} cannot be written: {reason}; name a folder of yours") from None
+    if options["recommend"] != "show" and not options["web"]:
+        raise UserError(f"--recommend {options['recommend']} needs what the dashboard records; leave out --no-web")
     if options["web"] and options["port"]:
         _require_free("--port", options["port"])
     if options["metrics_port"]:
@@ -216,10 +219,11 @@ def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any]
     """Serve an engine that has started, until a signal ends it: its socket, its pages and its SharePods."""
     from aliquot.kube.manifest import read_sharepods
     from aliquot.standalone.pods import Pods
+    from aliquot.standalone.recommending import Recommending
     from aliquot.standalone.server import EngineServer
 
     coming = {spec.full_name for spec in read_sharepods(text)} if text else set()
-    pods = Pods(engine, remembers=True)
+    pods = Pods(engine, Recommending(engine, options["recommend"]), remembers=True)
     history: Path | None = (options["state_dir"] or state_dir()) / HISTORY_FILES[engine.emulated]
     if options["history"]:
         history = None if options["history"] == "none" else Path(options["history"]).absolute()
@@ -248,7 +252,7 @@ def _attend(engine: Engine, lock: EngineLock, text: str, options: dict[str, Any]
                     return
                 notify("WATCHDOG=1")
                 pods.place_waiting()
-                server.follow_recommendations()
+                pods.recommending.follow(pods.resize)
                 engine.rest()
     finally:
         notify("STOPPING=1")
@@ -271,7 +275,7 @@ def _dashboard(
 
     recorder = LongHistory(history, Limits(max_bytes=MAX_HISTORY_BYTES) if history else None)
     source = EngineSource(engine, pods, recorder).start()
-    server.facts, engine.recommends = source, True
+    server.facts, pods.recommending.facts, engine.recommends = source, source, True
     wanted, tries = (DASHBOARD_PORT, PORTS_TRIED) if port is None else (port, 1)
     door = AccountDoor(source, server) if engine.runtime.shared else None
     try:

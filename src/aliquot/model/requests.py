@@ -24,8 +24,8 @@ Enforce = Literal["never", "memory", "all"]
 ENFORCE: Final[tuple[Enforce, ...]] = get_args(Enforce)
 
 
-Recommend = Literal["show", "auto"]
-"""Whether what a tenant should ask for is shown, or its request follows it as well."""
+Recommend = Literal["show", "initial", "auto"]
+"""Whether what a tenant should ask for is shown alone, or its request follows it when it starts, or while it runs."""
 RECOMMEND: Final[tuple[Recommend, ...]] = get_args(Recommend)
 Word = TypeVar("Word", bound=str)
 MAX_MIB: Final = 1 << 40
@@ -56,8 +56,9 @@ class GpuRequest:
     `enforce` None leaves to `enforced` what is held. Several GPUs are of one model unless `mixed`. `wake_us` is how
     soon its first kernel is to start when it wakes within its request, 0 where that is not promised. After
     `park_after_s` without use of the GPU its memory may be taken off it, and sooner where another needs it; 0: never.
-    What is `movable` may be taken to another GPU while it runs. With `recommend` auto the request follows the use.
-    `memory` is guaranteed, and from there up to `memory_limit` what is free is lent; None: nothing is.
+    What is `movable` may be taken to another GPU while it runs. `recommend` is whether the request follows the use;
+    None: as its engine has it. `memory` is guaranteed, and from there up to `memory_limit` what is free is lent; None:
+    nothing is.
     """
 
     request_milli: int
@@ -72,7 +73,7 @@ class GpuRequest:
     wake_us: int = 0
     park_after_s: float = 0.0
     movable: bool = False
-    recommend: Recommend = "show"
+    recommend: Recommend | None = None
     memory_limit: Memory | None = None
 
     @property
@@ -221,8 +222,9 @@ def checked(
         )
     if request.park_after_s and request.request_milli >= MILLI:
         raise BadRequest(f"park-after is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
-    if request.recommend == "auto" and request.request_milli >= MILLI:
-        raise BadRequest(f"recommend auto is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
+    if request.recommend in ("initial", "auto") and request.request_milli >= MILLI:
+        follows = f"recommend {request.recommend}"
+        raise BadRequest(f"{follows} is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
     if request.movable and request.request_milli >= MILLI:
         raise BadRequest(f"movable is a part of one GPU, below 1; {request_name} is {asked}: leave it out")
     if request.wake_us and request.request_milli >= MILLI:

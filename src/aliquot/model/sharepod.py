@@ -29,7 +29,7 @@ PARK_AFTER: Final = "aliquot.dev/park-after"
 MOVABLE: Final = "aliquot.dev/movable"
 """Annotation, "true" or "false": whether it may be taken to another GPU while it runs."""
 FOLLOWS: Final = "aliquot.dev/recommend"
-"""Annotation, "show" or "auto": whether its request follows what is recommended."""
+"""Annotation, "show", "initial" or "auto": whether its request follows what is recommended."""
 MEMORY_LIMIT: Final = "aliquot.dev/gpu-memory-limit"
 """Annotation: beyond its memory, which is guaranteed, what is free is lent to it up to this; on one machine."""
 _NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -238,7 +238,7 @@ class SharePodManifest(Strict):
             gpu_request(self.spec.gpu),
             park_after_s=parse_span(after) if after else 0.0,
             movable=notes.get(MOVABLE) == "true",
-            recommend="auto" if notes.get(FOLLOWS) == "auto" else "show",
+            recommend=next((word for word in RECOMMEND if word == notes.get(FOLLOWS)), None),
             memory_limit=parse_memory(limit) if limit else None,
         )
 

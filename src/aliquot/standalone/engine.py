@@ -449,10 +449,9 @@ class Engine:
             NeverFits: no device could hold the request, or no context fits in its memory.
             UserError: it is to follow what is recommended, and nothing is.
         """
-        if request.recommend == "auto" and not self.recommends:
-            raise UserError(
-                "recommend auto follows what a dashboard records; this engine has none: leave it out, or aliquot up"
-            )
+        if request.recommend in ("initial", "auto") and not self.recommends:
+            follows = f"recommend {request.recommend} follows what a dashboard records"
+            raise UserError(f"{follows}; this engine has none: leave it out, or aliquot up")
         self._require_context(self.ledger.empty().plan(request), request)
 
     def check_context(self, request: GpuRequest) -> None:

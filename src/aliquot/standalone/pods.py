@@ -15,8 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from aliquot.arbiter.client import ArbiterError
-from aliquot.arbiter.records import Status
+from aliquot.arbiter.client import ArbiterError, Status
 from aliquot.driver.gpu import Gpu
 from aliquot.kube.manifest import read_sharepods
 from aliquot.lib.log import Logger
@@ -32,6 +31,7 @@ from aliquot.standalone.container import ContainerRun
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.logs import ALL, ContainerLog
 from aliquot.standalone.parking import NotParked
+from aliquot.standalone.recommending import Recommending
 from aliquot.standalone.roster import Roster, told
 from aliquot.standalone.tenants import EngineTenant
 from aliquot.standalone.wire import (
@@ -108,8 +108,10 @@ def _full(name: str) -> str:
 class SharePodRun:
     """One SharePod and its state."""
 
-    def __init__(self, spec: SharePodManifest, owner: Account) -> None:
+    def __init__(self, spec: SharePodManifest, owner: Account, request: GpuRequest) -> None:
+        """`request` is its spec's, or what it starts with in place of that."""
         self.spec = spec
+        self.request = request
         self.owner = owner
         self.tenant: EngineTenant | None = None
         self.containers: list[ContainerRun] = []
@@ -160,7 +162,7 @@ class SharePodRun:
 class Pods:
     """All SharePods of an engine."""
 
-    def __init__(self, engine: Engine, *, remembers: bool = False) -> None:
+    def __init__(self, engine: Engine, recommending: Recommending | None = None, *, remembers: bool = False) -> None:
         """With `remembers` the next engine knows which SharePods a kill has ended."""
         self._engine = engine
         self._roster = Roster(engine.runtime.sharepods) if remembers else Roster()
@@ -169,13 +171,12 @@ class Pods:
         # old containers.
         self._applying: dict[int, threading.Lock] = {}
         self._pods: dict[str, SharePodRun] = {}
+        self.recommending = recommending or Recommending(engine)
 
     def apply(self, text: str, owner: Account | None = None, *, restart: bool = False) -> list[str]:
-        """Take SharePods of an account from a YAML text; one line for each. One that has no room waits.
+        """Take SharePods of an account, or of this process's, from a YAML text; one line for each.
 
-        Args:
-            owner: None is this process's account.
-            restart: End changed ones that run and start them again.
+        One that has no room waits. With `restart` changed ones that run are ended and started again.
 
         Raises:
             NotYours: a SharePod is another account's, or would be in a namespace that is not its own.
@@ -325,7 +326,7 @@ class Pods:
                 pods[0].note_refusals(self._engine.measure(), self._engine.gpus)
             facts = []
             for pod in pods:
-                request = pod.spec.request
+                request = pod.request
                 slices = pod.tenant.plan.slices if pod.tenant else ()
                 containers = [
                     ContainerFacts(
@@ -376,14 +377,12 @@ class Pods:
     def request_of(self, name: str) -> GpuRequest | None:
         """The request of a SharePod; None if no SharePod has that full name."""
         with self._lock:
-            pod = self._pods.get(name)
-            return pod.spec.request if pod else None
+            return pod.request if (pod := self._pods.get(name)) else None
 
     def owner_of(self, name: str) -> Account | None:
         """Whose a SharePod is; None if no SharePod has that full name."""
         with self._lock:
-            pod = self._pods.get(name)
-            return pod.owner if pod else None
+            return pod.owner if (pod := self._pods.get(name)) else None
 
     def logs(
         self, name: str, container: str, caller: Account, *, follow: bool, cut: LogCut = ALL
@@ -443,7 +442,7 @@ class Pods:
     def place_waiting(self) -> None:
         """Try those that wait, the longest waiting first."""
         with self._lock:
-            waiting = [pod.spec.request for pod in self._pods.values() if pod.phase == "Pending"]
+            waiting = [pod.request for pod in self._pods.values() if pod.phase == "Pending"]
         for request in waiting:
             self._make_room(request)
         with self._lock:
@@ -463,7 +462,7 @@ class Pods:
             tenant = self._engine.resize(TenantName(spec.full_name), spec.request, dry_run=dry_run)
             if not dry_run:
                 pod.note(f"resized: {changes(pod.spec, spec)}")
-                pod.tenant, pod.spec = tenant, spec
+                pod.tenant, pod.spec, pod.request = tenant, spec, spec.request
             return tenant
 
     def _apply_one(self, spec: SharePodManifest, owner: Account, *, in_place: bool) -> str:
@@ -478,25 +477,29 @@ class Pods:
             self._pods.pop(spec.full_name, None)
         if old is not None:
             self._end(old)
-        pod = SharePodRun(spec, owner if old is None else old.owner)
+        owner = owner if old is None else old.owner
+        request = self.recommending.at_start(spec.full_name, spec.request, owner, f"SharePod/{name}")
+        pod = SharePodRun(spec, owner, request)
         if old is not None:
             pod.events = old.events
             pod.note(f"applied again: {changes(old.spec, spec)}")
-        self._make_room(spec.request)
+        asked, now = (format_milli(each.request_milli) for each in (spec.request, request))
+        sized = f", request {asked} -> {now} as recommended" if now != asked else ""
+        if sized:
+            pod.note(f"starts{sized}")
+        self._make_room(request)
         with self._lock:
             self._pods[spec.full_name] = pod
             self._place(pod)
             self._remember()
         waits = f", waits: {pod.message}" if pod.tenant is None else ""
         ignored = f" (no effect on one machine: {', '.join(spec.ignored)})" if spec.ignored else ""
-        return f"sharepod/{name} {'created' if old is None else 'configured'}{waits}{ignored}"
+        return f"sharepod/{name} {'created' if old is None else 'configured'}{sized}{waits}{ignored}"
 
     def _place(self, pod: SharePodRun) -> None:
         name = TenantName(pod.spec.full_name)
         try:
-            pod.tenant = self._engine.admit(
-                name, pod.spec.request, again=bool(pod.message), owner=pod.owner, parks=False
-            )
+            pod.tenant = self._engine.admit(name, pod.request, again=bool(pod.message), owner=pod.owner, parks=False)
         except AliquotError as error:
             self._waits(pod, str(error))
             return

@@ -25,7 +25,7 @@ from aliquot.model.ids import GpuUuid, TenantName, split_key, tenant_name
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.machine import MachineLedger, NoRoom
 from aliquot.standalone import wire
-from aliquot.standalone.accounts import Account, own_account
+from aliquot.standalone.accounts import Account
 from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine
 from aliquot.standalone.explaining import explanations, gpu_facts, promised_gpus
 from aliquot.standalone.orphans import end_orphans, named_processes
@@ -35,7 +35,7 @@ from aliquot.standalone.shares import Share, Shares
 from aliquot.standalone.tenants import EngineTenant, InContainers
 from aliquot.status import StatusSource
 from aliquot.status.history import hours_range
-from aliquot.status.rightsize import recommendations, requests_to_follow
+from aliquot.status.rightsize import recommendations
 
 LINE_BYTES: Final = 4 << 20
 OUT_OF_DESCRIPTORS_S: Final = 0.1
@@ -47,8 +47,6 @@ RESUME_POLL_S: Final = 0.5
 CALL_S: Final = 10.0
 """How long another account may take to say what it wants."""
 ACCOUNT_LINE_BYTES: Final = 256 << 10
-FOLLOW_S: Final = 600.0
-"""A request that follows its recommendation changes at most this often."""
 MAX_CALLS: Final = 256
 """Of another account at once."""
 _LOG: Final = Logger("engine")
@@ -208,7 +206,6 @@ class EngineServer:
         self._status_s = 0.0
         self._leases = 0
         self._closed = False
-        self._follow_s = 0.0
         path = engine.runtime.engine_socket
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -332,24 +329,6 @@ class EngineServer:
             return wire.HourSums(self.facts.past.hours(span))
         return wire.Recommended(recommendations(self.facts, span))
 
-    def follow_recommendations(self) -> None:
-        """Resize the requests of tenants that are to follow their recommendations, every `FOLLOW_S`."""
-        if self.facts is None or time.monotonic() < self._follow_s:
-            return
-        follow = self._engine.look(
-            lambda ledger: [name for name in ledger.plans if ledger.request_of(name).recommend == "auto"]
-        )
-        try:
-            for name, before, milli in requests_to_follow(self.facts, follow) if follow else ():
-                self._follow_s = time.monotonic() + FOLLOW_S
-                if milli != before:
-                    with contextlib.suppress(AliquotError):  # where there is no room it stays as it is
-                        self._pods.resize(wire.ResizeCall(name, name, milli), own_account())
-                        _LOG.info("%s follows its recommendation: request %d to %d milli-GPU", name, before, milli)
-        except Exception as error:  # a history that cannot be read does not end the engine
-            self._follow_s = time.monotonic() + FOLLOW_S
-            _LOG.defect("following recommendations failed", error)
-
     def _answers(self, call: wire.AnyCall, connection: socket.socket, caller: Account) -> Iterator[wire.AnyAnswer]:
         """Answer a call; `caller` is the account that the kernel reports for its connection."""
         engine = self._engine
@@ -381,6 +360,8 @@ class EngineServer:
             case wire.ShareCall():
                 with self._held() as up:
                     if up:  # closing without a reply makes the caller look for another engine
+                        request = self._pods.recommending.at_start(caller.own_run(call.name), call.request, caller)
+                        call = msgspec.structs.replace(call, request=request)
                         yield self._share_list([self._shares.create(call, caller)], caller)
             case wire.SharesCall():
                 yield self._share_list(
@@ -511,8 +492,9 @@ class EngineServer:
         with self._held() as up:
             if not up:
                 return  # closing without a reply makes the caller look for another engine
-            name, request = tenant_name(caller.own_run(call.name)), call.request
-            call = msgspec.structs.replace(call, name=name)
+            name = tenant_name(caller.own_run(call.name))
+            request = self._pods.recommending.at_start(name, call.request, caller)
+            call = msgspec.structs.replace(call, name=name, request=request)
             self._engine.check_possible(request)
             if call.wait:
                 tenant = self._queue.admit(

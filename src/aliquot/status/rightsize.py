@@ -12,7 +12,7 @@ that was followed does not change with the next minute.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ import msgspec
 from aliquot.model.ages import format_age
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.status.gpus import Share
-from aliquot.status.history import RANGES, Range
+from aliquot.status.history import RANGES, Past, Range
 from aliquot.status.source import StatusSource
 from aliquot.status.uses import ControllerUse, names_of_use
 
@@ -136,16 +136,18 @@ def recommendations(facts: StatusSource, span: Range) -> Recommendations:
     return Recommendations(found.since_s, found.until_s, lines, unused(lines), found.note)
 
 
-def requests_to_follow(facts: StatusSource, tenants: Collection[str]) -> Iterator[tuple[str, int, int]]:
-    """The tenants of these with a share now, its request, and the one that the last day calls for, up to the limit.
+def requests_of_a_day(past: Past) -> Callable[[str, str, int, int], int]:
+    """The request that the last day calls for, up to the limit, by tenant, owner, request and limit. May take a second.
 
     Memory is not among it: time that is missing is lent up to the limit, memory that is missing ends a program.
     """
-    uses = {(use.namespace, use.controller, use.container): use for use in facts.past.uses(RANGES["24h"]).uses}
-    for share in (share for gpu in facts.gpus() for share in gpu.shares if share.tenant in tenants):
-        size = Size(share.request_milli, share.limit_milli, share.memory_mib)
-        wanted, _ = recommend(size, uses.get(names_of_use(share.tenant, share.owner)))
-        yield share.tenant, size.request_milli, min(wanted.request_milli, size.limit_milli)
+    uses = {(use.namespace, use.controller, use.container): use for use in past.uses(RANGES["24h"]).uses}
+
+    def wanted(tenant: str, owner: str, request_milli: int, limit_milli: int) -> int:
+        size, _ = recommend(Size(request_milli, limit_milli, 0), uses.get(names_of_use(tenant, owner)))
+        return min(size.request_milli, limit_milli)
+
+    return wanted
 
 
 def unused(lines: Iterable[Recommendation]) -> list[Unused]:

@@ -202,6 +202,27 @@ def test_a_request_follows_its_recommendation(aliquot_cli: Aliquot, tmp_path: Pa
     assert (600, 4096) == (now["limit_milli"], now["memory_mib"])
 
 
+def test_a_sharepod_starts_with_its_recommendation(aliquot_cli: Aliquot, tmp_path: Path):
+    """With recommend initial it has what the day calls for from its start, and stays so when it is applied again."""
+    path, manifest = tmp_path / "history.db", tmp_path / "pod.yaml"
+    record(path, 120, ("default/notebook", "SharePod/notebook"), [60_000, 30_000, 6000], held_mib=2000)
+    manifest.write_text(NOTEBOOK)
+    with serving(aliquot_cli, "v100", "--port", "0", "--history", str(path), "--recommend", "initial"):
+        said = [aliquot_cli("apply", "-f", str(manifest)).stdout.strip() for _ in range(2)]
+        now, events = aliquot_cli.facts("get", "tenants")[0]["slices"][0], aliquot_cli("describe", "notebook").stdout
+        aliquot_cli("delete", "notebook")
+        manifest.write_text(
+            NOTEBOOK.replace("name: notebook", "name: notebook, annotations: {aliquot.dev/recommend: show}", 1)
+        )
+        aliquot_cli("apply", "-f", str(manifest))
+        shown = aliquot_cli.facts("get", "tenants")[0]["slices"][0]
+
+    assert ["sharepod/notebook created, request 0.50 -> 0.12 as recommended", "sharepod/notebook unchanged"] == said
+    assert (120, 600, 4096) == (now["request_milli"], now["limit_milli"], now["memory_mib"])
+    assert "starts, request 0.50 -> 0.12 as recommended" in events
+    assert 500 == shown["request_milli"]
+
+
 def test_an_engine_without_a_dashboard_has_no_hours(aliquot_cli: Aliquot):
     """The message says how to start one that records."""
     with engine_of(aliquot_cli, "v100", "--no-web"):

@@ -60,10 +60,10 @@ def test_what_would_follow_no_recommendation_is_refused(up: Cluster):
     """An engine without a dashboard records nothing that a request could follow: one sentence, and exit 2."""
     done = [
         up.command("run", "--gpu-request", ".3", "--recommend", "auto", "--", "true"),
-        up.command("share", "create", "s", "--gpu-request", ".3", "--recommend", "auto"),
+        up.command("share", "create", "s", "--gpu-request", ".3", "--recommend", "initial"),
         up.apply(sharepod("a", "true", notes={"aliquot.dev/recommend": "auto"})),
     ]
-    sentence = "recommend auto follows what a dashboard records; this engine has none: leave it out, or aliquot up"
+    sentence = "follows what a dashboard records; this engine has none: leave it out, or aliquot up"
 
     assert [(2, 1)] * 3 == [(each.returncode, each.stderr.count(f"{sentence}\n")) for each in done]
 

@@ -66,6 +66,8 @@ def test_a_group_lists_its_commands_with_whole_sentences(group):
         (["run", "--gpus", "9" * 20, "--", "true"], "Invalid value for '--gpus'"),
         (["run", "--cpu-bind", "99999", "--emulate", "v100", "--", "true"], "ask for at most those"),
         (["run"], "Missing argument"),
+        (["run", "--recommend", "initial", "--", "true"], "recommend initial is for a part of one GPU, below 1"),
+        (["up", "--recommend", "initial", "--no-web"], "--recommend initial needs what the dashboard records"),
         (["run", "--name", "a\nlibcuda=/x", "--", "true"], "--name: 'a\\nlibcuda=/x' is not a name for a tenant"),
         (["apply", "-f", "/nonexistent.yaml"], "/nonexistent.yaml cannot be read: no such file or directory"),
         (["run", "--gpu-id", "../x", "--", "true"], '--gpu-id: "../x" is not a label; use up to 63 letters'),

@@ -109,7 +109,7 @@ def test_a_sharepod_carries_its_request_in_integers(
         (noted(gpu_memory_limit=""), '["aliquot.dev/gpu-memory-limit"] is empty; leave it out'),
         (noted(movable=""), '["aliquot.dev/movable"] is empty; leave it out'),
         (noted(movable="yes"), '["aliquot.dev/movable"]: "yes" is not one of true, false'),
-        (noted(recommend="on"), '["aliquot.dev/recommend"]: "on" is not one of show, auto'),
+        (noted(recommend="on"), '["aliquot.dev/recommend"]: "on" is not one of show, initial, auto'),
         (noted(park_after="soon"), '["aliquot.dev/park-after"]: "soon" is not a duration'),
         (noted(gpu_memory_limit="much"), '["aliquot.dev/gpu-memory-limit"]: "much" is not an amount of memory'),
         (
@@ -211,6 +211,13 @@ def test_a_name_does_not_end_with_a_line_break(path):
     place[path[-1]] = "a\n"
     with pytest.raises(BadSharePod, match="ends with a line break"):
         parse_sharepod(document)
+
+
+def test_whether_its_request_follows_is_an_annotation():
+    """It is one of three words, or the engine's to say."""
+    documents = [*(noted(recommend=word) for word in ("show", "initial", "auto")), noted()]
+
+    assert ["show", "initial", "auto", None] == [parse_sharepod(each).request.recommend for each in documents]
 
 
 def test_memory_up_to_which_it_is_lent_is_an_annotation():
