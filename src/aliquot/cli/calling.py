@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.selectors import parse_selector, selects
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 
 A = TypeVar("A")
+MAX_TEXT: Final = 16 << 20
+"""Of a file or standard input, in characters; devices have no end."""
 
 
 class UnreadableFile(UserError):
@@ -30,11 +33,15 @@ def read_text(file: str) -> str:
     if file == "-" and sys.stdin is None:
         raise UnreadableFile("- cannot be read: standard input is closed")
     try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+        with contextlib.nullcontext(sys.stdin) if file == "-" else Path(file).open(encoding="utf-8") as source:
+            text = source.read(MAX_TEXT + 1)
     except UnicodeDecodeError:
         raise UnreadableFile(f"{file} is not readable as YAML: it is not UTF-8 text") from None
     except OSError as error:
         raise UnreadableFile(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    if len(text) > MAX_TEXT:
+        raise UnreadableFile(f"{file} cannot be read: it is longer than {MAX_TEXT >> 20} MiB")
+    return text
 
 
 def ask_engine(call: Call[A]) -> A:

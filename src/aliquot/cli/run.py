@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from aliquot.cli.calling import MAX_TEXT
 from aliquot.cli.options import Quantity, Span, read_request, request_options
 from aliquot.driver.injection import MODES, Mode
 from aliquot.model.errors import UserError, in_words, one_line
@@ -130,12 +131,15 @@ def _variables(given: tuple[str, ...], files: tuple[str, ...]) -> dict[str, str]
     values: dict[str, str] = {}
     for file in files:
         try:
-            lines = Path(file).read_text("utf-8").splitlines()
+            with Path(file).open(encoding="utf-8") as source:
+                text = source.read(MAX_TEXT + 1)
         except UnicodeDecodeError:
             raise UserError(f"--env-file {file} is not UTF-8 text") from None
         except OSError as error:
             raise UserError(f"--env-file {in_words(error)}") from None
-        for number, line in enumerate(lines, 1):
+        if len(text) > MAX_TEXT:
+            raise UserError(f"--env-file {file} is longer than {MAX_TEXT >> 20} MiB")
+        for number, line in enumerate(text.splitlines(), 1):
             if line.strip() and not line.lstrip().startswith("#"):
                 values |= _variable(line.strip(), f"--env-file {file} line {number}")
     for text in given:

@@ -188,8 +188,13 @@ def recommended(found: Recommendations, name: str, namespace: str = "") -> Recom
 
     lines = [line for line in found.recommendations if not namespace or line.namespace == namespace]
     if name:
-        lines = [line for line in lines if name in (line.name, line.name.removeprefix("default/"), line.controller,
-                                                    line.controller.partition("/")[2])]  # fmt: skip
+        short = {line.name: line.controller.partition("/")[2] for line in lines}
+        lines = [
+            line
+            for line in lines
+            if name in (line.name, line.name.removeprefix("default/"), line.controller, short[line.name])
+            or name == f"{line.namespace}/{short[line.name]}"
+        ]
     if name and not lines:
         names = ", ".join(line.name for line in found.recommendations) or "nothing"
         raise UserError(f'"{name:.80}" has no share now; recommendations are for {names}')

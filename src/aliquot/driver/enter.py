@@ -126,6 +126,8 @@ def main(path: str) -> None:
         _die_with_parent(launch)  # the kernel forgets it with the change of account
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # the interpreter ignores them; the program must not inherit that
         signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # as the program has it; Ctrl-C is no traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, launch["blocked"])
     argv, env = launch["argv"], launch["env"]
     try:

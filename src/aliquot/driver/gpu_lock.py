@@ -42,6 +42,10 @@ _RANGE: Final = 1 << 22
 """Bytes of a GPU's range: Linux has no larger process id (PID_MAX_LIMIT)."""
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """`struct flock`: l_type, l_whence, l_start, l_len, l_pid."""
+RESTARTS: Final = "which is to be started again"
+"""Words of the sentence about a GPU that the machine's engine is to have again."""
+IS_YOURS_TOO: Final = "aliquot run and all other commands use it as they are"
+"""Of that about one that it has."""
 _PROC: Final = Path("/proc")
 _UNMAPPED: Final = 65534
 """What the kernel shows for every account and group that a user namespace does not map."""
@@ -162,7 +166,7 @@ def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
         words, since = [], ""
     if not any("aliquot" in word for word in words):  # of another process namespace, or hidden by one's mount options
         return (
-            f"{where} runs of the machine's engine, which is to be started again (aliquot up --system), or by an "
+            f"{where} runs of the machine's engine, {RESTARTS} (aliquot up --system), or by an "
             f"engine in a container, or of an account whose processes are hidden; end it first{others}"
         )
     if "node" in words[:4]:
@@ -182,7 +186,7 @@ def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
         return f"{where} your own engine, pid {pid}{at}; {use}, or end it{others}"
     if uid in (0, _UNMAPPED) and place is not None:
         if os.access(f"{folder}/engine.sock", os.W_OK):
-            use = "aliquot run and all other commands use it as they are"
+            use = IS_YOURS_TOO
             return f"{where} the engine of this machine, pid {pid}{at}; {use}"
         if place.st_mode & stat.S_IXGRP and not os.access(folder, os.X_OK):
             return f"{where} the machine's engine, pid {pid}{at}; it {not_in_group(place.st_gid)}{others}"

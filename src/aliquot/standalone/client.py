@@ -242,12 +242,26 @@ def lease(
 ) -> tuple[EngineConnection, wire.RunLease]:
     """A place for a run; `waits` gets the reasons why a call that asks to wait has no place yet.
 
-    It waits on in the queue of the next engine where the machine's restarts.
+    It waits on in the queue of the next engine where the machine's restarts, and for that engine where it asks to wait
+    and there was none to begin with.
 
     Raises:
         EngineRefused, UserError: as `first_answer`.
     """
-    connection, answer = first_answer(runtime, call, emulate=emulate)
+    try:
+        connection, answer = first_answer(runtime, call, emulate=emulate)
+    except EngineRefused as refused:
+        from aliquot.driver.gpu_lock import IS_YOURS_TOO, RESTARTS
+
+        if not any(words in str(refused) for words in (RESTARTS, IS_YOURS_TOO)):
+            raise
+        runtime = RuntimeDir(machine_dir())
+        try:
+            if call.wait:
+                waits("the machine's engine restarts")
+            connection, answer = ask_next(runtime, call, within_s=ENGINE_BACK_S if call.wait else 1.0)
+        except NoEngine:
+            raise refused from None
     while True:
         try:
             while isinstance(answer, wire.LeaseWait):

@@ -200,7 +200,7 @@ def test_a_program_of_a_run_finds_the_engine_of_the_machine(on_machine: Callable
 
 
 def test_who_waits_for_the_machines_engine_waits_on_for_the_next(on_machine: Callable[[str], str]):
-    """A run in the queue starts, and a program that yields its GPU or acquires it is answered, after a restart."""
+    """A run in the queue starts after a restart, one that comes meanwhile too; who yields or acquires is answered."""
     run = """
         exec 2>&1; touch up; while ! [ -e down ]; do sleep .1; done
         $ALIQUOT yield; $ALIQUOT acquire --timeout 30s
@@ -211,13 +211,15 @@ def test_who_waits_for_the_machines_engine_waits_on_for_the_next(on_machine: Cal
         $BOB $ALIQUOT run --gpu-request .6 --gpu 0 --wait -- echo started 2>$0/queue & q=$!
         while ! grep waits $0/queue; do sleep .1; done
         kill $(pgrep -f -- "up --system .*--state-dir $0/state"); touch $0/carl/down; sleep 1
+        $BOB $ALIQUOT run --gpu-request .1 --wait -- echo later 2>$0/later & l=$!
+        while ! grep waits $0/later; do sleep .1; done
         $ALIQUOT up --system --no-web --window 2 --state-dir "$0/state" -d
-        wait $r $q
+        wait $r $q $l
     """)
 
     assert "waits: the machine's engine restarts\n" in said
-    assert f"{CARL}/r has yielded its GPU\n{CARL}/r has its GPU\n" in said
-    assert "r 0\n" in said and "started\n" in said
+    assert said.index(f"{CARL}/r has yielded its GPU\n") < said.index(f"{CARL}/r has its GPU\n")
+    assert "r 0\n" in said and "started\n" in said and "later\n" in said
 
 
 def test_another_account_that_may_write_beside_the_engine_is_not_taken_for_root(on_machine: Callable[[str], str]):
