@@ -121,7 +121,7 @@ def test_what_may_be_lent_changes_while_a_program_runs(up: Cluster, run):
 
     assert re.search(r"lent up to 14.0 GiB -> 4.0 GiB; 10.\d GiB are lent until they are given or", less.stdout)
     assert (2, 2) == (none.returncode, too_much.returncode)
-    assert "the memory limit 1.0 GiB is below the memory 2.0 GiB" in none.stderr
+    assert "--gpu-mem-limit 1.0 GiB is below --gpu-mem 2.0 GiB" in none.stderr
     assert "GPU 0 has 16.0 GiB in all; ask for less" in too_much.stderr
     assert "gave back" in borrower.read_text()
     assert (3072, [4096, 9216]) == (more["after"]["memory_mib"], more["max_memory_mib"])
