@@ -104,8 +104,11 @@ static inline void record_step(struct record *record)
     atomic_store_explicit(&record->seq, seq + 1, memory_order_release);
 }
 
+/* What a launch passes is inlined whatever else its file holds: gcc stops where a file has grown by too much. */
+#define ALWAYS static inline __attribute__((always_inline))
+
 /* A stream with a name is its own key; a default stream is one of the current context. NULL: no context. */
-static inline void *gate_key(void *stream, bool own)
+ALWAYS void *gate_key(void *stream, bool own)
 {
     if (LIKELY((uintptr_t)stream > (uintptr_t)STREAM_PER_THREAD))
         return stream;
@@ -120,14 +123,14 @@ static inline unsigned gate_set(const void *key)
     return (unsigned)(((mixed ^ mixed >> 32) * 0xFF51AFD7ED558CCDu) >> 61) * GATE_WAYS;
 }
 
-static inline bool gate_open(const struct gate_entry *entry)
+ALWAYS bool gate_open(const struct gate_entry *entry)
 {
     return page_word(entry->page) == entry->word && page_in_flight_us(entry->page) == entry->in_flight_us &&
            atomic_load_explicit(&gate_shared.revision, memory_order_relaxed) == entry->revision;
 }
 
 /* Where it is not the last one's; NULL: none yet. */
-static inline struct gate_entry *gate_find(struct gate_thread *thread, void *key)
+static __attribute__((noinline, unused)) struct gate_entry *gate_find(struct gate_thread *thread, void *key)
 {
     unsigned at = gate_set(key), end = at + GATE_WAYS;
     for (; key && at < end; at++)
@@ -139,7 +142,7 @@ static inline struct gate_entry *gate_find(struct gate_thread *thread, void *key
 }
 
 /* The entry to leave by; NULL: not gated. */
-static inline __attribute__((always_inline)) struct gate_entry *gate_enter(void *stream, bool own)
+ALWAYS struct gate_entry *gate_enter(void *stream, bool own)
 {
     struct gate_thread *thread = gate_mine.thread;
     void *key = thread ? gate_key(stream, own) : NULL;
