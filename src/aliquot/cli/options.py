@@ -227,7 +227,7 @@ def gpu_request(given: Mapping[str, Any], *, request_name: str = "--gpu-request"
             given.get("recommend"), given.get("gpu_mem_limit"),
         ),
         request_name=request_name, limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake",
-        memory_name="--gpu-mem", memory_limit_name="--gpu-mem-limit",
+        memory_name="--gpu-mem",
     )  # fmt: skip
 
 

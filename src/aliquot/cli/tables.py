@@ -64,13 +64,26 @@ def cut(text: str, cells: int) -> str:
     return text if len(text) <= cells else f"{text[: cells - 1]}…"
 
 
+class _Paths(textwrap.TextWrapper):
+    """Breaks a word that is longer than a line behind its slashes, where it has any."""
+
+    def _handle_long_word(self, reversed_chunks: list[str], cur_line: list[str], cur_len: int, width: int) -> None:
+        word = reversed_chunks[-1]
+        if end := word.rfind("/", 0, width - cur_len) + 1:
+            cur_line.append(word[:end])
+            reversed_chunks[-1] = word[end:]
+        elif not cur_line:
+            super()._handle_long_word(reversed_chunks, cur_line, cur_len, width)
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """A sentence in lines of that width; the further ones begin under what stands behind the last gap of the first."""
     if len(text) <= width:
         return [text]
     gap = max((gap.end() for gap in re.finditer(r"  +(?=\S)", text[: width // 2 + 1])), default=0)
     indent = " " * max(0, 4 - gap)
-    lines = textwrap.wrap(text[gap:], max(20, width - gap), subsequent_indent=indent, break_on_hyphens=False) or [""]
+    wrapper = _Paths(max(20, width - gap), subsequent_indent=indent, break_on_hyphens=False)
+    lines = wrapper.wrap(text[gap:]) or [""]
     return [text[:gap] + lines[0], *(" " * gap + line for line in lines[1:])]
 
 

@@ -340,7 +340,7 @@ def _given(context: click.Context, *, but: Collection[str]) -> list[str]:
 
 
 def _of_root(root: Path) -> str:
-    return f"the machine's engine at {root} is root's to end; {way_out('sudo aliquot down')}"
+    return f"the machine's engine at {root} is root's to end: {way_out('sudo aliquot down')}"
 
 
 def _start_detached(context: click.Context, runtime: RuntimeDir) -> None:

@@ -172,7 +172,7 @@ def checked(
     enforce_name: str = "enforce",
     wake_name: str = "wake",
     memory_name: str = "",
-    memory_limit_name: str = "the memory limit",
+    memory_limit_name: str = "--gpu-mem-limit",
 ) -> GpuRequest:
     """The request itself, if it makes sense; the names say where its fields came from.
 

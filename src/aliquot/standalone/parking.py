@@ -62,7 +62,6 @@ MOVE_S: Final = 30.0
 """For so long a tenant that is moved waits for what is lent of its new GPU: half the time after which that is ended."""
 BACK_S: Final = 60.0
 """For so long who brings a tenant back by hand waits until it is; what takes longer is done even so."""
-
 _AWAY: Final = frozenset({ProcessState.CHECKPOINTED, ProcessState.CHECKPOINTING})
 _BETWEEN: Final = frozenset({ProcessState.CHECKPOINTING, ProcessState.RESTORING})
 log = Logger("standalone")
@@ -547,7 +546,8 @@ class Parking:
         try:
             self.park(name, busy=busy)
         except NotParked as error:
-            log.info("%s", error)
+            if self._engine.look(lambda ledger: name in ledger.plans):  # else it has ended, which is no news
+                log.info("%s", error)
             again_s = min(AGAIN_MAX_S, 2 * self._refused.get(name, (0.0, AGAIN_S / 2))[1])
             self._refused[name] = (time.monotonic() + again_s, again_s)
             return False

@@ -291,7 +291,7 @@ def test_root_of_a_user_namespace_learns_which_account_it_is_and_whose_engines_a
     up, _, rest = said.partition("away\n")
     away, _, unmapped = rest.partition("unmapped\n")
 
-    assert f"the machine's engine at /run/aliquot is root's to end; {note}" in up
+    assert f"the machine's engine at /run/aliquot is root's to end: {note}" in up
     assert f"aliquot: no engine is up at /run/aliquot; {note}" in away
     assert f"--system serves all accounts and so needs root; {note}" in away
     assert [1, 1] == [part.count(f"/run/aliquot belongs to another user; {note}") for part in (up, away)]

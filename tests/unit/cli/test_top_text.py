@@ -62,6 +62,16 @@ def test_a_sentence_fits_a_terminal(text: str, width: int):
     assert "".join(text.split()) == "".join("".join(lines).split())
 
 
+def test_a_path_that_is_longer_than_a_line_is_broken_behind_a_slash():
+    """So no name in it is cut, unless the name alone is longer than a line."""
+    path = "/opt/aliquot/lib/python3.11/site-packages/aliquot/native/emulator/libcuda.so.1"
+    lines = wrapped(f"ok     emulated CUDA  {path} and {'x' * 60}", 60)
+    parts = [line[22:] for line in lines]
+
+    assert ["/opt/aliquot/lib/python3.11/", "site-packages/aliquot/native/emulator/", "libcuda.so.1 and"] == parts[:3]
+    assert "x" * 38 == parts[3]
+
+
 def test_bars_shrink_before_they_go():
     """On 80 columns the bars are shorter than on 200, on 60 there are none, and the use is a number on each."""
     drawn = [max(sum(cell in "█░" for cell in line) for line in shown(width, "default/b")) for width in (60, 80, 200)]
