@@ -235,10 +235,7 @@ class Pods:
             if request.whole and not before.whole:
                 allowed = "a resize changes a part of one GPU, 0.001 to 0.999; for whole GPUs start it anew"
                 raise UserError(f"--gpu-request {format_milli(milli)} is not below 1: {allowed}")
-            checked(
-                request, request_name="--gpu-request", limit_name="--gpu-limit", memory_name="--gpu-mem",
-                memory_limit_name="--gpu-mem-limit",
-            )  # fmt: skip
+            checked(request, request_name="--gpu-request", limit_name="--gpu-limit", memory_name="--gpu-mem")
             if pod is None:
                 now = self._engine.resize(name, request, dry_run=call.dry_run)
             else:
