@@ -1,13 +1,15 @@
 """The operator with the real control plane: SharePods, vGPUs in both ways to own a GPU, quotas."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster.api import ApiError
 from cluster.control_plane import ControlPlane
-from cluster.ours import OurWebhook
+from cluster.ours import OurWebhook, surroundings
 from operating import ALIQUOT, SharePods, install_crds, reason, sharepod, vgpus, wait_for
 from scheduling import PROFILE, OurScheduler, Pods, asking, check_promises, gpu_pod, percent, slices_of
 
@@ -165,8 +167,8 @@ def test_a_namespace_gets_no_more_than_its_quota(shares: SharePods, scheduler: O
 
 
 def test_a_nominal_quota_is_given_back_by_pods_that_borrow(pods: Pods, scheduler: OurScheduler):
-    """A namespace borrows all that another does not hold; when that asks for what is nominal for it, it has it, and the
-    borrower keeps its oldest pods."""
+    """A namespace borrows all that another does not hold, and `explain` names the pods that go, in their order; when
+    the other asks for what is nominal for it, it has it, and the borrower keeps its oldest pods."""
     plane, lender = scheduler.plane, Pods(scheduler.plane, f"{pods.namespace}-lender")
     plane.make_namespace(lender.namespace)
     for namespace, nominal in ((pods.namespace, "0.5"), (lender.namespace, "1.5")):
@@ -179,10 +181,15 @@ def test_a_nominal_quota_is_given_back_by_pods_that_borrow(pods: Pods, scheduler
     pods.create(*(gpu_pod(f"p{number}", percent(50, "1Gi")) for number in range(5)))
     pods.wait_bound(4)
     held = {pod["metadata"]["name"] for pod in pods.bound()}
+    where = ("--kubeconfig", str(plane.kubeconfig), "-n", pods.namespace)
+    command = [sys.executable, "-m", "aliquot.cli.kubectl", "explain", "pod", min(held), *where]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=surroundings()).stdout
     lender.create(gpu_pod("mine", percent(100, "1Gi")))
     lender.wait_bound(1)
 
     assert 4 == len(held)
+    order = ", ".join(f"{pods.namespace}/{name}" for name in sorted(held, reverse=True)[:3])
+    assert f"its newest pods will be evicted, in this order: {order}\n" in said
     assert sorted(held)[:2] == sorted(pod["metadata"]["name"] for pod in pods.bound())
     plane.remove_namespace(lender.namespace)
 
