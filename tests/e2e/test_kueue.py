@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+from cluster.charted import Kueue
 from cluster.control_plane import ControlPlane
-from cluster.kueue import Kueue
 from cluster.ours import ROOT
 from scheduling import OurScheduler, Pods, asking, eventually, gpu_pod, percent
 
@@ -18,15 +18,22 @@ EXAMPLES = ROOT / "examples" / "kueue"
 
 
 @pytest.fixture(scope="module")
-def scheduler(control_plane: ControlPlane) -> Iterator[OurScheduler]:
+def kueue(control_plane: ControlPlane) -> Iterator[None]:
+    """Kueue, started."""
+    made = Kueue(control_plane)
+    made.start()
+    yield
+    made.part.stop()
+
+
+@pytest.fixture(scope="module")
+def scheduler(control_plane: ControlPlane, kueue: None) -> Iterator[OurScheduler]:
     """A node with two GPUs, our scheduler, and Kueue with the example's queues."""
     control_plane.fake_nodes(1, "v100", gpus=2)
-    kueue, ours = Kueue(control_plane), OurScheduler(control_plane)
-    kueue.start()
+    ours = OurScheduler(control_plane)
     with asking(ours):
         control_plane.kubectl("apply", "-f", str(EXAMPLES / "queues.yaml"))
         yield ours
-    kueue.part.stop()
 
 
 def submit(plane: ControlPlane, name: str, queue: str, count: int, percent: int) -> None:

@@ -124,6 +124,18 @@ class ControlPlane:
         pair = self.pki.client(f"user-{file}", name, group)
         return self.pki.kubeconfig(self.rooms.state / "pki" / f"{file}.kubeconfig", self.url, pair)
 
+    def wait_for_kinds(self) -> None:
+        """Waits until every kind that was defined is served; `kubectl wait` fails on one that has no status yet."""
+
+        def served() -> bool:
+            kinds = self.api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
+            conditions = [kind.get("status", {}).get("conditions") or [] for kind in kinds]
+            return all(
+                {"Established": "True"}.items() <= {c["type"]: c["status"] for c in of}.items() for of in conditions
+            )
+
+        until(served, "the kinds that were defined")
+
     def make_namespace(self, name: str) -> None:
         """Makes a namespace and waits until pods can be created in it."""
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})

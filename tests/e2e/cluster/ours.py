@@ -28,7 +28,7 @@ HOLDERS = "kube-system"
 def install_crds(plane: ControlPlane) -> None:
     """Our kinds of objects, as a person installs them."""
     plane.kubectl("apply", "--server-side", "-f", str(ROOT / "deploy" / "crds"))
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
+    plane.wait_for_kinds()
     # The garbage collector looks for new kinds every half minute, and when it starts.
     plane["kube-controller-manager"].restart()
 

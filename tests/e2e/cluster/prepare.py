@@ -102,7 +102,8 @@ def chromium() -> None:
 
 EXTRAS: Mapping[str, Callable[[], object]] = {
     "helm": programs.helm,
-    "kueue": programs.kueue,
+    "kueue": lambda: programs.charted("kueue"),
+    "jobset": lambda: programs.charted("jobset"),
     "program": lambda: prometheus.program("prometheus"),
     "with_images": roots,
     "release_parts": release,

@@ -1,8 +1,8 @@
-"""The Kubernetes programs, kwok, helm and Kueue, built from the Go tool dependencies that tools/ declares.
+"""The Kubernetes programs, kwok, helm, and controllers such as Kueue, built from the Go tool dependencies of tools/.
 
-helm and Kueue have modules of their own, since they are made for other versions of the Kubernetes libraries than our
-cluster's. ALIQUOT_KUBERNETES names another version of Kubernetes than that of tools/go.mod, of those that have a
-module `tools/kubernetes-VERSION`.
+helm and the controllers have modules of their own, since they are made for other versions of the Kubernetes libraries
+than our cluster's. ALIQUOT_KUBERNETES names another version of Kubernetes than that of tools/go.mod, of those that have
+a module `tools/kubernetes-VERSION`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from .cache import Unavailable, say
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
 # What the Kubernetes release builds use, less the symbol table.
 TAGS = "selinux,notest,grpcnotrace"
+CHARTED = {"kueue": 20, "jobset": 4}
+"""Controllers that tests run beside ours, and how many minutes each takes to build."""
 STAGES = (
     "node/fast/node-initialize.yaml",
     "pod/fast/pod-ready.yaml",
@@ -66,22 +68,21 @@ def helm() -> str:
     return str(cache.kept(f"helm-{_key(place)}", lambda into: _build(into, place, "-s -w")) / "bin/helm")
 
 
-def kueue() -> Path:
-    """The folder with Kueue (`bin/kueue`) and its chart (`chart/`), built if it is not there (twenty minutes).
+def charted(name: str) -> Path:
+    """The folder with a controller (`bin/`) and its chart (`chart/`), built if it is not there; of those in `CHARTED`.
 
     Raises:
         Unavailable: as for `folder`.
     """
-    place = TOOLS / "kueue"
+    place = TOOLS / name
 
     def build(into: Path) -> None:
-        say("Kueue takes about twenty minutes on two cores; this is done once")
+        say(f"{name} takes {CHARTED[name]} minutes on two cores; this is done once")
         chart = into / "chart"
-        _build(
-            into, place, "-s -w", "sigs.k8s.io/kueue", lambda module: shutil.copytree(module / "charts/kueue", chart)
-        )
+        module = f"sigs.k8s.io/{name}"
+        _build(into, place, "-s -w", module, lambda source: shutil.copytree(source / "charts" / name, chart))
 
-    return cache.kept(f"kueue-{_key(place)}", build)
+    return cache.kept(f"{name}-{_key(place)}", build)
 
 
 def _key(place: Path) -> str:

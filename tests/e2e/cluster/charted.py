@@ -1,0 +1,110 @@
+"""Controllers beside ours: a chart's kinds and webhooks, and its manager inside the cluster's network."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from . import programs
+from .control_plane import ControlPlane
+from .parts import Part
+
+
+class Charted:
+    """A manager; `start` leaves it ready, with the API server calling its webhooks by their address."""
+
+    name = ""
+    port, health = 0, 0
+    flags = ""
+    webhooks: tuple[str, ...] = ()
+    """Those of the kinds that are used here, where others are of kinds that the cluster does not have."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+        built = programs.charted(self.name)
+        (manager,) = (built / "bin").iterdir()
+        self._place = plane.rooms.state / self.name
+        self._place.mkdir()
+        pair = plane.pki.server(self.name, self.name, ["127.0.0.1"])
+        # Kueue insists on a certificate for its metrics at this path, whether it serves them or not.
+        etc = self._place / "etc"
+        for folder in (self._place, etc / "kueue/metrics/certs"):
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(pair.certificate, folder / "tls.crt")
+            shutil.copy(pair.key, folder / "tls.key")
+        self._authority = base64.b64encode(Path(plane.authority).read_bytes()).decode()
+        run = (
+            f"mount --bind {etc} /etc && exec {manager} --kubeconfig={plane.kubeconfig} "
+            f"--config={self._place}/config.yaml {self.flags}"
+        )
+        self.part = Part(self.name, plane.rooms, lambda: ["unshare", "-m", "sh", "-c", run], self._ready)
+        command = [programs.helm(), "template", self.name, built / "chart", "-n", f"{self.name}-system"]
+        text = subprocess.run([*command, "--include-crds"], capture_output=True, text=True, check=True).stdout
+        self._documents = [document for document in yaml.safe_load_all(text) if document]
+
+    def start(self) -> None:
+        """Its kinds, the manager, and its webhooks last: nothing can be made while one does not answer."""
+        self.plane.make_namespace(f"{self.name}-system")
+        kinds = [document for document in self._documents if document["kind"] == "CustomResourceDefinition"]
+        for kind in kinds:
+            if hook := kind["spec"].get("conversion", {}).get("webhook"):
+                hook["clientConfig"] = self._client(hook["clientConfig"])
+        self._apply(kinds)
+        self.plane.wait_for_kinds()
+        (given,) = [document for document in self._documents if document["kind"] == "ConfigMap"]
+        config = yaml.safe_load(given["data"]["controller_manager_config.yaml"])
+        if "integrations" in config:
+            config["integrations"]["frameworks"] = ["batch/job", "pod"]
+        config |= {
+            "leaderElection": {"leaderElect": False},
+            "internalCertManagement": {"enable": False},
+            "webhook": {"port": self.port, "certDir": str(self._place)},
+            "metrics": {"bindAddress": "0"},
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{self.health}"},
+        }
+        (self._place / "config.yaml").write_text(yaml.safe_dump(config))
+        self.part.start()
+        hooks = [document for document in self._documents if document["kind"].endswith("WebhookConfiguration")]
+        for document in hooks:
+            own = [
+                hook
+                for hook in document["webhooks"]
+                if not self.webhooks or hook["name"][1:].partition(".")[0] in self.webhooks
+            ]
+            document["webhooks"] = [hook | {"clientConfig": self._client(hook["clientConfig"])} for hook in own]
+        self._apply(hooks)
+
+    def _ready(self) -> bool:
+        """Whether it is, and its webhooks listen."""
+        try:
+            self.plane.rooms.connect(self.port, timeout_s=2).close()
+        except OSError:
+            return False
+        return self.plane.answers(self.health, "/readyz")
+
+    def _client(self, given: dict[str, Any]) -> dict[str, str]:
+        return {"url": f"https://127.0.0.1:{self.port}{given['service']['path']}", "caBundle": self._authority}
+
+    def _apply(self, documents: list[dict[str, Any]]) -> None:
+        self.plane.kubectl("apply", "--server-side", "-f", "-", input_=yaml.safe_dump_all(documents))
+
+
+class Kueue(Charted):
+    """Queues of Jobs and pods."""
+
+    name = "kueue"
+    port, health = 9443, 8081
+    flags = "--feature-gates=VisibilityOnDemand=false"
+    webhooks = ("job", "pod", "clusterqueue", "resourceflavor", "workload", "cohort")
+
+
+class JobSet(Charted):
+    """Jobs that run together."""
+
+    name = "jobset"
+    port, health = 9444, 8082
