@@ -1,4 +1,4 @@
-"""Groups by their real controllers, beside the real kube-scheduler."""
+"""JobSets and LeaderWorkerSets by their real controllers, beside the real kube-scheduler."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 from claiming import Lab, claims_served
-from cluster.charted import JobSet
+from cluster.charted import JobSet, LeaderWorkerSet
 from cluster.control_plane import ControlPlane
 from operating import wait_for
 from scheduling import ROOT, OurScheduler
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 EXAMPLES = ROOT / "examples" / "gangs"
-PODS = {"coscheduling.yaml": 3, "jobset.yaml": 3}
+PODS = {"coscheduling.yaml": 3, "jobset.yaml": 3, "leaderworkerset.yaml": 4}
 GROUP = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -45,7 +45,16 @@ def jobset(control_plane: ControlPlane) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def scheduler(control_plane: ControlPlane, helm: str, jobset: None) -> Iterator[OurScheduler]:
+def lws(control_plane: ControlPlane) -> Iterator[None]:
+    """LeaderWorkerSet, started."""
+    made = LeaderWorkerSet(control_plane)
+    made.start()
+    yield
+    made.part.stop()
+
+
+@pytest.fixture(scope="module")
+def scheduler(control_plane: ControlPlane, helm: str, jobset: None, lws: None) -> Iterator[OurScheduler]:
     """Two nodes of two V100 that serve claims."""
     control_plane.kubectl("apply", "-f", "-", input_=yaml.safe_dump(GROUP))
     with claims_served(control_plane, helm, control_plane.fake_nodes(2, "v100", gpus=2)) as ours:
@@ -57,7 +66,7 @@ def lab(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler) ->
     """A namespace, empty of claims afterwards."""
     made = Lab(control_plane, namespace)
     yield made
-    for kind in ("jobset", "job"):
+    for kind in ("jobset", "leaderworkerset", "job"):
         control_plane.kubectl("delete", kind, "--all", "-n", namespace)
     made.clear()
 
@@ -65,21 +74,24 @@ def lab(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler) ->
 def of_four(file: Path) -> list[dict[str, Any]]:
     """An example with four pods that belong together."""
     documents: list[dict[str, Any]] = list(yaml.safe_load_all(file.read_text()))
-    documents[0]["spec"]["replicatedJobs"][1]["replicas"] = 3
+    spec = documents[0]["spec"]
+    if documents[0]["kind"] == "JobSet":
+        spec["replicatedJobs"][1]["replicas"] = 3
+    else:
+        spec["replicas"], spec["leaderWorkerTemplate"]["size"] = 1, 4
     return documents
 
 
 @pytest.mark.parametrize("kind", ["extended resources", "placed"])
-def test_four_pods_that_fit_only_together_are_all_placed_or_none(lab: Lab, kind: str):
+@pytest.mark.parametrize("example", ["jobset.yaml", "leaderworkerset.yaml"])
+def test_four_pods_that_fit_only_together_are_all_placed_or_none(lab: Lab, example: str, kind: str):
     """While another pod has one of four GPUs, none of four pods that need one each is bound or has an allocated claim;
     when it ends, two are bound to each node of two GPUs."""
     if kind == "placed":
         lab.label(kind)
     lab.ask("first", 600)
     wait_for(lambda: lab["first"]["status"]["phase"], lambda phase: phase == "Running", "the first pod waits", 60)
-    lab.plane.kubectl(
-        "apply", "-n", lab.namespace, "-f", "-", input_=yaml.safe_dump_all(of_four(EXAMPLES / "jobset.yaml"))
-    )
+    lab.plane.kubectl("apply", "-n", lab.namespace, "-f", "-", input_=yaml.safe_dump_all(of_four(EXAMPLES / example)))
 
     def why() -> str:
         names = [pod["metadata"]["name"] for pod in lab.waiting()]
@@ -95,9 +107,9 @@ def test_four_pods_that_fit_only_together_are_all_placed_or_none(lab: Lab, kind:
     assert [2, 2] == list(Counter(pod["spec"]["nodeName"] for pod in lab.bound()).values())
 
 
-@pytest.mark.parametrize("file", sorted(PODS))
-def test_each_example_of_a_group_runs(lab: Lab, file: str):
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_each_example_of_a_group_runs(lab: Lab, file: Path):
     """All pods of the manifest as it is in the repository."""
-    lab.plane.kubectl("apply", "-n", lab.namespace, "-f", str(EXAMPLES / file))
+    lab.plane.kubectl("apply", "-n", lab.namespace, "-f", str(file))
 
-    wait_for(lab.bound, lambda bound: len(bound) == PODS[file], "not all pods are bound", 90)
+    wait_for(lab.bound, lambda bound: len(bound) == PODS[file.name], "not all pods are bound", 90)

@@ -80,7 +80,7 @@ class Charted:
         self._apply(hooks)
 
     def _ready(self) -> bool:
-        """Whether it is, and its webhooks listen."""
+        """Whether it is, and its webhooks listen: LeaderWorkerSet's manager says that it is ready before they do."""
         try:
             self.plane.rooms.connect(self.port, timeout_s=2).close()
         except OSError:
@@ -108,3 +108,10 @@ class JobSet(Charted):
 
     name = "jobset"
     port, health = 9444, 8082
+
+
+class LeaderWorkerSet(Charted):
+    """Replicas of a leader and its workers."""
+
+    name = "lws"
+    port, health = 9445, 8083

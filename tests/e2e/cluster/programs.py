@@ -24,7 +24,7 @@ from .cache import Unavailable, say
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
 # What the Kubernetes release builds use, less the symbol table.
 TAGS = "selinux,notest,grpcnotrace"
-CHARTED = {"kueue": 20, "jobset": 4}
+CHARTED = {"kueue": 20, "jobset": 4, "lws": 4}
 """Controllers that tests run beside ours, and how many minutes each takes to build."""
 STAGES = (
     "node/fast/node-initialize.yaml",
