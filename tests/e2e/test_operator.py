@@ -178,8 +178,9 @@ def test_a_nominal_quota_is_given_back_by_pods_that_borrow(pods: Pods, scheduler
         path = f"{ALIQUOT}/namespaces/{namespace}/gpuquotas"
         plane.api.create(path, {**quota, **spec})
         wait_for(lambda path=path: plane.api.get(f"{path}/q"), lambda q: "status" in q, "the quota has no status")
-    pods.create(*(gpu_pod(f"p{number}", percent(50, "1Gi")) for number in range(5)))
+    pods.create(*(gpu_pod(f"p{number}", percent(50, "1Gi")) for number in range(4)))
     pods.wait_bound(4)
+    pods.create(gpu_pod("p4", percent(50, "1Gi")))  # it waits, and is the newest
     held = {pod["metadata"]["name"] for pod in pods.bound()}
     where = ("--kubeconfig", str(plane.kubeconfig), "-n", pods.namespace)
     command = [sys.executable, "-m", "aliquot.cli.kubectl", "explain", "pod", min(held), *where]
