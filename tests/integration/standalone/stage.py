@@ -68,7 +68,7 @@ def sharepod(
     name: str, script: str, *, policy: str = "Never", notes: dict[str, str] | None = None, **gpu: object
 ) -> str:
     """A SharePod that runs a shell script; `notes` are its annotations."""
-    metadata = {"name": name, "annotations": notes or {}}
+    metadata = {"name": name} | ({"annotations": notes} if notes else {})
     spec = {
         "gpu": {"request": 0.2} | gpu,
         "template": {
