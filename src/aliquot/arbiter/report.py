@@ -129,12 +129,14 @@ def _tenant_status(engine: Dispatcher, tenant: Tenant, grant: GrantState, now_ns
     if grant.ungated:
         status.usage = round(grant.measured_usage(now_ns, engine.policy.config.window_ns), 4)
         status.charged_ns = grant.used_ns
-        if grant.gpu.enforce == "never" and (seen := engine.seen) is not None and now_ns - seen.at_ns <= SEEN_FOR_NS:
+        seen = engine.seen
+        if grant.gpu.enforce == "never" and seen is not None and now_ns - seen.at_ns <= SEEN_FOR_NS:
             # No program of it is attached; the GPU is its own, so what NVML sees there is its.
             held = [used or 0 for (uuid, _), used in seen.used.items() if uuid == grant.gpu.uuid]
             status.memory_used_mib, status.processes = sum(held) >> 20, len(held)
         return status
-    kept = (account := engine.policy.account(tenant.name, grant.gpu.uuid)).kept
+    account = engine.policy.account(tenant.name, grant.gpu.uuid)
+    kept = account.kept
     status.usage = round(account.usage(now_ns), 4)
     status.charged_ns = account.window.total_ns
     status.debt_ms = round(max(0, account.debt_ns(now_ns)) / 1e6, 3)

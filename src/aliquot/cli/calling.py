@@ -36,7 +36,7 @@ def read_text(file: str) -> str:
         with contextlib.nullcontext(sys.stdin) if file == "-" else Path(file).open(encoding="utf-8") as source:
             text = source.read(MAX_TEXT + 1)
     except UnicodeDecodeError:
-        raise UnreadableFile(f"{file} is not readable as YAML: it is not UTF-8 text") from None
+        raise UnreadableFile(f"{file} cannot be read: it is not UTF-8 text") from None
     except OSError as error:
         raise UnreadableFile(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
     if len(text) > MAX_TEXT:

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import click
 
-from aliquot.cli.calling import MAX_TEXT
+from aliquot.cli.calling import UnreadableFile, read_text
 from aliquot.cli.options import Quantity, Span, read_request, request_options
 from aliquot.driver.injection import MODES, Mode
-from aliquot.model.errors import UserError, in_words, one_line
+from aliquot.model.errors import UserError, one_line
 from aliquot.model.ids import TenantName, tenant_name
 from aliquot.model.quantities import MILLI
 
@@ -131,14 +131,9 @@ def _variables(given: tuple[str, ...], files: tuple[str, ...]) -> dict[str, str]
     values: dict[str, str] = {}
     for file in files:
         try:
-            with Path(file).open(encoding="utf-8") as source:
-                text = source.read(MAX_TEXT + 1)
-        except UnicodeDecodeError:
-            raise UserError(f"--env-file {file} is not UTF-8 text") from None
-        except OSError as error:
-            raise UserError(f"--env-file {in_words(error)}") from None
-        if len(text) > MAX_TEXT:
-            raise UserError(f"--env-file {file} is longer than {MAX_TEXT >> 20} MiB")
+            text = read_text(file)
+        except UnreadableFile as error:
+            raise UserError(f"--env-file {error}") from None
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip() and not line.lstrip().startswith("#"):
                 values |= _variable(line.strip(), f"--env-file {file} line {number}")

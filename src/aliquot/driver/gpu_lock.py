@@ -42,10 +42,6 @@ _RANGE: Final = 1 << 22
 """Bytes of a GPU's range: Linux has no larger process id (PID_MAX_LIMIT)."""
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """`struct flock`: l_type, l_whence, l_start, l_len, l_pid."""
-RESTARTS: Final = "which is to be started again"
-"""Words of the sentence about a GPU that the machine's engine is to have again."""
-IS_YOURS_TOO: Final = "aliquot run and all other commands use it as they are"
-"""Of that about one that it has."""
 _PROC: Final = Path("/proc")
 _UNMAPPED: Final = 65534
 """What the kernel shows for every account and group that a user namespace does not map."""
@@ -53,7 +49,11 @@ _LOG: Final = Logger("driver")
 
 
 class GpuTaken(AliquotError):
-    """Another engine of this machine shares the GPU."""
+    """Another engine of this machine shares the GPU; `of_machine`: it serves this account, now or once it is back."""
+
+    def __init__(self, text: str, *, of_machine: bool = False) -> None:
+        super().__init__(text)
+        self.of_machine = of_machine
 
 
 class GpuLock:
@@ -105,7 +105,7 @@ def check_free(libnvml: Path, gpus: Sequence[Gpu]) -> None:
     taken = [gpu for gpu in gpus if gpu.uuid in owners]
     if taken:
         free = [str(gpu.index) for gpu in gpus if gpu.uuid not in owners]
-        raise GpuTaken(_sentence(taken[0], owners[taken[0].uuid], free))
+        raise _taken(taken[0], owners[taken[0].uuid], free)
 
 
 def check_no_share(libnvml: Path) -> None:
@@ -152,7 +152,7 @@ def _alone(descriptor: int) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
+def _taken(gpu: Gpu, pid: int, free: Sequence[str]) -> GpuTaken:
     """Who shares a GPU, and what a person can do who wanted to."""
     where = f"GPU {gpu.index} ({gpu.uuid}) is shared by"
     others = f", or share the other GPUs: aliquot up --only-gpus {','.join(free)}" if free else ""
@@ -165,12 +165,14 @@ def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
     except OSError:
         words, since = [], ""
     if not any("aliquot" in word for word in words):  # of another process namespace, or hidden by one's mount options
-        return (
-            f"{where} runs of the machine's engine, {RESTARTS} (aliquot up --system), or by an "
-            f"engine in a container, or of an account whose processes are hidden; end it first{others}"
+        return GpuTaken(
+            f"{where} runs of the machine's engine, which is to be started again (aliquot up --system), or by an "
+            f"engine in a container, or of an account whose processes are hidden; end it first{others}",
+            of_machine=True,
         )
     if "node" in words[:4]:
-        return f"{where} this node's agent, pid {pid} ({since}); leave GPUs to you with its --not-gpus{others}"
+        way_out = "leave GPUs to you with its --not-gpus"
+        return GpuTaken(f"{where} this node's agent, pid {pid} ({since}); {way_out}{others}")
     folder, place = "", None  # of the engine, from the command line of its arbiter
     for process in _PROC.iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -183,17 +185,19 @@ def _sentence(gpu: Gpu, pid: int, free: Sequence[str]) -> str:
     at = f" ({folder}, {since})" if folder else f" ({since})"
     if uid == os.geteuid() != _UNMAPPED:
         use = f"use that one: export ALIQUOT_RUNTIME_DIR={folder}" if folder else "use that one"
-        return f"{where} your own engine, pid {pid}{at}; {use}, or end it{others}"
+        return GpuTaken(f"{where} your own engine, pid {pid}{at}; {use}, or end it{others}")
     if uid in (0, _UNMAPPED) and place is not None:
         if os.access(f"{folder}/engine.sock", os.W_OK):
-            use = IS_YOURS_TOO
-            return f"{where} the engine of this machine, pid {pid}{at}; {use}"
+            use = "aliquot run and all other commands use it as they are"
+            return GpuTaken(f"{where} the engine of this machine, pid {pid}{at}; {use}", of_machine=True)
         if place.st_mode & stat.S_IXGRP and not os.access(folder, os.X_OK):
-            return f"{where} the machine's engine, pid {pid}{at}; it {not_in_group(place.st_gid)}{others}"
+            return GpuTaken(f"{where} the machine's engine, pid {pid}{at}; it {not_in_group(place.st_gid)}{others}")
     if uid == _UNMAPPED:
-        return f"{where} another account's engine, pid {pid}{at}; ask its owner to end it (aliquot down){others}"
+        return GpuTaken(
+            f"{where} another account's engine, pid {pid}{at}; ask its owner to end it (aliquot down){others}"
+        )
     owner = _name(uid) or f"user {uid}"
-    return f"{where} {owner}'s engine, pid {pid}{at}; ask {owner} to end it (aliquot down){others}"
+    return GpuTaken(f"{where} {owner}'s engine, pid {pid}{at}; ask {owner} to end it (aliquot down){others}")
 
 
 def not_in_group(gid: int) -> str:

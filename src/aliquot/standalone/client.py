@@ -36,11 +36,12 @@ class NoEngine(AliquotError):
 
 
 class EngineRefused(AliquotError):
-    """The engine refused; `exit_code` is the exit status it gave."""
+    """The engine refused; `exit_code` is the exit status it gave, `of_machine` as in `GpuTaken`."""
 
-    def __init__(self, text: str, code: int) -> None:
+    def __init__(self, text: str, code: int, *, of_machine: bool = False) -> None:
         super().__init__(text)
         self.exit_code = code  # type: ignore[misc]
+        self.of_machine = of_machine
 
 
 class EngineConnection:
@@ -251,9 +252,7 @@ def lease(
     try:
         connection, answer = first_answer(runtime, call, emulate=emulate)
     except EngineRefused as refused:
-        from aliquot.driver.gpu_lock import IS_YOURS_TOO, RESTARTS
-
-        if not any(words in str(refused) for words in (RESTARTS, IS_YOURS_TOO)):
+        if not refused.of_machine:
             raise
         runtime = RuntimeDir(machine_dir())
         try:
@@ -307,4 +306,4 @@ def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:
     answer = wire.decode_answer(line)
     if isinstance(answer, wire.EngineRefusal):
         process.wait()
-        raise EngineRefused(answer.error, answer.code)
+        raise EngineRefused(answer.error, answer.code, of_machine=answer.of_machine)

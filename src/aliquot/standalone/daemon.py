@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.gpu_lock import GpuTaken
 from aliquot.model.errors import AliquotError
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.paths import EngineLock, RuntimeDir
@@ -72,7 +73,8 @@ def main() -> int:
                 finally:
                     server.close()
     except AliquotError as error:
-        _say(EngineRefusal(str(error), error.exit_code))
+        of_machine = isinstance(error, GpuTaken) and error.of_machine
+        _say(EngineRefusal(str(error), error.exit_code, of_machine))
         return error.exit_code
     return 0
 

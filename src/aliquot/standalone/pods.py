@@ -228,7 +228,8 @@ class Pods:
             name, piece = tenant.name, tenant.plan.slices[0]
             before = self._engine.look(lambda ledger: ledger.request_of(name))
             memory = call.memory or before.memory or Memory(mib=piece.memory_mib)
-            most = call.memory_limit or before.memory_limit
+            lends_nothing = before.memory_limit == Memory(mib=piece.memory_mib)  # and none then
+            most = call.memory_limit or (memory if lends_nothing else before.memory_limit)
             milli = before.request_milli if call.request_milli is None else call.request_milli
             limit = before.limit_milli if call.limit_milli is None else call.limit_milli
             request = replace(before, request_milli=milli, limit_milli=limit, memory=memory, memory_limit=most)

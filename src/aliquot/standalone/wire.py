@@ -52,10 +52,11 @@ class EngineAnswer(msgspec.Struct, tag_field="kind", omit_defaults=True):
 
 
 class EngineRefusal(EngineAnswer, tag="refusal"):
-    """`error` is a sentence for a person and `code` the exit status that goes with it."""
+    """`error` is a sentence for a person, `code` the exit status that goes with it; `of_machine`: see `GpuTaken`."""
 
     error: str
     code: int = 1
+    of_machine: bool = False
 
 
 class Ready(EngineAnswer, tag="ready"):
@@ -318,10 +319,9 @@ class LeaseWait(EngineAnswer, tag="waiting"):
 
 
 class Resized(EngineAnswer, tag="resized"):
-    """The share of a SharePod or run before a resize and after it.
+    """A share before a resize and after it; up to `max_memory_mib`, also before and after, memory is lent to it.
 
-    It has yet to free `pending_mib` of its memory, and holds `lent_mib` beyond what is guaranteed now. Up to
-    `max_memory_mib`, before and after, memory is lent to it; 0: none is.
+    It has yet to free `pending_mib` of its memory, and holds `lent_mib` beyond what is guaranteed now.
     """
 
     name: str

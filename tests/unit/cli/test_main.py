@@ -99,8 +99,14 @@ def test_a_group_lists_its_commands_with_whole_sentences(group):
         (["run", "--gpus", "2", "--gpu-mem", "400Mi", "--", "true"], "--gpu-mem 400 MiB limits the memory of one GPU"),
         (["run", "--gpus", "2", "--gpu-request", ".5", "--", "true"], "give one of them"),
         (["run", "--env", "=x", "--", "true"], '--env "=x" is no variable; write NAME=VALUE'),
-        (["run", "--env-file", "/dev/zero", "--", "true"], "--env-file /dev/zero is longer than 16 MiB"),
-        (["run", "--env-file", "/nonexistent", "--", "true"], "--env-file /nonexistent: no such file or directory"),
+        (
+            ["run", "--env-file", "/dev/zero", "--", "true"],
+            "--env-file /dev/zero cannot be read: it is longer than 16 MiB",
+        ),
+        (
+            ["run", "--env-file", "/nonexistent", "--", "true"],
+            "--env-file /nonexistent cannot be read: no such file or directory",
+        ),
         (["run", "--cwd", "/nonexistent", "--", "true"], "--cwd /nonexistent is not a folder"),
         (["run", "--timeout", "0", "--", "true"], '--timeout: "0" is not between nothing and a year'),
         (["up", "--emulate", "v100", "--state-dir", os.devnull], f"--state-dir {os.devnull} cannot be written"),
