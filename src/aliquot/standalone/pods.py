@@ -242,9 +242,11 @@ class Pods:
             else:
                 now = self._resize(pod.spec.resized(request), dry_run=call.dry_run)
             old, new = (TenantSlice(*structs.astuple(each)) for each in (piece, now.plan.slices[0]))
-            held_mib = self._engine.pending_mib().get(name, 0), call.dry_run, self._engine.lent_mib().get(name, 0)
-            max_mib = tenant.record.gpus[0].max_memory_mib, now.record.gpus[0].max_memory_mib
-            return Resized(name, "run" if pod is None else "sharepod", old, new, *held_mib, max_mib)
+            return Resized(
+                name, "run" if pod is None else "sharepod", old, new, dry_run=call.dry_run,
+                pending_mib=self._engine.pending_mib().get(name, 0), lent_mib=self._engine.lent_mib().get(name, 0),
+                max_memory_mib=(tenant.record.gpus[0].max_memory_mib, now.record.gpus[0].max_memory_mib),
+            )  # fmt: skip
 
     def move(self, call: ParkCall, caller: Account) -> Moved:
         """Park a SharePod or a run, bring it back, or take it to another GPU; see `Parking`.
