@@ -70,7 +70,7 @@ class FakeProcess:
 
     def __init__(self, path: str, *, hello: bool = True) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.sock.settimeout(5)
+        self.sock.settimeout(20)
         self.sock.connect(path)
         self.pages: dict[int, Page] = {}
         self.boot_id = 0
@@ -106,7 +106,7 @@ class FakeProcess:
     def want(self, slot: int = 0, burst_ns: int = 0) -> None:
         self.send(MessageType.WANT, gpu=slot, a=burst_ns)
 
-    def wait_valid(self, slot: int = 0, *, above: int = -1, timeout_s: float = 5.0) -> int:
+    def wait_valid(self, slot: int = 0, *, above: int = -1, timeout_s: float = 20.0) -> int:
         """Sleep until a grant is valid; returns its epoch.
 
         After the epoch `above` that may also be a grant which has ended before this process came to look.
@@ -123,7 +123,7 @@ class FakeProcess:
         self.want()
         return self.wait_valid()
 
-    def wait_closed(self, slot: int = 0, timeout_s: float = 5.0) -> int:
+    def wait_closed(self, slot: int = 0, timeout_s: float = 20.0) -> int:
         page, end = self.pages[slot], time.monotonic() + timeout_s
         while page.valid:
             if time.monotonic() > end:

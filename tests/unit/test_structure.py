@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CODE = 40_834
+MAX_CODE = 40_843
 MAX_LAB_CODE = 8_115
 MAX_FILES = 320
 MAX_SINGLE_CALLERS = 0.1

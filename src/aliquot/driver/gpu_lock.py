@@ -166,8 +166,9 @@ def _taken(gpu: Gpu, pid: int, free: Sequence[str]) -> GpuTaken:
         words, since = [], ""
     if not any("aliquot" in word for word in words):  # of another process namespace, or hidden by one's mount options
         return GpuTaken(
-            f"{where} runs of the machine's engine, which is to be started again (aliquot up --system), or by an "
-            f"engine in a container, or of an account whose processes are hidden; end it first{others}",
+            f"{where} the machine's engine, which is being restarted or has left runs (start it again: aliquot up "
+            "--system), or by an engine in a container, or of an account whose processes are hidden; end it first"
+            f"{others}",
             of_machine=True,
         )
     if "node" in words[:4]:

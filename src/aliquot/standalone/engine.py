@@ -71,7 +71,8 @@ class Engine:
         self.machine = machine
         self._gpu_lock = gpu_lock
         self._keeper = LockKeeper(runtime, gpu_lock)
-        self._keeper.keep(needed=bool(runs))
+        if runtime.shared:
+            self._keeper.keep()
         self.ledger = machine.ledger(policy)
         self._learned = LearnedFile(state_dir, self.ledger.decider.policy, emulated=machine.emulated)
         self._learned.recall()
@@ -495,7 +496,7 @@ class Engine:
     def stop(self) -> None:
         """End all tenants of this engine, then the arbiter, and remove what was made for them.
 
-        With `leaves_runs` the runs go on without it, and the next engine takes them over.
+        With `leaves_runs` the runs go on without it, and the next engine takes them and the GPUs over.
         """
         self.parking.stop()
         for coming in self._tenancy.coming:
@@ -512,6 +513,8 @@ class Engine:
         if not left:
             shutil.rmtree(self.runtime.tenants, ignore_errors=True)
             shutil.rmtree(self.runtime.emulated, ignore_errors=True)
+        if not self.leaves_runs:
+            self._keeper.end()
         self._gpu_lock.close()
 
     def _take_over(self, run: RunRecord) -> None:
@@ -547,7 +550,7 @@ class Engine:
         if self.runtime.shared:
             with self._lock:
                 runs = [tenant.run for tenant in self.tenants.values() if tenant.run]
-                self._keeper.keep(needed=bool(runs))
+                self._keeper.keep()
                 write_runs(self.runtime.runs, runs)
 
     def _tenant(self, run: RunRecord, *, lasts: bool) -> EngineTenant:

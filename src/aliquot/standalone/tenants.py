@@ -5,8 +5,8 @@ those whose `aliquot run` still lives, by its process id and start time, with th
 left is ended. Shares by name, whose programs are children of docker and podman, live until they are deleted and are
 taken over as runs are. SharePods are children of the engine, end with it and are not here.
 
-While such runs and shares go on no other engine may have their GPUs, but the lock of an engine ends with it: so where
-there are any another process has the lock as well, this module as a program.
+No other engine may have the GPUs while such runs go on, nor in the moment in which the machine's engine is restarted,
+but the lock of an engine ends with it: so another process has that engine's lock as well, this module as a program.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import RunLease, fraction_of
 
 KEEPER_LOOK_S: Final = 0.5
+RESTART_S: Final = 20.0
+"""Longer than it takes from the end of the machine's engine until the service manager's next one has found its GPUs."""
 log = Logger("standalone")
 
 
@@ -182,36 +184,38 @@ def living_runs(file: Path) -> list[RunRecord]:
 
 
 class LockKeeper:
-    """The process that keeps an engine's lock for its runs, until the next engine has it end."""
+    """The process that keeps the lock of the machine's engine for the next one, which has it end."""
 
     def __init__(self, runtime: RuntimeDir, lock: GpuLock) -> None:
         self._runtime = runtime
         self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
 
-    def keep(self, *, needed: bool) -> None:
-        """Start it, or end it, unless that is done."""
-        if needed == (self._process is not None and self._process.poll() is None):
+    def keep(self) -> None:
+        """Start it, unless it is there."""
+        if self._process is not None and self._process.poll() is None:
             return
+        lock, engine, runs = self._lock.descriptor, os.getpid(), self._runtime.runs
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(lock), str(engine), str(runs), str(RESTART_S)], pass_fds=[lock],
+                cwd="/", start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            pid = self._process.pid
+            write_whole(self._runtime.keeper, f"{pid} {start_ticks(pid)}".encode(), synced=False)
+        except OSError as error:
+            log.warning("nothing keeps the GPUs for the next engine: %s", in_words(error))
+            if self._process is not None:
+                self._process.kill()  # the next engine could not end it
+
+    def end(self) -> None:
+        """End it, if it is there."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
             self._runtime.keeper.unlink(missing_ok=True)
-        if not needed:
-            return
-        lock, engine, runs = self._lock.descriptor, os.getpid(), self._runtime.runs
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(lock), str(engine), str(runs)], pass_fds=[lock], cwd="/",
-                start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-            pid = self._process.pid
-            write_whole(self._runtime.keeper, f"{pid} {start_ticks(pid)}".encode(), synced=False)
-        except OSError as error:
-            log.warning("nothing keeps the GPUs for runs that go on without this engine: %s", in_words(error))
-            if self._process is not None:
-                self._process.kill()  # the next engine could not end it
 
 
 def end_keeper(runtime: RuntimeDir) -> None:
@@ -228,10 +232,13 @@ def end_keeper(runtime: RuntimeDir) -> None:
 
 
 def _keep_lock() -> None:
-    """Go on, with the lock's descriptor open, while the engine lives or runs of it do."""
-    engine, runs = int(sys.argv[2]), Path(sys.argv[3])
-    while os.getppid() == engine or living_runs(runs):
+    """Go on, with the lock's descriptor open, while the engine lives, may be restarted, or runs of it live."""
+    engine, runs, restart_s = int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
+    seen_s = time.monotonic()
+    while time.monotonic() < seen_s + restart_s or living_runs(runs):
         time.sleep(KEEPER_LOOK_S)
+        if os.getppid() == engine:
+            seen_s = time.monotonic()
 
 
 if __name__ == "__main__":

@@ -17,8 +17,11 @@ from aliquot.driver.emulation import prepare
 from aliquot.driver.injection import probe_substitution
 from aliquot.driver.mounts import linker_cache
 from aliquot.driver.native import HOOK, native_part
+from aliquot.model.requests import GpuRequest, Plan
+from aliquot.standalone.accounts import Account
+from aliquot.standalone.tenants import RunRecord, write_runs
 
-from .stage import Aliquot, alive, end, first_line
+from .stage import Aliquot, end, first_line
 from .test_machine_engine import BOB, FAKE, PATHS, PYTHON, accounts_cannot_start, become
 
 pytestmark = pytest.mark.skipif(bool(probe_substitution()), reason="the kernel refuses mount namespaces")
@@ -109,28 +112,47 @@ def test_two_engines_divide_the_gpus_of_a_machine(logins: tuple[Login, Login]):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the machine's engine is root's")
-def test_gpus_stay_with_the_runs_that_go_on_without_the_engine_of_the_machine(logins: tuple[Login, Login]):
-    """While that engine is away no other gets its GPUs; the next one does, and once the runs have ended anybody may."""
+def test_gpus_stay_with_the_engine_of_the_machine_while_it_is_restarted(logins: tuple[Login, Login]):
+    """No other engine gets its GPUs meanwhile, with or without runs that go on; the next one does, until `down`."""
     one, other = logins
     one.env["ALIQUOT_MACHINE_DIR"] = str(one.runtime)
+    engine = one.up("--system")
+    end(engine, signal.SIGTERM)
+    idle = other.up().communicate()[1]
     engine = one.up("--system")
     run = one.start_here("run", "--gpu-request", ".3", "--name", "train", "--", "sh", "-c", "'echo on; exec sleep 300'")
     assert "on\n" == first_line(run)
     end(engine, signal.SIGKILL)
-    refused = other.up()
-    _, said = refused.communicate()
-    again = one.up("--system")
+    with_run = other.up().communicate()[1]
+    engine = one.up("--system")
     shares = one("get", "tenants", "-o", "name").stdout
-    keeper = int((one.runtime / "keeper").read_text().split()[0])
-    end(again, signal.SIGKILL)
     end(run, signal.SIGINT)
-    eventually(lambda: not alive(keeper), "nothing keeps the GPUs of runs that have ended")
+    one("down")
+    engine.communicate()
     second = other.up()
     end(second)
 
-    assert (1, 0) == (refused.returncode, second.returncode)
-    assert "runs of the machine's engine, which is to be started again" in said and 1 == said.count("\n")
+    assert [1, 1] == [said.count("\n") for said in (idle, with_run)]
+    assert all("the machine's engine, which is being restarted or has left runs" in said for said in (idle, with_run))
     assert "train" in shares
+    assert 0 == second.returncode
+
+
+def test_the_keeper_of_the_gpus_goes_on_for_runs_or_a_restart_and_no_longer(tmp_path: Path):
+    """It ends when neither an engine nor a run of one is there, and the time of a restart is over."""
+    runs = tmp_path / "runs"
+    holder = subprocess.Popen(["sleep", "300"])
+    owner = Account(os.geteuid(), os.getegid(), (), holder.pid)
+    write_runs(runs, [RunRecord.of("train", tmp_path, GpuRequest(300), Plan(()), "all", "", owner)])
+    no_engine = 0
+    argv = [sys.executable, "-m", "aliquot.standalone.tenants", "0", str(no_engine), str(runs), "0.1"]
+    keeper = subprocess.Popen(argv)
+    with pytest.raises(subprocess.TimeoutExpired):
+        keeper.wait(timeout=2.0)
+    holder.kill()
+    holder.wait()
+
+    assert 0 == keeper.wait(timeout=20.0)
 
 
 CARL = 61003
