@@ -10,7 +10,7 @@ from cluster import programs
 from cluster.control_plane import ControlPlane
 from cluster.prepare import Parts
 from operating import wait_for
-from scheduling import OurScheduler, Pods, gpu_pod, percent
+from scheduling import ROOT, OurScheduler, Pods, gpu_pod, percent
 
 pytestmark = pytest.mark.timeout(180)
 VERSION, GATES = programs.gangs()
@@ -75,6 +75,19 @@ def test_a_group_may_start_with_as_many_pods_as_it_needs(plane: ControlPlane, sc
     assert 2 == len(found)
     pods.agree(scheduler)
     plane.remove_namespace("some")
+
+
+def test_the_example_runs(plane: ControlPlane, scheduler: OurScheduler):
+    """The two pods of examples/gangs/podgroup.yaml are bound, in the version of PodGroup that this Kubernetes has."""
+    plane.make_namespace("example")
+    text = (ROOT / "examples/gangs/podgroup.yaml").read_text()
+    plane.kubectl("apply", "-n", "example", "-f", "-", input_=text.replace("v1beta1", VERSION))
+    pods = Pods(plane, "example")
+    pods.wait_bound(2)
+
+    pods.agree(scheduler)
+    plane.kubectl("delete", "job", "two", "-n", "example")
+    plane.remove_namespace("example")
 
 
 @pytest.mark.parametrize("kind", ["share", "placed"])
