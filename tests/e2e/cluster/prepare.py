@@ -104,6 +104,7 @@ EXTRAS: Mapping[str, Callable[[], object]] = {
     "helm": programs.helm,
     "kueue": lambda: programs.charted("kueue"),
     "jobset": lambda: programs.charted("jobset"),
+    "kserve": lambda: programs.charted("kserve"),
     "lws": lambda: programs.charted("lws"),
     "program": lambda: prometheus.program("prometheus"),
     "with_images": roots,

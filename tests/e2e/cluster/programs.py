@@ -24,8 +24,13 @@ from .cache import Unavailable, say
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
 # What the Kubernetes release builds use, less the symbol table.
 TAGS = "selinux,notest,grpcnotrace"
-CHARTED = {"kueue": 20, "jobset": 4, "lws": 4}
-"""Controllers that tests run beside ours, and how many minutes each takes to build."""
+CHARTED = {
+    "kueue": ("sigs.k8s.io/kueue", "charts/kueue", 20),
+    "jobset": ("sigs.k8s.io/jobset", "charts/jobset", 4),
+    "lws": ("sigs.k8s.io/lws", "charts/lws", 4),
+    "kserve": ("github.com/kserve/kserve", "charts", 8),
+}
+"""Controllers that tests run beside ours: the module, its charts, and how many minutes it takes to build."""
 STAGES = (
     "node/fast/node-initialize.yaml",
     "pod/fast/pod-ready.yaml",
@@ -75,12 +80,11 @@ def charted(name: str) -> Path:
         Unavailable: as for `folder`.
     """
     place = TOOLS / name
+    module, charts, minutes = CHARTED[name]
 
     def build(into: Path) -> None:
-        say(f"{name} takes {CHARTED[name]} minutes on two cores; this is done once")
-        chart = into / "chart"
-        module = f"sigs.k8s.io/{name}"
-        _build(into, place, "-s -w", module, lambda source: shutil.copytree(source / "charts" / name, chart))
+        say(f"{name} takes {minutes} minutes on two cores; this is done once")
+        _build(into, place, "-s -w", module, lambda source: shutil.copytree(source / charts, into / "chart"))
 
     return cache.kept(f"{name}-{_key(place)}", build)
 
