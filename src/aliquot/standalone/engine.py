@@ -71,8 +71,6 @@ class Engine:
         self.machine = machine
         self._gpu_lock = gpu_lock
         self._keeper = LockKeeper(runtime, gpu_lock)
-        if runtime.shared:
-            self._keeper.keep()
         self.ledger = machine.ledger(policy)
         self._learned = LearnedFile(state_dir, self.ledger.decider.policy, emulated=machine.emulated)
         self._learned.recall()

@@ -190,6 +190,8 @@ class LockKeeper:
         self._runtime = runtime
         self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
+        if runtime.shared:
+            self.keep()
 
     def keep(self) -> None:
         """Start it, unless it is there."""
