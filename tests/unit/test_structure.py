@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CODE = 40_843
+MAX_CODE = 41_042
 MAX_LAB_CODE = 8_115
-MAX_FILES = 320
+MAX_FILES = 322
 MAX_SINGLE_CALLERS = 0.1
-MAX_ONE_IMPORTER = 56
+MAX_ONE_IMPORTER = 57
 MAX_IMPORTS = 20
 MAX_SHARED_NAMES = 10
 MAX_GPU_RECORDS = 8

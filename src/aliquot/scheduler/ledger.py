@@ -302,10 +302,10 @@ class Ledger:
         """A ledger without nodes, in which requests can be tried on nodes that need not exist."""
         return Ledger(POLICIES["binpack"]())
 
-    def add_empty_node(self, others: Ledger, name: str) -> None:
-        """Add an empty node of another ledger."""
-        if name in others.cluster.index and name not in self.cluster.index:
-            self.cluster.add_node(others.cluster.spec(others.cluster.node_index(name)))
+    def add_empty_node(self, spec: NodeSpec) -> None:
+        """Add a node that need not exist, unless one of its name is here."""
+        if spec.name not in self.cluster.index:
+            self.cluster.add_node(spec)
             self._known = None
 
     def allocate(self, ask: PodAsk, node: str, now_s: float) -> Allocation:

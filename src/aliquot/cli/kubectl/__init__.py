@@ -19,6 +19,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "get": (f"{__name__}.get", "List gpus, sharepods, vgpus, quota or hours."),
     "top": (f"{__name__}.top", "Show the use of the GPUs, live."),
     "explain": (f"{__name__}.explain", "Explain why a pod waits, or where it is placed."),
+    "nodes": (f"{__name__}.nodes", "Show which nodes to add for the pods that wait."),
     "recommend": (f"{__name__}.recommend", "Recommend shares from what was used."),
     "resize": (f"{__name__}.resize", "Change the share of a SharePod or pod while it runs."),
     "inspect": (f"{__name__}.inspect", "Compare the scheduler's ledger with the pods' plans."),

@@ -240,8 +240,8 @@ class Extender:
         for raw in (nodes or {}).values():
             empty.node_changed(Change("added", read_message(bytes(raw), Node)))
         for name in names.strings():
-            if not nodes or name not in nodes:
-                empty.add_empty_node(self.ledger, name)
+            if (not nodes or name not in nodes) and (number := self.ledger.cluster.index.get(name)) is not None:
+                empty.add_empty_node(self.ledger.cluster.spec(number))
         judged = judge(empty, ask, Numbering(empty.cluster)(names), names.__getitem__)
         return filter_result(judged, names, nodes)
 
