@@ -1,4 +1,4 @@
-"""A SharePod and a pod that grow and shrink while they run, on a real control plane and kubelet."""
+"""Pods and a SharePod that grow and shrink while they run, or have memory lent to them, on a real kubelet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ from cluster.api import ApiError
 from cluster.emulated import with_packages
 from cluster.images import PYTHON
 from cluster.kubelet_node import KubeletNode
-from cluster.ours import surroundings
+from cluster.ours import agent_pod, surroundings
 from cluster.parts import until
 from cluster.whole import Whole, whole
 from operating import SharePods, reason, sharepod
 from scheduling import PROFILE, Pods
 
-from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, GPU_REQUEST
+import aliquot.memory
+from aliquot.kube.names import GPU_MEMORY, GPU_MEMORY_LIMIT, GPU_PERCENT, GPU_REQUEST
 
 READS = """
 import time
@@ -32,36 +34,68 @@ while True:
     time.sleep(0.2)
 """
 """Prints the memory of its GPU in MiB, five times a second."""
+BORROWS = """
+from cuda.bindings import driver
+driver.cuInit(0)
+_, context = driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(0)[1])
+driver.cuCtxSetCurrent(context)
+held, most = [], int(sys.argv[1])
+
+def give_back(size_bytes, _seconds):
+    driver.cuCtxSetCurrent(context)
+    while size_bytes > 0 and held:
+        driver.cuMemFree(held.pop())
+        size_bytes -= 1 << 30
+
+if "gives" in sys.argv:
+    assert on_call_back(give_back)
+while True:
+    if len(held) < most:
+        error, address = driver.cuMemAlloc(1 << 30)
+        held += [address] if not int(error) else []
+        most = 0 if len(held) == most else most
+    print(len(held), flush=True)
+    time.sleep(0.2)
+"""
+"""Allocates so many GiB, gives them back when it is asked if it `gives`, and prints what it has."""
 
 
 @pytest.fixture(scope="module")
 def cluster(kubelet_node: KubeletNode) -> Iterator[Whole]:
     """All of Aliquot on a node with one emulated V100."""
-    with whole(kubelet_node, "v100") as made:
+    with whole(kubelet_node, "v100", agent_flags=("--display-address", "0.0.0.0")) as made:
         yield made
 
 
-def container(**limits: str) -> dict[str, Any]:
-    """A container that reads its memory, and the volumes that it needs."""
-    main = {"name": "main", "image": PYTHON, "imagePullPolicy": "Never", "command": ["python3", "-c", READS]}
+def container(*program: str, **limits: str) -> dict[str, Any]:
+    """A container that reads its memory or runs another program, and the volumes that it needs."""
+    command = ["python3", "-c", *(program or (READS,))]
+    main = {"name": "main", "image": PYTHON, "imagePullPolicy": "Never", "command": command}
     return with_packages(main | {"resources": {"limits": limits}})
 
 
-def plain_pod(name: str, percent: int, memory: str) -> dict[str, Any]:
+def plain_pod(name: str, percent: int, memory: str, *program: str, **notes: str) -> dict[str, Any]:
     """A pod with a part of a GPU."""
-    made = container(**{GPU_PERCENT: str(percent), GPU_MEMORY: memory})
+    made = container(*program, **{GPU_PERCENT: str(percent), GPU_MEMORY: memory})
     spec = {"schedulerName": PROFILE, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
-    return {"metadata": {"name": name}, "spec": spec | {"containers": [made["container"]], "volumes": made["volumes"]}}
+    spec |= {"containers": [made["container"]], "volumes": made["volumes"]}
+    return {"metadata": {"name": name, "annotations": notes}, "spec": spec}
+
+
+def says(cluster: Whole, namespace: str, *words: str) -> tuple[int, str]:
+    """The exit status of a command of `kubectl aliquot` and what it prints."""
+    where = ["-n", namespace, "--kubeconfig", str(cluster.plane.kubeconfig)]
+    command = [sys.executable, "-m", "aliquot.cli.kubectl", *words, *where]
+    environment = surroundings(HOME=str(cluster.plane.rooms.state))
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=90)
+    assert done.stdout, done.stderr
+    return done.returncode, done.stdout
 
 
 def resize(cluster: Whole, namespace: str, name: str, *flags: str) -> tuple[int, dict[str, Any]]:
     """The exit status of `kubectl aliquot resize` and its facts."""
-    where = ["-n", namespace, "--kubeconfig", str(cluster.plane.kubeconfig), "-o", "json", "--timeout", "30"]
-    command = [sys.executable, "-m", "aliquot.cli.kubectl", "resize", name, *flags, *where]
-    environment = surroundings(HOME=str(cluster.plane.rooms.state))
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=90)
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+    status, text = says(cluster, namespace, "resize", name, *flags, "-o", "json", "--timeout", "30")
+    return status, json.loads(text)
 
 
 def sees(cluster: Whole, namespace: str, name: str) -> int:
@@ -120,6 +154,8 @@ def test_a_running_pod_grows_and_shrinks_without_a_restart(cluster: Whole, names
     assert (1, "PodResizePending: Infeasible") == (code, facts["state"][:28]), facts
     code, facts = resize(cluster, namespace, f"{kind}/a", "--gpu-request", ".3", "--gpu-mem", "4Gi")
     assert (0, "resized") == (code, facts["state"]), facts
+    code, facts = resize(cluster, namespace, f"{kind}/a", "--gpu-mem-limit", "8Gi")
+    assert (0, "resized", "8192Mi") == (code, facts["state"], facts["after"]["memory_limit"]), facts
     code, facts = resize(cluster, namespace, f"{kind}/a", "--gpu-request", ".3")
     assert (0, "unchanged") == (code, facts["state"]), facts
     until(lambda: shares(cluster).get(tenant) == (300, 1000, 4096), "the share from before", 30)
@@ -155,6 +191,33 @@ def test_what_does_not_fit_waits_with_the_smallest_change_that_would_help(cluste
     pods.create(plain_pod("c", 30, "2Gi"))
     until(lambda: sees(cluster, namespace, "c") == 2048, "the third program", 90)
     assert [200, 500, 300] == [shares(cluster)[f"{namespace}/{name}/main"][0] for name in "abc"]
+
+
+@pytest.mark.timeout(300)
+def test_memory_is_lent_and_called_back_for_the_guarantee_of_a_pod_that_comes_later(cluster: Whole, namespace: str):
+    """A pod borrows what is free and gives it back when another uses its guarantee; one that could not give it back
+    borrows nothing and is told why. Neither loses its guarantee, and none is started anew."""
+    pods, program = Pods(cluster.plane, namespace), Path(aliquot.memory.__file__).read_text() + BORROWS
+    with pytest.raises(ApiError, match=rf"{GPU_MEMORY_LIMIT}.* 1.0 GiB is below the memory 2.0 GiB"):
+        pods.create(plain_pod("a", 30, "2Gi", program, "1", **{GPU_MEMORY_LIMIT: "1Gi"}))
+    agent_pod(cluster.plane, namespace, cluster.gpus.node.name)
+    pods.create(plain_pod("a", 30, "2Gi", program, "12", "gives", **{GPU_MEMORY_LIMIT: "14Gi"}))
+    pods.create(plain_pod("c", 30, "1536Mi", program, "3", **{GPU_MEMORY_LIMIT: "75%"}))
+    until(lambda: sees(cluster, namespace, "a") == 12, "what is lent", 90)
+    until(lambda: sees(cluster, namespace, "c") == 1, "what is guaranteed", 90)
+    lent, shown = says(cluster, namespace, "explain", "pod", "a")[1], says(cluster, namespace, "top", "--once")[1]
+    refused = says(cluster, namespace, "explain", "pod", "c")[1]
+
+    assert "2.0 GiB, lent up to 14.0 GiB" in lent and f"{namespace}/a/main has 10." in lent
+    assert f"  {namespace}/a/main has 10." in shown and "GiB lent" in shown
+    assert "borrows no memory, for it runs where nothing is parked, and no program of it answers" in refused
+
+    pods.create(plain_pod("b", 40, "8Gi", program, "7"))
+    until(lambda: sees(cluster, namespace, "b") == 7, "the guarantee of the one that came later", 90)
+    assert 1 <= sees(cluster, namespace, "a") < 12
+    code, facts = resize(cluster, namespace, "pod/a", "--gpu-mem-limit", "2Gi")
+    assert (0, "resized", "2048Mi") == (code, facts["state"], facts["after"]["memory_limit"])
+    assert [0, 0, 0] == [restarts(cluster, namespace, name) for name in "abc"]
 
 
 def grown(kind: str, namespace: str, request: str, memory: str) -> list[str]:

@@ -183,7 +183,7 @@ def test_an_upgrade_leaves_pods_their_share(installed: Installation, namespace: 
 
 @pytest.mark.parametrize(
     ("component", "container", "rights"),
-    [("node", "node", []), ("node", "arbiter", ["CAP_SYS_NICE"]), ("scheduler", "scheduler", [])],
+    [("node", "node", []), ("node", "arbiter", ["CAP_KILL", "CAP_SYS_NICE"]), ("scheduler", "scheduler", [])],
 )
 def test_containers_have_the_rights_that_are_written_down(
     installed: Installation, component: str, container: str, rights: list[str]
@@ -192,7 +192,7 @@ def test_containers_have_the_rights_that_are_written_down(
     spec = installed.spec(component, container)
     process = spec["process"]
 
-    assert rights == process["capabilities"].get("bounding", [])
+    assert rights == sorted(process["capabilities"].get("bounding", []))
     assert (True, True) == (process["noNewPrivileges"], spec["root"]["readonly"])
     assert "seccomp" in spec["linux"]
     assert (0 if component == "node" else 65532) == process["user"]["uid"]

@@ -230,6 +230,7 @@ class ShareParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     request: str | float = ""
     limit: str | float = ""
     wake: str = ""
+    memory_limit: str = ""
     affinity: str = ""
     anti_affinity: str = ""
     exclusion: str = ""
@@ -245,6 +246,12 @@ class ShareParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         return Labels(*(parse_label(text) if text else "" for text in (
             self.affinity, self.anti_affinity, self.exclusion
         )))  # fmt: skip
+
+    def asked(self, request_milli: int, memory: Memory | None) -> GpuRequest:
+        """The request for a share of these amounts."""
+        limit, wake_us = parse_milli(self.limit) if self.limit else None, parse_wake(self.wake) if self.wake else 0
+        most = parse_memory(self.memory_limit) if self.memory_limit else None
+        return GpuRequest(request_milli, limit, memory, labels=self.labels, wake_us=wake_us, memory_limit=most)
 
 
 _DEFAULTS: Final = ShareParameters()
@@ -287,21 +294,23 @@ def claim_plan(claim: ResourceClaim, memory_mib: Mapping[str, int], *, lenient: 
                 limit = min(MILLI, before.limit_milli + piece.limit_milli)
                 piece = Slice(uuid, request, limit, before.memory_mib + piece.memory_mib)
             slices[uuid] = piece
-        if len({(said.wake, said.labels) for said in parameters.values()}) > 1:
-            raise BadRequest("wake and labels are those of the whole claim; give them without requests")
+        if len({(said.wake, said.labels, said.memory_limit) for said in parameters.values()}) > 1:
+            raise BadRequest("wake, memoryLimit and labels are those of the whole claim; give them without requests")
         if not slices:
             return None
         first = next(iter(parameters.values()))
-        wake_us = parse_wake(first.wake) if first.wake else 0
-        if wake_us and len(slices) > 1:
-            raise BadRequest(f"wake {first.wake} is for a share of one GPU, the claim has {len(slices)}; leave it out")
+        asked = first.asked(0, None)
+        for name, text in (("wake", first.wake), ("memoryLimit", first.memory_limit)):
+            if text and len(slices) > 1:
+                raise BadRequest(f"{name} {text} is for a share of one GPU, the claim has {len(slices)}; leave it out")
     except (BadQuantity, BadRequest) as error:
         raise BadRequest(str(error)) from None
     shared = any(SHARED in given.device for given in claim.ours)
     pieces = sorted(slices.values(), key=lambda piece: piece.request_milli < MILLI)
     given_plan = ContainerPlan(
-        tuple(pieces), label_texts=label_texts(first.labels), enforce="all" if shared else "memory", wake_us=wake_us
-    )
+        tuple(pieces), label_texts=label_texts(asked.labels), enforce="all" if shared else "memory",
+        wake_us=asked.wake_us, memory_limit=asked.memory_limit_text,
+    )  # fmt: skip
     return PodPlan(claim.ours[0].pool, {claim.called: given_plan})
 
 
@@ -359,6 +368,7 @@ def holder_of(claim: ResourceClaim) -> Pod | None:
     if not others and piece.request_milli < MILLI:
         said |= {names.GPU_REQUEST: format_milli(piece.request_milli), names.GPU_LIMIT: format_milli(piece.limit_milli)}
         said |= {names.GPU_MEMORY: format_mib_quantity(piece.memory_mib)} if names.GPU_MEMORY_PART not in notes else {}
+        said |= {names.GPU_MEMORY_LIMIT: most} if (most := plan.containers[claim.called].memory_limit) else {}
     said |= {name: text for name, text in notes.items() if name in (*names.SIZES, names.RESIZE)}
     said |= {names.PLAN: write_plan(plan), names.PLAN_APPLIED: str(claim.prepared.get("applied", "{}"))}
     asking = Container(claim.called, Resources({names.GPU_PERCENT: str(max(1, total // 10))}))
@@ -426,22 +436,19 @@ def _asked(exact: ExactRequest, said: ShareParameters, *, mixed: bool) -> tuple[
     if exact.device_class_name == WHOLE_CLASS:
         return GpuRequest(MILLI * exact.count, mixed=mixed), 1
     amounts, placed = exact.capacity.get("requests", {}), exact.device_class_name == PLACED_CLASS
-    request = _consumed_milli(amounts.get(COMPUTE, 100 // DEFAULT_PART))
+    request, parts = _consumed_milli(amounts.get(COMPUTE, 100 // DEFAULT_PART)), exact.count
     memory = None if placed else Memory(part=Fraction(1, DEFAULT_PART))
     if said.memory:
         memory = parse_memory(said.memory)
     if MEMORY in amounts:
         memory = Memory(mib=int(Fraction(parse_quantity(amounts[MEMORY])) / (1 << 20)))
-    named, parts = GpuRequest(0, model="|".join(_listed(said.models)), gpu=",".join(_listed(said.uuids))), exact.count
     if placed and said.request:
         request = parse_milli(said.request)
     if placed and request == MILLI and memory is None:
         request, parts = MILLI * parts, 1
-    limit, wake_us = parse_milli(said.limit) if said.limit else None, parse_wake(said.wake) if said.wake else 0
-    asked = replace(
-        named, request_milli=request, limit_milli=limit, memory=memory, labels=said.labels, wake_us=wake_us, mixed=mixed
-    )
-    return checked(asked, request_name=COMPUTE, limit_name="limit"), parts
+    model, gpu = "|".join(_listed(said.models)), ",".join(_listed(said.uuids))
+    asked = replace(said.asked(request, memory), model=model, gpu=gpu, mixed=mixed)
+    return checked(asked, request_name=COMPUTE, limit_name="limit", memory_limit_name="memoryLimit"), parts
 
 
 def _listed(text: str) -> tuple[str, ...]:
@@ -478,6 +485,7 @@ def requested(asked: ContainerAsk, class_name: str) -> RequestedDevices:
         "request": format_milli(request.request_milli) if request.request_milli % 10 else "",
         "limit": format_milli(request.limit_milli) if request.limit_milli is not None and not whole else "",
         "wake": format_wake(request.wake_us) if request.wake_us else "",
+        "memoryLimit": request.memory_limit_text,
         "affinity": request.labels.affinity,
         "antiAffinity": request.labels.anti_affinity,
         "exclusion": request.labels.exclusion,
@@ -568,8 +576,9 @@ def _consumed_milli(compute: Quantity) -> int:
 
 def _slice(given: ClaimedDevice, uuid: GpuUuid, said: ShareParameters, memory_mib: int) -> Slice:
     if SHARED not in given.device:
-        if said.request or said.limit or said.wake:
-            raise BadRequest("request, limit and wake are for shares, and the device is a whole GPU; leave them out")
+        if said.request or said.limit or said.wake or said.memory_limit:
+            words = "request, limit, wake and memoryLimit"
+            raise BadRequest(f"{words} are for shares, and the device is a whole GPU; leave them out")
         return Slice(uuid, MILLI, MILLI, memory_mib)
     missing = {COMPUTE, MEMORY} - given.consumed_capacity.keys()
     if missing:
@@ -584,9 +593,7 @@ def _slice(given: ClaimedDevice, uuid: GpuUuid, said: ShareParameters, memory_mi
             f"request {format_milli(request)} is above the compute that the claim consumes, {format_milli(consumed)}; "
             f"ask for capacity {COMPUTE}: {-(-request // 10)}"
         )
-    asked = GpuRequest(
-        request, parse_milli(said.limit) if said.limit else None, wake_us=parse_wake(said.wake) if said.wake else 0
-    )
-    checked(asked, request_name=COMPUTE, limit_name="limit")
     memory = int(Fraction(parse_quantity(given.consumed_capacity[MEMORY])) / (1 << 20))
+    asked = said.asked(request, Memory(mib=memory))
+    checked(asked, request_name=COMPUTE, limit_name="limit", memory_limit_name="memoryLimit")
     return Slice(uuid, request, asked.ceiling_milli, memory)

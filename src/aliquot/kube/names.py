@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from aliquot.model.sharepod import MEMORY_LIMIT
+
 GROUP: Final = "aliquot.dev"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
@@ -29,6 +31,9 @@ GPU_LIMIT: Final = f"{GROUP}/gpu-limit"
 
 GPU_MEMORY_PART: Final = f"{GROUP}/gpu-memory-percent"
 """Annotation: memory as a part of whatever device it falls on; the resource can only say bytes."""
+
+GPU_MEMORY_LIMIT: Final = MEMORY_LIMIT
+"""Annotation: beyond its memory, which is guaranteed, what is free of its GPU is lent to it up to this, as `30Gi`."""
 
 GPU_PARTS: Final = f"{GROUP}/gpu-parts"
 """Annotation: divide the request evenly over so many GPUs."""
@@ -134,7 +139,7 @@ GATE: Final = f"{GROUP}/place"
 POOL: Final = f"{GROUP}/pool"
 """Label on vGPUs that Aliquot made, and may therefore delete: `automatic`, or `named` by a SharePod's gpuID."""
 
-SIZES: Final = (GPU_REQUEST, GPU_LIMIT, GPU_MEMORY, GPU_MEMORY_PART)
+SIZES: Final = (GPU_REQUEST, GPU_LIMIT, GPU_MEMORY, GPU_MEMORY_PART, GPU_MEMORY_LIMIT)
 """The annotations by which a pod that runs is resized."""
 
 ASK_ANNOTATIONS: Final = (

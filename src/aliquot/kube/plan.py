@@ -9,10 +9,11 @@ ledger from the pods alone, also when someone edits the pod's other annotations 
 `n` is the node, `c` the containers; `s` slices of (UUID, milli-GPU guaranteed, milli-GPU limit, MiB), whole GPUs first;
 `k` the CPU cores near them; `l` labels (affinity, anti-affinity, exclusion); `g` the vGPU's name; `p` parts; `u` the
 container whose slices it uses, since both never run at once; `e` what is enforced, `all` where absent; `i` its place
-among the init containers, from 1 on, negative for a sidecar; `w` the promise of how soon it wakes, in microseconds. `g`
-is the generation, 0 where absent, `b` the slices from before by container, and `a` the allocation of a claim that was
-resized. `aliquot.dev/plan-applied` is the node's answer, `{"g":2,"m":{"main":512}}`: the generation that it has
-applied, and the MiB that programs have yet to free.
+among the init containers, from 1 on, negative for a sidecar; `w` the promise of how soon it wakes, in microseconds;
+`m` up to where memory is lent to it beyond its slice, `30720Mi` or `75%`. `g` is the generation, 0 where absent, `b`
+the slices from before by container, and `a` the allocation of a claim that was resized. `aliquot.dev/plan-applied` is
+the node's answer, `{"g":2,"m":{"main":512}}`: the generation that it has applied, and the MiB that programs have yet to
+free.
 Keys that a reader does not know are passed over; another version is refused.
 
 The annotation `aliquot.dev/plan-status` says the outcome of each container's part, as its node reports it:
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -31,7 +33,7 @@ from msgspec.structs import astuple, replace
 from aliquot.kube.names import PLAN, PLAN_APPLIED
 from aliquot.lib.decoding import decode_json
 from aliquot.model.errors import AliquotError
-from aliquot.model.quantities import MILLI
+from aliquot.model.quantities import MILLI, BadQuantity, parse_memory
 from aliquot.model.requests import Enforce, Labels, Plan, Slice
 from aliquot.model.wake import MAX_US
 
@@ -60,6 +62,7 @@ class ContainerPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     enforce: Enforce = msgspec.field(name="e", default="all")
     init: int = msgspec.field(name="i", default=0)
     wake_us: Annotated[int, msgspec.Meta(ge=0, le=MAX_US)] = msgspec.field(name="w", default=0)
+    memory_limit: str = msgspec.field(name="m", default="")
 
     @property
     def labels(self) -> Labels:
@@ -104,11 +107,19 @@ class PodPlan(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="v", ta
         gpus = {name: [str(piece.gpu) for piece in given.slices] for name, given in self.containers.items()}
         return self.node, self.allocation, gpus
 
-    def resized(self, sizes: Mapping[str, tuple[Slice, ...]]) -> PodPlan:
-        """The plan with these slices, by the container that has them, and the same for those that use them."""
+    def resized(self, sizes: Mapping[str, tuple[Slice, ...]], memory_limits: Mapping[str, str] = MappingProxyType({})
+                ) -> PodPlan:  # fmt: skip
+        """The plan with these slices, by the container that has them, and the same for those that use them; and with
+        these limits of what is lent to them.
+        """
         after = {
-            name: replace(given, slices=sizes.get(given.uses or name, given.slices))
+            name: replace(
+                given,
+                slices=sizes.get(host, given.slices),
+                memory_limit=memory_limits.get(host, given.memory_limit),
+            )
             for name, given in self.containers.items()
+            for host in [given.uses or name]
         }
         return replace(self, containers=after)
 
@@ -180,6 +191,11 @@ def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
             if not (0 < piece.request_milli <= piece.limit_milli <= MILLI and piece.memory_mib >= 0):
                 text = f'metadata.annotations["{PLAN}"] gives container "{name}" a slice that cannot be: {piece}'
                 raise BadPlan(text)
+        if given.memory_limit:
+            try:
+                parse_memory(given.memory_limit)
+            except BadQuantity as error:
+                raise BadPlan(f'metadata.annotations["{PLAN}"] of container "{name}": {error}') from None
         if given.enforce != "all" and any(piece.request_milli < MILLI for piece in given.slices):
             raise BadPlan(f'metadata.annotations["{PLAN}"] does not enforce the part of a GPU of container "{name}"')
     return plan

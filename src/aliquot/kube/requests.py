@@ -18,7 +18,7 @@ from aliquot.kube.quantities import Quantity
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI, BadQuantity
-from aliquot.model.requests import Enforce, GpuRequest
+from aliquot.model.requests import MAX_GPU_MIB, Enforce, GpuRequest
 from aliquot.placement.asks import Ask, PlacementUnit, model_matches
 
 Role = Literal["app", "sidecar", "init"]
@@ -27,7 +27,6 @@ LEAST_MILLI: Final = 10
 
 
 MAX_GPUS: Final = 64
-MAX_GPU_MIB: Final = 512 * 1024
 CONTEXT_MIB: Final = 500
 """The context of an H100, the largest of the emulator's profiles."""
 MAX_FAULTS: Final = 16
@@ -241,6 +240,7 @@ def _covers(host: ContainerAsk, guest: ContainerAsk) -> bool:
     same = same and (host.models_not, host.uuids_not) == (guest.models_not, guest.uuids_not)
     same = same and (b.enforce is None or host.enforced == guest.enforced)
     same = same and (b.mixed or not a.mixed) and (not b.wake_us or 0 < a.wake_us <= b.wake_us)
+    same = same and b.memory_limit in (None, a.memory_limit)
     enough = host.parts == guest.parts and a.request_milli >= b.request_milli and a.ceiling_milli >= b.ceiling_milli
     return same and enough and _memory_covers(a, b)
 

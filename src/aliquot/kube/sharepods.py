@@ -20,10 +20,11 @@ from aliquot.kube import names
 from aliquot.kube.custom import SHAREPODS, SharePod
 from aliquot.kube.dialects import NATIVE, read
 from aliquot.kube.dialects.base import base_of, put
+from aliquot.kube.dialects.native import path_of
 from aliquot.kube.objects import OwnerReference, Pod, Undecodable, decoded
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
-from aliquot.model.sharepod import BadSharePod, check_gpu, gpu_request
+from aliquot.model.sharepod import MEMORY_LIMIT, BadSharePod, check_gpu, gpu_request, memory_limit_of
 
 PROFILE: Final = "aliquot-scheduler"
 """The profile of kube-scheduler for a pod whose template names none."""
@@ -59,7 +60,8 @@ def pod_of(sharepod: SharePod, *, node: str = "", gpu_uuid: str = "") -> dict[st
     faults = [*_template_faults(sharepod, spec), *_gpu_faults(sharepod)]
     if faults:
         raise BadTemplate(sharepod.metadata.key, tuple(faults))
-    request = replace(gpu_request(sharepod.spec.gpu), gpu=gpu_uuid)
+    memory_limit = memory_limit_of(sharepod.metadata.annotations)
+    request = replace(gpu_request(sharepod.spec.gpu), gpu=gpu_uuid, memory_limit=memory_limit)
     ask = ContainerAsk(str(spec["containers"][0].get("name", "")), request)
     metadata = copy.deepcopy(sharepod.spec.template.get("metadata") or {})
     meta = sharepod.metadata
@@ -158,7 +160,8 @@ def _template_faults(sharepod: SharePod, spec: Mapping[str, Any]) -> list[str]:
             ]
     notes = (sharepod.spec.template.get("metadata") or {}).get("annotations") or {}
     faults += [
-        f'spec.template.metadata.annotations["{key}"] is for plain pods; a SharePod says it in spec.gpu'
+        f'spec.template.metadata.annotations["{key}"] is for plain pods; a SharePod says it in '
+        + ("its own metadata.annotations" if base_of(key) == MEMORY_LIMIT else "spec.gpu")
         for key in sorted(notes)
         if base_of(key) in names.ASK_ANNOTATIONS and base_of(key) != names.CPU_BIND
     ]
@@ -171,14 +174,18 @@ def _template_faults(sharepod: SharePod, spec: Mapping[str, Any]) -> list[str]:
 
 def _gpu_faults(sharepod: SharePod) -> list[str]:
     """The errors in each field of spec.gpu, and between them."""
-    gpu, faults = sharepod.spec.gpu, []
-    for name, parse in (("request", parse_milli), ("limit", parse_milli), ("memory", parse_memory)):
-        value = getattr(gpu, name)
+    gpu, notes, faults = sharepod.spec.gpu, sharepod.metadata.annotations, []
+    for path, parse, value in (
+        ("spec.gpu.request", parse_milli, gpu.request),
+        ("spec.gpu.limit", parse_milli, gpu.limit),
+        ("spec.gpu.memory", parse_memory, gpu.memory),
+        (path_of(MEMORY_LIMIT), parse_memory, notes.get(MEMORY_LIMIT)),
+    ):
         try:
             if value is not None:
                 parse(value)
         except BadQuantity as error:
-            faults.append(f"spec.gpu.{name}: {error}")
+            faults.append(f"{path}: {error}")
     if gpu.gpu_id and not _OBJECT_NAME.fullmatch(gpu.gpu_id):
         faults.append(
             f'spec.gpu.gpuID "{gpu.gpu_id}" cannot be the name of a vGPU; use lower-case letters, digits, - and ., '
@@ -192,7 +199,7 @@ def _gpu_faults(sharepod: SharePod) -> list[str]:
     if faults:
         return faults
     try:
-        request = check_gpu(gpu)
+        request = check_gpu(gpu, memory_limit=memory_limit_of(notes))
     except BadSharePod as error:
         return [str(error)]
     devices = request.whole + (request.rest_milli > 0)

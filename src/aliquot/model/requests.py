@@ -29,6 +29,7 @@ Recommend = Literal["show", "initial", "auto"]
 RECOMMEND: Final[tuple[Recommend, ...]] = get_args(Recommend)
 Word = TypeVar("Word", bound=str)
 MAX_MIB: Final = 1 << 40
+MAX_GPU_MIB: Final = 512 * 1024
 MAX_CHOICE: Final = 4096
 """Characters of the models or GPUs that a request names: UUIDs of ninety."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -97,6 +98,11 @@ class GpuRequest:
         if self.limit_milli is not None:
             return self.limit_milli
         return -(-self.request_milli // MILLI) * MILLI
+
+    @property
+    def memory_limit_text(self) -> str:
+        """Up to where memory is lent, as an annotation has it; empty where nothing is."""
+        return "" if self.memory_limit is None else self.memory_limit.quantity
 
     def enforced(self, *, library: bool = False) -> Enforce:
         """What is enforced: as requested, else all of it on a shared GPU, and on whole ones a memory limit if one is
@@ -209,24 +215,24 @@ def checked(
             f"{memory_name} {request.memory} limits the memory of one GPU, {request_name} is {asked}: several "
             "whole GPUs have all of theirs; leave it out"
         )
+    lent = f"{memory_limit_name} {request.memory_limit}"
     if request.memory_limit is not None and request.request_milli >= MILLI:
         raise BadRequest(
-            f"{memory_limit_name} {request.memory_limit} is for a part of one GPU, below 1; {request_name} is {asked}: "
+            f"{lent} is for a part of one GPU, below 1; {request_name} is {asked}: "
             "a whole GPU has all of its memory; leave it out"
         )
-    least, most = request.memory or Memory(), request.memory_limit or Memory()
-    if (least.mib or 0) > (most.mib or MAX_MIB) or (least.part or 0) > (most.part or 1):
-        raise BadRequest(
-            f"{memory_limit_name} {most} is below {memory_name or 'the memory'} {least}; a limit is at least what is "
-            "guaranteed"
-        )
-    if request.park_after_s and request.request_milli >= MILLI:
-        raise BadRequest(f"park-after is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
-    if request.recommend in ("initial", "auto") and request.request_milli >= MILLI:
-        follows = f"recommend {request.recommend}"
-        raise BadRequest(f"{follows} is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
-    if request.movable and request.request_milli >= MILLI:
-        raise BadRequest(f"movable is a part of one GPU, below 1; {request_name} is {asked}: leave it out")
+    low, most = request.memory or Memory(), request.memory_limit or Memory()
+    if (low.mib or 0) > (most.mib or MAX_MIB) or (low.part or 0) > (most.part or 1):
+        raise BadRequest(f"{lent} is below {memory_name or 'the memory'} {low}; a limit is at least what is guaranteed")
+    if (most.mib or 0) > MAX_GPU_MIB:
+        raise BadRequest(f"{lent} is more memory than any GPU has; write 512Gi at most, or a part")
+    for given, name in (
+        (request.park_after_s, "park-after"),
+        (request.recommend in ("initial", "auto"), f"recommend {request.recommend}"),
+        (request.movable, "movable"),
+    ):
+        if given and request.request_milli >= MILLI:
+            raise BadRequest(f"{name} is for a part of one GPU, below 1; {request_name} is {asked}: leave it out")
     if request.wake_us and request.request_milli >= MILLI:
         raise BadRequest(
             f"{wake_name} {format_wake(request.wake_us)} is for a part of one GPU, {request_name} is {asked}: "

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import BadQuantity, format_milli, parse_memory, parse_milli
+from aliquot.model.quantities import BadQuantity, Memory, format_milli, parse_memory, parse_milli
 from aliquot.model.requests import RECOMMEND, BadRequest, Enforce, GpuRequest, Labels, checked, parse_word
 from aliquot.model.validation import sentence, shown
 from aliquot.model.wake import parse_span, parse_wake
@@ -31,7 +31,7 @@ MOVABLE: Final = "aliquot.dev/movable"
 FOLLOWS: Final = "aliquot.dev/recommend"
 """Annotation, "show", "initial" or "auto": whether its request follows what is recommended."""
 MEMORY_LIMIT: Final = "aliquot.dev/gpu-memory-limit"
-"""Annotation: beyond its memory, which is guaranteed, what is free is lent to it up to this; on one machine."""
+"""Annotation: beyond its memory, which is guaranteed, what is free of its GPU is lent to it up to this, as `30Gi`."""
 _NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _LABEL: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _YEAR_S: Final = 365 * 24 * 3600
@@ -233,13 +233,13 @@ class SharePodManifest(Strict):
     def request(self) -> GpuRequest:
         """The request in integers; `parse_sharepod` has seen that it makes sense."""
         notes = self.metadata.annotations
-        after, limit = notes.get(PARK_AFTER), notes.get(MEMORY_LIMIT)
+        after = notes.get(PARK_AFTER)
         return replace(
             gpu_request(self.spec.gpu),
             park_after_s=parse_span(after) if after else 0.0,
             movable=notes.get(MOVABLE) == "true",
             recommend=next((word for word in RECOMMEND if word == notes.get(FOLLOWS)), None),
-            memory_limit=parse_memory(limit) if limit else None,
+            memory_limit=memory_limit_of(notes),
         )
 
     def resized(self, request: GpuRequest) -> SharePodManifest:
@@ -268,6 +268,16 @@ class SharePodManifest(Strict):
         ]
 
 
+def memory_limit_of(annotations: Mapping[str, str]) -> Memory | None:
+    """Up to where memory is lent, by the annotations of a SharePod or a pod; None where nothing is.
+
+    Raises:
+        BadQuantity: it is not an amount of memory.
+    """
+    text = annotations.get(MEMORY_LIMIT)
+    return None if text is None else parse_memory(text)
+
+
 def gpu_request(gpu: GpuSpec) -> GpuRequest:
     """The request in integers.
 
@@ -287,8 +297,8 @@ def gpu_request(gpu: GpuSpec) -> GpuRequest:
     )
 
 
-def check_gpu(gpu: GpuSpec, *, new: bool = False) -> GpuRequest:
-    """The request of a SharePod, if it makes sense.
+def check_gpu(gpu: GpuSpec, *, new: bool = False, memory_limit: Memory | None = None) -> GpuRequest:
+    """The request of a SharePod, to which memory is lent up to `memory_limit`, if it makes sense.
 
     One that is `new` is refused memory that would not be limited; a cluster may have such SharePods already.
 
@@ -297,12 +307,13 @@ def check_gpu(gpu: GpuSpec, *, new: bool = False) -> GpuRequest:
     """
     try:
         return checked(
-            gpu_request(gpu),
+            replace(gpu_request(gpu), memory_limit=memory_limit),
             request_name="spec.gpu.request",
             limit_name="spec.gpu.limit",
             enforce_name="spec.gpu.enforce",
             wake_name="spec.gpu.wake",
             memory_name="spec.gpu.memory" if new else "",
+            memory_limit_name=f'metadata.annotations["{MEMORY_LIMIT}"]',
         )
     except (BadQuantity, BadRequest) as error:
         where = f"{_quantity_field(gpu)} " if isinstance(error, BadQuantity) else ""

@@ -25,6 +25,7 @@ from aliquot.driver.volume.volume import Generation
 from aliquot.kube.inventory import KernelLengths, write_kernels
 from aliquot.kube.plan import ContainerPlan, PodPlan, larger
 from aliquot.model.errors import AliquotError
+from aliquot.model.quantities import parse_memory
 from aliquot.model.requests import GpuRequest, Slice
 from aliquot.node.allocation.checkpoint import PodKey
 from aliquot.node.driver import NodeDriver
@@ -142,13 +143,12 @@ class TenantProvisioner:
         with self._tenancy.lock:
             starting = plan.containers[container]
             held = self.tenants.get(f"{owner.uid}/{starting.uses or container}")
-            if held is None or held.plan.slices == starting.slices:
+            if held is None:
                 return
-            given = structs.replace(held.plan, slices=starting.slices)
-            record = tenant_record(
-                held.record.name, held.folder.conf.socket, given.slices, self.machine.models,
-                enforce=given.enforce, wake_us=given.wake_us,
-            )  # fmt: skip
+            given = structs.replace(held.plan, slices=starting.slices, memory_limit=starting.memory_limit)
+            if given == held.plan:
+                return
+            record = self._record(held.record.name, held.folder.conf.socket, given)
             before = self.ledger.tenants[held.key].placement.slices
             try:
                 self._hold(held.key, tuple(map(larger, given.slices, before)))
@@ -217,7 +217,11 @@ class TenantProvisioner:
     def _settle_memory(self, status: Status) -> None:
         """Keep for tenants what they hold beyond their memory since that was reduced; others get what they free."""
         tenants = [tenant for gpu in status.gpus for tenant in gpu.tenants]
-        self.pending_mib = {tenant.name: tenant.memory_pending_mib for tenant in tenants if tenant.memory_pending_mib}
+        # What is held beyond a memory limit that was reduced is called back when it is needed; others may have it.
+        lent = {held.record.name for held in self.tenants.values() if held.plan.memory_limit}
+        self.pending_mib = {
+            t.name: t.memory_pending_mib for t in tenants if t.memory_pending_mib and t.name not in lent
+        }
         for key, held in self.tenants.items():
             if len(held.plan.slices) == 1 and key in self.ledger.tenants:
                 piece, more_mib = held.plan.slices[0], self.pending_mib.get(held.record.name, 0)
@@ -240,6 +244,14 @@ class TenantProvisioner:
     def _folder(self, key: str) -> Path:
         return self._tenants / hashlib.sha256(key.encode()).hexdigest()[:16]
 
+    def _record(self, name: str, socket: Path, given: ContainerPlan) -> TenantRecord:
+        """What the arbiter is given about a tenant; none is parked here, so only those borrow that give it back."""
+        return tenant_record(
+            name, socket, given.slices, self.machine.models, enforce=given.enforce, wake_us=given.wake_us,
+            max_memory=parse_memory(given.memory_limit) if given.memory_limit else None,
+            device_mib={gpu.uuid: gpu.memory_mib for gpu in self.machine.gpus},
+        )  # fmt: skip
+
     def _make(
         self, key: str, owner: PodKey, container: str, given: ContainerPlan, shown: Generation
     ) -> ProvisionedTenant:
@@ -256,8 +268,7 @@ class TenantProvisioner:
         cores = core_list(list(given.cores)) if given.cores else ""
         conf = TenantConf(name, directory / "socket", shown.libcuda, shown.libnvml, cores)
         folder = TenantFolder(directory, conf, bare=given.enforce == "never")
-        models = self.machine.models
-        record = tenant_record(name, conf.socket, given.slices, models, enforce=given.enforce, wake_us=given.wake_us)
+        record = self._record(name, conf.socket, given)
         edits = self.machine.container_edits(folder, shown, gpus)
         return ProvisionedTenant(key, owner, container, given, record, folder, shown.name, edits)
 

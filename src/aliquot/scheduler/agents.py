@@ -54,6 +54,8 @@ MAX_MS: Final = 1e9
 _MAX_USED: Final = {
     "usage": 1,
     "memory_used_mib": MAX_MIB,
+    "memory_lent_mib": MAX_MIB,
+    "memory_called_mib": MAX_MIB,
     "wait_ms_p50": MAX_MS,
     "debt_ms": MAX_MS,
     "quota_ms": MAX_MS,

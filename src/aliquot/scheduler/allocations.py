@@ -103,6 +103,7 @@ def pod_plan(
             enforce=asked.enforced,
             init=asked.init,
             wake_us=asked.request.wake_us,
+            memory_limit=asked.request.memory_limit_text,
         )
     for asked in ask.containers:
         if asked.uses:

@@ -66,7 +66,7 @@ def desired(pod: Pod, plan: PodPlan, cluster: Cluster, others: Mapping[str, Dial
     Raises:
         UserError: they contradict themselves, or would change something else than a part of one GPU.
     """
-    ask, sizes = read(pod, others), dict[str, tuple[Slice, ...]]()
+    ask, sizes, memory_limits = read(pod, others), dict[str, tuple[Slice, ...]](), dict[str, str]()
     for c in ask.containers if ask is not None else ():
         given, request = plan.containers.get(c.container), c.request
         if given is None or given.uses or not given.slices:
@@ -76,12 +76,14 @@ def desired(pod: Pod, plan: PodPlan, cluster: Cluster, others: Mapping[str, Dial
             gpu = piece.gpu
             mib = Ask(request).slice_memory(int(cluster.size_mib.item(*cluster.uuids[gpu])), whole=False)
             sizes[c.container] = (Slice(gpu, request.request_milli, request.ceiling_milli, mib),)
+            # What is lent stays lent without a limit too, and is not yet to be freed: it may be called back.
+            memory_limits[c.container] = request.memory_limit_text or (f"{mib}Mi" if given.memory_limit else "")
         elif c.total_milli != (held := sum(piece.request_milli for piece in given.slices)):
             raise NeverResized(
                 f"container {c.container} has {format_milli(held)} GPU and is to have {format_milli(c.total_milli)}: "
                 "a resize changes a part of one GPU, below 1; for whole GPUs and parts of several create the pod anew"
             )
-    return plan.resized(sizes)
+    return plan.resized(sizes, memory_limits)
 
 
 def resized(

@@ -126,8 +126,8 @@ class TenantStatus(msgspec.Struct):
     def lost_text(self) -> str:
         """Why its programs were ended, and what helps, where they held lent memory for too long; else empty."""
         mib, why = self.lost
-        held = f"it held {format_mib(mib)} beyond its --gpu-mem that another's guarantee needs, did not give them back"
-        way_out = "give back what is asked for (aliquot.memory), or leave --gpu-mem-limit out"
+        held = f"it held {format_mib(mib)} beyond its guarantee that another's needs, did not give them back"
+        way_out = "give back what is asked for (aliquot.memory), or set no memory limit"
         parked = f"could not be parked, for it {why or 'did not stop in time'}"
         return f"{held} within a minute, and {parked}; {way_out}" if mib else ""
 

@@ -80,9 +80,8 @@ def test_nothing_is_lent_to_a_tenant_that_could_not_give_it_back(arbiter, lender
     before = a.reserve(3 * GIB), arbiter.seen("a").not_lent
     a.send(MessageType.REPORT, flags=ReportFlag.GIVES_BACK)
 
-    assert (0, "cannot be parked here, and no program of it answers when memory is called back (aliquot.memory)") == (
-        before
-    )
+    why = "runs where nothing is parked, and no program of it answers when memory is called back (aliquot.memory)"
+    assert (0, why) == before
     assert 3 * GIB == a.reserve(3 * GIB)
     assert "" == arbiter.seen("a").not_lent
 
@@ -160,7 +159,7 @@ def test_a_borrower_that_gives_nothing_back_is_ended_at_last(tmp_path, capsys):
     try:
         for name, mem, most in (("a", 2, 14), ("b", 8, 0)):
             size = TenantGpu(gpu, 300, 1000, mem << 10, max_memory_mib=most << 10, device_mib=16 << 10)
-            server.add_tenant(TenantRecord(name, str(tmp_path / f"{name}.sock"), [size]))
+            server.add_tenant(TenantRecord(name, str(tmp_path / f"{name}.sock"), [size], parks=True))
         a, b = (server.engine.tenants[name].grants[0] for name in "ab")
         record = server.engine.leases.take("a", a.gpu.uuid_bytes(), child.pid)
         assert record is not None
@@ -177,9 +176,7 @@ def test_a_borrower_that_gives_nothing_back_is_ended_at_last(tmp_path, capsys):
             key.data()
 
         assert (False, -signal.SIGKILL) == (given, ended)
-        assert said.startswith(
-            "it held 10.0 GiB beyond its --gpu-mem that another's guarantee needs, did not give them"
-        )
+        assert said.startswith("it held 10.0 GiB beyond its guarantee that another's needs, did not give them")
         assert "could not be parked, for it has processes that are not connected; give back what is asked for" in said
         assert b.memory.is_free(b, 6 * GIB, now + 2 * END_NS)
         assert ["borrower-ended"] == [event["kind"] for event in server.events.recent() if "borrow" in event["kind"]]

@@ -171,11 +171,13 @@ class Room:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
 
     def pod(
-        self, name: str, gpu: int, milli: int, mib: int, *, late: bool = False, privileged: bool = False, **notes: str
-    ) -> PodPlan:
-        """A pod of one container with a plan; `notes` are further annotations, `aliquot.dev/` being left out."""
+        self, name: str, gpu: int, milli: int, mib: int, *, most: str = "", late: bool = False,
+        privileged: bool = False, **notes: str,
+    ) -> PodPlan:  # fmt: skip
+        """A pod of one container with a plan, to which memory is lent up to `most`; `notes` are further annotations,
+        `aliquot.dev/` being left out."""
         piece = Slice(self.machine.gpus[gpu].uuid, milli, 1000, mib)  # type: ignore[arg-type]
-        plan = PodPlan(NODE, {"main": ContainerPlan((piece,))})
+        plan = PodPlan(NODE, {"main": ContainerPlan((piece,), memory_limit=most)})
         limits = {GPU_PERCENT: str(milli // 10)}
         body = {
             "metadata": {

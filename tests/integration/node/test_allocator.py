@@ -44,6 +44,22 @@ def test_each_container_gets_what_its_plan_says(room: Room):
         assert (uuid, 512 + number) == tenants[f"ns/{name}/main"]
 
 
+def test_the_arbiter_is_told_up_to_where_memory_is_lent(room: Room):
+    """A part is that of its GPU; a later plan of the pod changes it while the container runs, and others have none."""
+    given = {}
+    for name, most in (("none", ""), ("part", "75%"), ("size", "6144Mi")):
+        room.started(name, 0, 100, 1024, most=most)
+    owner, plan = room.pods.known["uid-size"].key, room.pod("size", 0, 100, 1024, most="4096Mi")
+    before = room.provisioner.tenants["uid-size/main"].record.gpus[0].max_memory_mib
+    room.provisioner.resize(owner, "main", plan)
+    for key, tenant in room.provisioner.tenants.items():
+        (gpu,) = tenant.record.gpus
+        given[key] = gpu.max_memory_mib, gpu.device_mib
+
+    assert 6144 == before
+    assert {"uid-none/main": (0, 16384), "uid-part/main": (12288, 16384), "uid-size/main": (4096, 16384)} == given
+
+
 def test_a_gpu_has_the_number_under_which_its_container_sees_it(room: Room):
     """A container that sees its own GPU alone finds it under 0, a privileged one under its index on the node."""
     room.provisioner.offer.machine = replace(room.machine, folder=None)

@@ -90,7 +90,7 @@ def test_a_run_that_is_ended_with_lent_memory_says_why(up: Cluster, run):
 
     assert 137 == run.processes["a"].returncode
     assert re.search(
-        r"aliquot: the command was ended: it held (9|10)\.\d GiB beyond its --gpu-mem that another's", said
+        r"aliquot: the command was ended: it held (9|10)\.\d GiB beyond its guarantee that another's", said
     )
     assert "could not be parked, for it has used unified memory, which the driver does not take off a GPU; give" in said
 

@@ -56,14 +56,15 @@ def test_an_allocation_is_a_plan_of_one_container(made: ResourceClaim, slices: t
     assert (slices, enforce) == (given.slices, given.enforce)
 
 
-def test_labels_and_wake_are_those_of_the_claim():
+def test_labels_wake_and_memory_limit_are_those_of_the_claim():
     """They are in the plan as they are in that of a pod, and the container is called as the pod calls its claim."""
-    said = {"wake": "5ms", "exclusion": "team-a", "antiAffinity": "noisy"}
+    said = {"wake": "5ms", "memoryLimit": "6Gi", "exclusion": "team-a", "antiAffinity": "noisy"}
     made = claim("gpu-0a-shared", parameters=[said], called="mine")
 
     given = planned(made)
 
-    assert ("mine", 5000, Labels("", "noisy", "team-a")) == (made.called, given.wake_us, given.labels)
+    assert ("mine", 5000, "6144Mi") == (made.called, given.wake_us, given.memory_limit)
+    assert Labels("", "noisy", "team-a") == given.labels
 
 
 def test_a_claim_of_others_has_no_plan():
@@ -80,6 +81,9 @@ def test_a_claim_of_others_has_no_plan():
     (claim("gpu-0a-shared", parameters=[{"limits": 0.2}]), 'a ShareParameters has no field "limits"'),
     (claim("gpu-0a-shared", parameters=[{"kind": "Share"}]), "kind"),
     (claim("gpu-0a-shared", parameters=[{"wake": "soon"}]), '"soon" is not a duration'),
+    (claim("gpu-0a-shared", parameters=[{"memoryLimit": "2Gi"}]), "memoryLimit 2.0 GiB is below the memory 4.0 GiB"),
+    (claim("gpu-0a", parameters=[{"memoryLimit": "2Gi"}]), "wake and memoryLimit are for shares, and the device is"),
+    (claim("gpu-0a-shared", "gpu-0b-shared", parameters=[{"memoryLimit": "6Gi"}]), "memoryLimit 6Gi is for a share of"),
     (claim("gpu-0a-shared", parameters=[{"exclusion": "a b"}]), '"a b" is not a label'),
     (claim("gpu-0a", parameters=[{"limit": 0.2}]), "the device is a whole GPU; leave them out"),
     (claim("gpu-0a-shared", "gpu-0b-shared", parameters=[{"wake": "5ms"}]), "is for a share of one GPU"),

@@ -29,13 +29,13 @@ def test_the_form_is_fixed():
         "node-a",
         {
             "main": ContainerPlan((Slice(GpuUuid("GPU-5f2e"), 300, 600, 4096),), (0, 1), ("", "noisy", "")),
-            "warm": ContainerPlan((), uses="main"),
+            "warm": ContainerPlan((), uses="main", memory_limit="30720Mi"),
         },
     )
 
     assert (
         '{"v":1,"n":"node-a","c":{"main":{"s":[["GPU-5f2e",300,600,4096]],"k":[0,1],"l":["","noisy",""]},'
-        '"warm":{"u":"main"}}}'
+        '"warm":{"u":"main","m":"30720Mi"}}}'
     ) == write_plan(plan)
 
 
@@ -56,6 +56,7 @@ def test_no_annotation_is_no_plan():
         ('{"v":1,"c":{"main":{"s":[["GPU-1",0,1000,0]]}}}', "a slice that cannot be"),
         ('{"v":1,"c":{"main":{"s":[["GPU-1",1,1001,0]]}}}', "a slice that cannot be"),
         ('{"v":1,"c":{"main":{"s":[["GPU-1",1]]}}}', "cannot be read"),
+        ('{"v":1,"c":{"main":{"s":[["GPU-1",1,2,3]],"m":"much"}}}', 'of container "main": "much" is not an amount'),
         ("x" * 70_000, "is longer than 65536 bytes"),
     ],
 )

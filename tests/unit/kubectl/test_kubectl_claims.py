@@ -80,7 +80,7 @@ def test_gpus_show_what_claims_hold_and_for_which_pods():
     assert ("lab/claim:half/half", "half", ["a", "b"]) == (one["tenant"], one["claim"], one["pods"])
     assert "lab/claim:half/half (a, b) 0.50" == table_of("gpus", [first], made, wide=True)[1][5]
     for gpu in (first, second):
-        gpu["residents"][0] |= {"usage": None, "memory_used_mib": None}
+        gpu["residents"][0] |= {"usage": None, "memory_used_mib": None, "notes": []}
     assert any("lab/claim:all/all (c)" in line for line in top_lines([first, second], [first, second]))
 
 

@@ -217,13 +217,13 @@ def test_top_is_by_node_with_what_is_not_known_left_open():
     told = scene(placed("h", "a", 0, 500)).gpus()
     for gpu in told:
         for one in gpu["residents"]:
-            one |= {"usage": None, "memory_used_mib": None}
+            one |= {"usage": None, "memory_used_mib": None, "notes": ["it has 2.0 GiB lent"]}
     text = "\n".join(top_lines(told, told))
     first = text.index("\na  ")
 
     assert text.startswith(f"{len(told)} GPUs, 0.50 of them promised")
     assert first < text.index("GPU 0  0.50 of 1.00") < text.index("lab/h/c0")
-    assert re.search(r"lab/h/c0 .* -  1\.0 GiB +-$", text, re.M)
+    assert re.search(r"lab/h/c0 .* -  1\.0 GiB +-\n  it has 2.0 GiB lent$", text, re.M)
     assert re.search(r"^GPU 1.*  no tenants$", text, re.M)
 
 

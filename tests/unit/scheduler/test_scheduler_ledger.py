@@ -10,8 +10,8 @@ from control_scene import Scene, Truth
 from kit.objects import node
 
 from aliquot.kube.claims import DRIVER, ResourceClaim
-from aliquot.kube.dialects import read
-from aliquot.kube.names import CPU_BIND, GPU_MODELS_MIXED, GPU_PARTS, GPU_PERCENT, PLAN
+from aliquot.kube.dialects import FOREIGN, read
+from aliquot.kube.names import CPU_BIND, GPU_MEMORY_LIMIT, GPU_MODELS_MIXED, GPU_PARTS, GPU_PERCENT, PLAN
 from aliquot.kube.objects import Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.kube.reflector import Change
@@ -20,6 +20,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.placement.cluster import Placement
 from aliquot.scheduler.ledger import NodeFull
+from aliquot.scheduler.resize import desired
 from aliquot.scheduler.verdicts import verdicts
 from aliquot.topology import Topology
 
@@ -49,6 +50,27 @@ def ask_of(annotations: dict[str, str], percent: int) -> PodAsk:
 def scene(gpus: int = 1) -> Scene:
     """PlainLedger of one node, empty."""
     return Scene(Truth(), [node("n", gpus)])
+
+
+@pytest.mark.parametrize(("written", "planned"), [("30Gi", "30720Mi"), ("75%", "75%"), (None, "")])
+def test_the_plan_says_up_to_where_memory_is_lent(written: str | None, planned: str):
+    """The node's agent knows it from there; the ledger reserves the guarantee alone."""
+    s, notes = scene(), {} if written is None else {GPU_MEMORY_LIMIT: written}
+    plan = s.ledger.allocate(ask_of(notes, 30), "n", 0.0).plan
+
+    assert (planned, 300) == (plan.containers["main"].memory_limit, plan.slices[0].request_milli)
+    assert s.reserved() == {"GPU-n-0": (300, plan.slices[0].memory_mib)}
+
+
+def test_a_pod_without_its_memory_limit_borrows_nothing_more():
+    """The plan says the guarantee then: what was lent is not yet to be freed, for it may still be called back."""
+    s = scene()
+    plan = s.ledger.allocate(ask_of({GPU_MEMORY_LIMIT: "30Gi"}, 30), "n", 0.0).plan
+    container = {"name": "main", "resources": {"limits": {GPU_PERCENT: 30}}}
+    pod = msgspec.convert({"metadata": {"name": "new"}, "spec": {"containers": [container]}}, Pod)
+    after = desired(pod, plan, s.ledger.cluster, FOREIGN)
+
+    assert (plan.slices, f"{plan.slices[0].memory_mib}Mi") == (after.slices, after.containers["main"].memory_limit)
 
 
 def test_a_gpu_that_becomes_unhealthy_keeps_its_pods_and_takes_no_other_along():

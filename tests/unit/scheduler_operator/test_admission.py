@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from aliquot.kube.convert import convert
 from aliquot.kube.dialects import read
+from aliquot.kube.names import GPU_MEMORY_LIMIT as LIMIT
 from aliquot.kube.objects import Pod
 from aliquot.scheduler.admission.rules import Admission, AdmissionAnswer, BadReview, answer, difference
 
@@ -464,13 +465,26 @@ def test_a_sharepod_on_its_node_is_resized_in_place():
     spec = {"gpu": {"request": "0.2", "limit": "0.5"}, "template": {"spec": {"containers": [{"name": "main"}]}}}
     old = {"metadata": {"name": "s"}, "spec": spec}
 
-    def faults(gpu: dict[str, Any], status: dict[str, str]) -> tuple[str, ...]:
-        new = old | {"spec": spec | {"gpu": gpu}}
+    def faults(gpu: dict[str, Any], status: dict[str, str], limit: str = "") -> tuple[str, ...]:
+        new = {"metadata": {"name": "s", "annotations": {LIMIT: limit} if limit else {}}, "spec": spec | {"gpu": gpu}}
         return Admission().validate(ask(new, "SharePod", oldObject=old | {"status": status})).faults
 
     assert () == faults({"request": "0.6", "memory": "6Gi"}, PLACED)
     assert faults({"request": "0.6"}, {"podName": "s"})[0].startswith("spec.gpu cannot be changed in place")
     assert "is below" in faults({"request": "0.6", "limit": "0.5"}, PLACED)[0]
+    assert () == faults(spec["gpu"], PLACED, limit="8Gi") == faults({"request": "0.6"}, PLACED, limit="8Gi")
+    assert faults(spec["gpu"], PLACED, limit="much")[0].startswith(f'metadata.annotations["{LIMIT}"]: "much" is not')
+    assert f'["{LIMIT}"] cannot be changed in place' in faults(spec["gpu"], {"podName": "s"}, limit="8Gi")[0]
+
+
+def test_what_a_sharepod_says_for_one_machine_is_named():
+    """It is taken, for the same SharePod can be applied to a machine; what counts in a cluster is not named."""
+    notes = {"aliquot.dev/park-after": "10m", LIMIT: "8Gi"}
+    spec = {"gpu": {"request": "0.2", "memory": "4Gi"}, "template": {"spec": {"containers": [{"name": "main"}]}}}
+    said = Admission().validate(ask({"metadata": {"name": "s", "annotations": notes}, "spec": spec}, "SharePod"))
+
+    where = 'metadata.annotations["aliquot.dev/park-after"]'
+    assert ((), (f"{where} is for one machine, and changes nothing in a cluster",)) == (said.faults, said.warnings)
 
 
 @pytest.mark.parametrize(

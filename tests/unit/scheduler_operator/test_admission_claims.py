@@ -62,6 +62,7 @@ def asks(draw: st.DrawFn) -> ContainerAsk:
         labels=Labels(draw(st.sampled_from(["", "a"])) if of_one else "", "", draw(st.sampled_from(["", "team-b"]))),
         mixed=of_one or draw(st.booleans()),  # of one GPU it says nothing
         wake_us=draw(st.sampled_from([0, 5000])) if part else 0,
+        memory_limit=draw(st.sampled_from([None, Memory(mib=3000), Memory(part=Fraction(1, 2))])) if part else None,
     )
     parts = draw(st.integers(1, 3)) if part and not request.labels.affinity else 1
     not_these = draw(st.sampled_from([(), ("T4",)])), draw(st.sampled_from([(), ("GPU-c",)]))

@@ -6,13 +6,15 @@ import msgspec
 import pytest
 
 from aliquot.kube.custom import SharePod
+from aliquot.kube.names import GPU_MEMORY_LIMIT as LIMIT
 from aliquot.kube.sharepods import BadTemplate, ask_of, pod_of, scheduled_by_others
+from aliquot.model.quantities import Memory
 
 
 def sharepod(gpu: dict[str, Any], spec: dict[str, Any] | None = None, **more: Any) -> SharePod:
     """A SharePod of one container."""
     inner = {"containers": [{"name": "main", "image": "busybox"}], **(spec or {})}
-    metadata = {"name": "a", "namespace": "team", "uid": "u1"}
+    metadata = {"name": "a", "namespace": "team", "uid": "u1", "annotations": more.pop("notes", {})}
     template = {"spec": inner, **more.pop("template", {})}
     return msgspec.convert({"metadata": metadata, "spec": {"gpu": gpu, "template": template, **more}}, SharePod)
 
@@ -80,6 +82,24 @@ def test_every_fault_is_named_by_its_path():
     ] == [fault.split(" ")[0].rstrip(":") for fault in refused.value.faults]
 
 
+def test_memory_is_lent_up_to_what_an_annotation_of_the_sharepod_says():
+    """Its pod has the annotation in one spelling, and the extender reads the same amount."""
+    made = sharepod({"request": 0.3, "memory": "8Gi"}, notes={LIMIT: "30G", "team": "a"})
+    body = pod_of(made)
+
+    assert (Memory(mib=28610), "28610Mi") == (
+        ask_of(made, body).containers[0].request.memory_limit,
+        body["metadata"]["annotations"][LIMIT],
+    )
+
+
+@pytest.mark.parametrize(("limit", "text"), [("4Gi", " 4.0 GiB is below the memory 8.0 GiB"), ("much", ': "much" is')])
+def test_a_memory_limit_that_cannot_be_is_refused_by_its_path(limit: str, text: str):
+    """Below what is guaranteed, or no amount of memory."""
+    with pytest.raises(BadTemplate, match=rf'metadata.annotations\["{LIMIT}"\]{text}'):
+        pod_of(sharepod({"request": 0.3, "memory": "8Gi"}, notes={LIMIT: limit}))
+
+
 @pytest.mark.parametrize(
     ("gpu", "text"),
     [
@@ -95,10 +115,12 @@ def test_contradictions_are_told(gpu: dict[str, Any], text: str):
         pod_of(sharepod(gpu))
 
 
-def test_annotations_for_plain_pods_are_refused_in_a_template():
-    """What spec.gpu says cannot be said twice; priority and near cores have no field and stay."""
-    notes = {"metadata": {"annotations": {"aliquot.dev/gpu-limit": "1", "aliquot.dev/cpu-bind": "2"}}}
-    with pytest.raises(BadTemplate, match=r'annotations\["aliquot.dev/gpu-limit"\] is for plain pods') as refused:
+@pytest.mark.parametrize(("key", "place"), [("aliquot.dev/gpu-limit", "spec.gpu"), (LIMIT, "its own metadata")])
+def test_annotations_for_plain_pods_are_refused_in_a_template(key: str, place: str):
+    """What the SharePod says cannot be said twice; priority and near cores have no field and stay."""
+    notes = {"metadata": {"annotations": {key: "1", "aliquot.dev/cpu-bind": "2"}}}
+    text = rf'annotations\["{key}"\] is for plain pods; a SharePod says it in {place}'
+    with pytest.raises(BadTemplate, match=text) as refused:
         pod_of(sharepod({"request": 0.5}, template=notes))
     assert 1 == len(refused.value.faults)
 

@@ -11,7 +11,7 @@ import pytest
 from kit.objects import node
 
 from aliquot.kube.claims import DRIVER, RESOURCE_CLAIMS, ResourceClaim, device_name, holder_of
-from aliquot.kube.names import GPU_MEMORY, GPU_REQUEST, NODE, PENDING, PLAN, RESIZE
+from aliquot.kube.names import GPU_MEMORY, GPU_MEMORY_LIMIT, GPU_REQUEST, NODE, PENDING, PLAN, RESIZE
 from aliquot.kube.plan import Applied, read_plan, write_applied
 from aliquot.kube.reflector import Change
 from aliquot.placement.policy import POLICIES
@@ -53,7 +53,8 @@ class Scene:
 
     async def resize(self, **sizes: str) -> Mapping[str, str]:
         """The claim's annotations once the scheduler has decided about these sizes."""
-        self.notes.update({{"request": GPU_REQUEST, "memory": GPU_MEMORY}[name]: text for name, text in sizes.items()})
+        named = {"request": GPU_REQUEST, "memory": GPU_MEMORY, "most": GPU_MEMORY_LIMIT}
+        self.notes.update({named[name]: text for name, text in sizes.items()})
         self.put("p")
         await self.resizer.reconcile(KEY)
         return self.notes
@@ -101,6 +102,17 @@ async def test_what_grows_is_reserved_before_it_is_written():
         [(p.request_milli, p.limit_milli, p.memory_mib) for p in plan.before["p"]],
     )
     assert (600, "a") == (s.held(), s.documents["p"]["metadata"]["labels"][NODE])
+
+
+async def test_what_may_be_lent_changes_as_a_size_does():
+    """It is in the plan of the next generation; the same in another spelling is no change."""
+    s, limits = Scene(), list[tuple[int, str]]()
+    for most in ("6Gi", "6144Mi", "50%"):
+        plan = read_plan(await s.resize(most=most))
+        assert plan is not None
+        limits.append((plan.generation, plan.containers["p"].memory_limit))
+
+    assert [(1, "6144Mi"), (1, "6144Mi"), (2, "50%")] == limits
 
 
 async def test_what_shrinks_is_free_once_its_node_has_applied_it():

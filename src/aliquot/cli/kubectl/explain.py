@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from aliquot.cli.forms import show
-from aliquot.cli.kubectl.scene import ClusterScene, Target, form_option, read_scene, target_options
+from aliquot.cli.kubectl.scene import ClusterScene, Target, agent_port_option, form_option, read_scene, target_options
 from aliquot.kube import names
 from aliquot.kube.claims import ResourceClaim, claims_ask, readable_plan, slice_name
 from aliquot.kube.dialects import aliyun, read
@@ -23,7 +23,7 @@ from aliquot.kube.objects import Pod
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import format_mib, format_milli
+from aliquot.model.quantities import format_mib, format_milli, parse_memory
 from aliquot.model.requests import BadRequest
 from aliquot.placement.explain import explain_with
 from aliquot.placement.sentences import FITS, FREE_NOW, reported, sentence_of
@@ -42,11 +42,12 @@ NOT_SERVING = "its agent does not serve claims (aliquot node --claims)"
 @click.command()
 @click.argument("what", metavar="pod|sharepod|claim")
 @click.argument("name", required=False, default="")
+@agent_port_option
 @target_options
 @form_option
-def explain(what: str, name: str, target: Target, form: str) -> None:
+def explain(what: str, name: str, agent_port: int, target: Target, form: str) -> None:
     """Explain why a pod, SharePod or ResourceClaim waits, by node and device, and what would make it fit; or where it
-    is placed.
+    is placed, and what memory is lent to it or why none is.
 
     Example, why a pod waits:
       kubectl aliquot explain pod train-7 -n research
@@ -61,6 +62,14 @@ def explain(what: str, name: str, target: Target, form: str) -> None:
         facts = explained_claim(scene, find_claim(scene, name))
     else:
         facts = explained(scene, find(scene, KINDS[kind], name))
+    if borrowing := [piece for piece in facts.get("slices", []) if piece["memory_limit"]]:
+        from aliquot.cli.kubectl.services import read_usage
+
+        used = target.run(read_usage(target, scene, agent_port, {piece["node"] for piece in borrowing}))
+        workload = facts.get("pod") or "/".join([facts["claim"].partition("/")[0], *facts["pods"][:1]])
+        seen = [used.of(piece["node"], piece["uuid"], f"{workload}/{piece['container']}") for piece in borrowing]
+        texts = [text for now in seen if now is not None for text in now.memory_texts]
+        facts["sentences"] = [*facts["sentences"], *texts, *used.unknown()]
     show(form, facts, lambda: lines_of(facts))
 
 
@@ -204,6 +213,7 @@ def _slices(scene: ClusterScene, plan: PodPlan) -> list[dict[str, Any]]:
             "request_milli": piece.request_milli,
             "limit_milli": piece.limit_milli,
             "memory_mib": piece.memory_mib,
+            "memory_limit": given.memory_limit,
             "uses": given.uses,
             "init": given.init > 0,
         }
@@ -281,8 +291,9 @@ def lines_of(told: dict[str, Any]) -> Iterable[str]:
         where = f"GPU {piece['gpu']}" if piece["gpu"] >= 0 else "a GPU that the node does not have now"
         uses = f", after {piece['uses']} or before it" if piece["uses"] else ""
         uses = uses or (", until the init containers have ended" if piece["init"] else "")
+        lent = f", lent up to {parse_memory(piece['memory_limit'])}" if piece["memory_limit"] else ""
         yield (
             f"  {piece['container']}  {where}  request {format_milli(piece['request_milli'])}, limit "
-            f"{format_milli(piece['limit_milli'])}, {format_mib(piece['memory_mib'])}  {piece['uuid']}{uses}"
+            f"{format_milli(piece['limit_milli'])}, {format_mib(piece['memory_mib'])}{lent}  {piece['uuid']}{uses}"
         )
     yield from dict.fromkeys(told["sentences"])

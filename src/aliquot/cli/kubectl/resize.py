@@ -13,18 +13,18 @@ from msgspec import structs
 from aliquot.cli.forms import show
 from aliquot.cli.kubectl.explain import KINDS, find, find_claim
 from aliquot.cli.kubectl.scene import ClusterScene, Target, form_option, read_scene, target_options
-from aliquot.cli.options import Milli, memory_option
+from aliquot.cli.options import Milli, memory_limit_option, memory_option
 from aliquot.cli.tables import size_change
 from aliquot.kube.claims import ResourceClaim, holder_of, written_to
 from aliquot.kube.custom import SHAREPODS
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.native import resized_words
-from aliquot.kube.names import GPU_PERCENT, PENDING, PLAN, RESIZE
+from aliquot.kube.names import GPU_MEMORY_LIMIT, GPU_PERCENT, PENDING, PLAN, RESIZE
 from aliquot.kube.objects import PODS, Pod
 from aliquot.kube.plan import PodPlan, generation_of, read_applied, read_plan
 from aliquot.kube.requests import ContainerAsk
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import Memory, format_milli
+from aliquot.model.quantities import Memory, format_milli, parse_memory
 from aliquot.model.requests import checked
 from aliquot.scheduler.ledger import NodeFull
 from aliquot.scheduler.resize import resized
@@ -37,6 +37,7 @@ POLL_S: Final = 0.2
 @click.option("--gpu-request", type=Milli(), help="Guaranteed fraction of its GPU, below 1. [default: as it is]")
 @click.option("--gpu-limit", type=Milli(), help="Maximum while others are idle. [default: as it is]")
 @memory_option("GPU memory: 4Gi, 4096 (MiB), 25%. [default: as it is]")
+@memory_limit_option("Beyond --gpu-mem memory is lent up to this; none, if it is the same. [default: as it is]")
 @click.option("-c", "--container", default="", metavar="NAME", help="Of a pod, the container. [default: the only one]")
 @click.option("--dry-run", is_flag=True, help="Say whether it fits, and change nothing.")
 @click.option(
@@ -45,8 +46,8 @@ POLL_S: Final = 0.2
 @target_options
 @form_option
 def resize(
-    name: str, gpu_request: int | None, gpu_limit: int | None, gpu_mem: Memory | None, container: str, dry_run: bool,
-    timeout_s: float, target: Target, form: str,
+    name: str, gpu_request: int | None, gpu_limit: int | None, gpu_mem: Memory | None, gpu_mem_limit: Memory | None,
+    container: str, dry_run: bool, timeout_s: float, target: Target, form: str,
 ) -> int:  # fmt: skip
     """Change the share of a SharePod, pod or claim on its GPU while it runs; exit status 1 where it does not have it
     (yet). Of a pod with claims --container is the pod's name for one.
@@ -57,8 +58,8 @@ def resize(
     Example, half a GPU and 6 GiB, if there is room:
       kubectl aliquot resize notebook --gpu-request .5 --gpu-mem 6Gi
     """
-    if gpu_request is None and gpu_limit is None and gpu_mem is None:
-        raise UserError("resize needs a new size: --gpu-request, --gpu-limit or --gpu-mem")
+    if gpu_request is None and gpu_limit is None and gpu_mem is None and gpu_mem_limit is None:
+        raise UserError("resize needs a new size: --gpu-request, --gpu-limit, --gpu-mem or --gpu-mem-limit")
     scene = target.run(read_scene(target))
     kind, _, short = name.rpartition("/")
     if kind not in ("", *KINDS):
@@ -85,6 +86,7 @@ def resize(
         request_milli=asked.request.request_milli if gpu_request is None else gpu_request,
         limit_milli=asked.request.limit_milli if gpu_limit is None else gpu_limit,
         memory=gpu_mem or asked.request.memory or Memory(mib=plan.containers[asked.container].slices[0].memory_mib),
+        memory_limit=gpu_mem_limit or asked.request.memory_limit,
     )
     checked(request, request_name="--gpu-request", limit_name="--gpu-limit", memory_name="--gpu-mem")
     asked_now = replace(asked, request=request)
@@ -96,11 +98,17 @@ def resize(
     elif not dry_run:
         state = target.run(_write(target, pod, owner, asked_now, timeout_s))
     before, now = (one.containers[asked.container].slices[0] for one in (plan, after))
-    sizes = {"before": structs.asdict(before), "after": structs.asdict(now)}
+    lent = [one.containers[asked.container].memory_limit for one in (plan, after)]
+    sizes = {
+        when: {**structs.asdict(size), "memory_limit": most}
+        for when, size, most in zip(("before", "after"), (before, now), lent, strict=True)
+    }
     written, own = written_to(pod)
     resource, shown = ("sharepod", owner) if owner else ("pod" if written is PODS else "claim", own)
     facts = {"resource": resource, "name": shown, "namespace": pod.metadata.namespace, **sizes, "state": state}
-    change = "" if state.startswith(PENDING) else f": {size_change(before, now)}"
+    shown_limits = [str(parse_memory(most)) if most else "none" for most in lent]
+    more = f", lent up to {' -> '.join(shown_limits)}" if any(lent) else ""
+    change = "" if state.startswith(PENDING) else f": {size_change(before, now)}{more}"
     show(form, facts, lambda: [f"{resource}/{shown} {state}{change}"])
     return int(state.startswith(PENDING))
 
@@ -148,7 +156,9 @@ async def _write(target: Target, pod: Pod, owner: str, asked: ContainerAsk, time
                 "limit": None if request.limit_milli is None else format_milli(request.limit_milli),
                 "memory": f"{memory.mib}Mi" if memory is not None and memory.mib else str(memory),
             }
-            await api.patch(SHAREPODS, owner, {"spec": {"gpu": gpu}}, namespace=meta.namespace)
+            notes = {GPU_MEMORY_LIMIT: request.memory_limit_text or None}
+            patch = {"metadata": {"annotations": notes}, "spec": {"gpu": gpu}}
+            await api.patch(SHAREPODS, owner, patch, namespace=meta.namespace)
         else:
             body = {"metadata": {"uid": meta.uid, "annotations": _suffixed(pod, asked)}}
             await api.patch(resource, name, body, namespace=meta.namespace)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -124,9 +124,11 @@ class Usage:
             yield f"use is not known on {', '.join(names[:MAX_NAMES])}{more}: {why}"
 
 
-async def read_usage(target: Target, scene: ClusterScene, port: int) -> Usage:
-    """Query the agent of every node with GPUs at once; one that does not answer is named and does no harm."""
-    usage = Usage(silent=dict.fromkeys(scene.ledger.cluster.index, NO_AGENT))
+async def read_usage(target: Target, scene: ClusterScene, port: int, only: Collection[str] = ()) -> Usage:
+    """Query the agent of every node with GPUs, or of `only` these, at once; one that does not answer is named and does
+    no harm.
+    """
+    usage = Usage(silent=dict.fromkeys(only or scene.ledger.cluster.index, NO_AGENT))
     async with target.connect() as api:
 
         async def query(pod: Pod) -> None:
@@ -137,7 +139,8 @@ async def read_usage(target: Target, scene: ClusterScene, port: int) -> Usage:
             except (KubeError, UnreadableReport) as error:
                 usage.silent[node] = str(error)
 
-        await asyncio.gather(*(query(pod) for pod in scene.pods if is_agent(pod)))
+        agents = [pod for pod in scene.pods if is_agent(pod) and (not only or pod.spec.node_name in only)]
+        await asyncio.gather(*map(query, agents))
     return usage
 
 

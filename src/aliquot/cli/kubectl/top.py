@@ -12,7 +12,7 @@ import click
 from aliquot.cli.forms import show
 from aliquot.cli.kubectl.scene import Target, agent_port_option, form_option, name_of, read_scene, target_options
 from aliquot.cli.options import Amount
-from aliquot.cli.tables import aligned, columns, reserved
+from aliquot.cli.tables import aligned, columns, reserved, wrapped
 from aliquot.cli.top import on_screen, takes_keys
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 
@@ -60,6 +60,8 @@ def top(context: click.Context, agent_port: int, once: bool, interval_s: float, 
             one |= {
                 "usage": None if now is None else now.usage_milli / MILLI,
                 "memory_used_mib": None if now is None else now.memory_used_mib,
+                "memory_lent_mib": None if now is None else now.memory_lent_mib,
+                "notes": [] if now is None else now.memory_texts,
             }
     shown = [
         {**g, "residents": mine}
@@ -96,5 +98,7 @@ def lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]]) -> Iter
                 shares = [format_milli(request), format_milli(limit), bar]
                 rows.append([f"  {name_of(r)}", *shares, usage, format_mib(r["memory_mib"]), used])
             yield from aligned(rows, right=(1, 2, 4, 5, 6), width=columns())
+            for note in [note for r in g["residents"] for note in r["notes"]]:
+                yield from wrapped(f"  {note}", columns())
         if free := [str(g["index"]) for g in gpus if not g["residents"]]:
             yield f"GPU {', '.join(free)}  no tenants"

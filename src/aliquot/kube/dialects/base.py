@@ -143,6 +143,7 @@ def only_plain(ask: PodAsk, dialect: str, *, models: bool = False) -> None:
             (request.gpu or c.uuids_not, "UUIDs of devices"),
             (not models and (request.model or c.models_not), "models"),
             (request.memory is not None and request.memory.part, "memory as a part of a device"),
+            (request.memory_limit, "memory that is lent"),
             (c.parts > 1, "equal parts of several GPUs"),
             (c.near_cores, "near cores"),
             (request.mixed, "mixed models"),

@@ -24,7 +24,7 @@ from aliquot.kube.dialects.base import ORDERED, Dialect, Owned, Texts, Words, as
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
 from aliquot.kube.requests import LEAST_MILLI, ContainerAsk, PodAsk, Role, containers_of, improbable, shortened
-from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli, parse_milli
+from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli, parse_memory, parse_milli
 from aliquot.model.requests import ENFORCE, BadRequest, GpuRequest, Labels, checked, parse_label, parse_word
 from aliquot.model.wake import format_wake, parse_wake
 
@@ -91,6 +91,7 @@ class Native(Dialect):
                 names.GPU_REQUEST: f"{c.total_milli / MILLI:.3f}" if c.total_milli != c.percent * LEAST_MILLI else "",
                 names.GPU_LIMIT: limit.rstrip("0").rstrip("."),
                 names.GPU_MEMORY_PART: f"{float(part * 100):g}%" if part is not None else "",
+                names.GPU_MEMORY_LIMIT: request.memory_limit_text,
                 names.GPU_PARTS: str(c.parts) if c.parts > 1 else "",
                 names.GPU_MODEL: ", ".join(filter(None, request.model.split("|"))),
                 names.GPU_MODEL_NOT: ", ".join(c.models_not),
@@ -239,6 +240,7 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
     cores = notes.read(names.CPU_BIND, lambda text: parse_integer(text, 1, _CORES_MOST)) or 0
     enforce = notes.read(names.ENFORCE, partial(parse_word, ENFORCE))
     wake_us = notes.read(names.WAKE, parse_wake) or 0
+    memory_limit = notes.read(names.GPU_MEMORY_LIMIT, parse_memory)
     mixed = notes.read(names.GPU_MODELS_MIXED, parse_truth) or False
     models, models_not = (notes.read(name, parse_words) or () for name in (names.GPU_MODEL, names.GPU_MODEL_NOT))
     if len(faults) > before or not total:
@@ -260,12 +262,14 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
         enforce=enforce,
         mixed=mixed,
         wake_us=wake_us,
+        memory_limit=memory_limit,
     )
-    if wake_us and parts > 1:
-        faults.append(
-            f"{notes.where(names.WAKE)} is for a part of one GPU, {notes.where(names.GPU_PARTS)} is {parts}; "
-            "leave one of them out"
-        )
+    for name in (names.WAKE, names.GPU_MEMORY_LIMIT):
+        if parts > 1 and notes.text(name):
+            faults.append(
+                f"{notes.where(name)} is for a part of one GPU, {notes.where(names.GPU_PARTS)} is {parts}; "
+                "leave one of them out"
+            )
     if enforce == "never" and cores:
         faults.append(
             f"{notes.where(names.CPU_BIND)} is done by the library that {notes.where(names.ENFORCE)} never leaves out; "
@@ -297,6 +301,7 @@ def _check(entry: _Entry, request: GpuRequest, parts: int, notes: Texts, faults:
             limit_name=notes.where(names.GPU_LIMIT),
             enforce_name=notes.where(names.ENFORCE),
             wake_name=notes.where(names.WAKE),
+            memory_limit_name=notes.where(names.GPU_MEMORY_LIMIT),
         )
     except BadRequest as error:
         faults.append(str(error))

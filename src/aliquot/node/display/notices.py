@@ -1,4 +1,5 @@
-"""Events for a pod's owner: its memory limit refused an allocation, or it gets less than its request.
+"""Events for a pod's owner: its memory limit refused an allocation, or it gets less than its request; or it was ended,
+since it did not give back memory that was lent to it.
 
 The texts carry no counts, so that a repeated event counts as the same one. `Notices` is pure.
 """
@@ -16,6 +17,7 @@ from aliquot.node.events import Events
 from aliquot.status.nodes import NodeReport, Owner
 
 OUT_OF_MEMORY: Final = "GpuOutOfMemory"
+NOT_GIVEN_BACK: Final = "GpuMemoryNotGivenBack"
 THROTTLED: Final = "GpuThrottled"
 SPAN_S: Final = 30.0
 WAITED_PART: Final = 0.8
@@ -36,6 +38,7 @@ class _Seen:
     at_s: float
     waited_ns: int
     refusals: int
+    lost: tuple[int, str]
 
 
 class Notices:
@@ -55,7 +58,7 @@ class Notices:
         for gpu in facts.gpus:
             for use in gpu.uses:
                 key, now = (use.owner, gpu.uuid), use.status
-                fresh = _Seen(now_s, now.waited_ns, now.memory_refusals)
+                fresh = _Seen(now_s, now.waited_ns, now.memory_refusals, now.lost)
                 before = self._seen.get(key, fresh)
                 if now.waited_ns < before.waited_ns or now.memory_refusals < before.refusals:
                     before = fresh
@@ -63,7 +66,10 @@ class Notices:
                 if now.memory_refusals > before.refusals:
                     limit = f"its limit of {now.memory_limit_mib} MiB"
                     text = f"{who} requested more memory of GPU {gpu.index} than {limit}"
+                    text += f"; it borrows no memory, for it {now.not_lent}" if now.not_lent else ""
                     notices.append(Notice(use.owner, OUT_OF_MEMORY, text))
+                if now.lost != before.lost and now.lost_text:
+                    notices.append(Notice(use.owner, NOT_GIVEN_BACK, f"{who} was ended: {now.lost_text}"))
                 span_s = now_s - before.at_s
                 if span_s >= SPAN_S:
                     waited_s = (now.waited_ns - before.waited_ns) / 1e9
@@ -73,7 +79,7 @@ class Notices:
                         text = f"{who} waits for GPU {gpu.index} most of the time and gets less than {request}"
                         notices.append(Notice(use.owner, THROTTLED, text))
                     before = fresh
-                seen[key] = _Seen(before.at_s, before.waited_ns, now.memory_refusals)
+                seen[key] = _Seen(before.at_s, before.waited_ns, now.memory_refusals, now.lost)
         if facts.answers:
             self._seen = seen
         return notices

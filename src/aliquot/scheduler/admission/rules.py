@@ -46,7 +46,7 @@ from aliquot.kube.unread import unread
 from aliquot.lib.decoding import convert_to
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity, format_milli, parse_milli
-from aliquot.model.sharepod import GpuSpec, gpu_request
+from aliquot.model.sharepod import FOLLOWS, MEMORY_LIMIT, MOVABLE, PARK_AFTER, GpuSpec, gpu_request
 from aliquot.placement.quota import Usage
 
 Document = dict[str, Any]
@@ -259,11 +259,14 @@ class Admission:
                 with contextlib.suppress(BadQuantity, msgspec.ValidationError):  # the same amounts in another spelling
                     if gpu_request(convert_to(GpuSpec, before.get("gpu"))) == gpu_request(sharepod.spec.gpu):
                         changed.remove("spec.gpu")
+            lent_before = ((old.get("metadata") or {}).get("annotations") or {}).get(MEMORY_LIMIT)
+            if lent_before != sharepod.metadata.annotations.get(MEMORY_LIMIT):
+                changed.append(f'metadata.annotations["{MEMORY_LIMIT}"]')
             if not changed or sharepod.metadata.deletion_timestamp:
                 return AdmissionAnswer()  # objects admitted before may lose their finalizers and get labels
             status = old.get("status") or {}
             resized = (
-                changed == ["spec.gpu"]
+                not [name for name in changed if name.startswith("spec.") and name != "spec.gpu"]
                 and status.get("nodeName")
                 and _resized(before.get("gpu") or {}, now.get("gpu") or {})
             )
@@ -280,10 +283,15 @@ class Admission:
             ask = ask_of(sharepod, pod_of(sharepod))
         except BadTemplate as error:
             return AdmissionAnswer(error.faults)
-        amount = sharepod.spec.gpu.memory
-        return AdmissionAnswer(
-            warnings=tuple(improbable(ask.containers[0], "spec.gpu.request", "spec.gpu.memory", amount, "MiB"))
+        warnings = [
+            f'metadata.annotations["{key}"] is for one machine, and changes nothing in a cluster'
+            for key in (PARK_AFTER, MOVABLE, FOLLOWS)
+            if key in sharepod.metadata.annotations
+        ]
+        warnings += improbable(
+            ask.containers[0], "spec.gpu.request", "spec.gpu.memory", sharepod.spec.gpu.memory, "MiB"
         )
+        return AdmissionAnswer(warnings=tuple(warnings))
 
 
 def _resized(before: Document, now: Document) -> bool:

@@ -30,6 +30,7 @@ from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.kube.sharepods import BadTemplate, ask_of, pod_of, scheduled_by_others, spec_digest
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import MILLI, BadQuantity, parse_milli
+from aliquot.model.sharepod import MEMORY_LIMIT, memory_limit_of
 from aliquot.placement.asks import model_matches
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.ledger import Ledger
@@ -241,9 +242,10 @@ class SharePods:
     async def _resized(self, sharepod: SharePod, pod: Pod) -> Pod:
         """The pod with the sizes of a SharePod that was changed since in its annotations, where they are decided."""
         generation, notes = str(sharepod.metadata.generation), pod.metadata.annotations
-        if SHAREPOD_SPEC not in notes or notes.get(SHAREPOD_GENERATION) == generation:
-            return pod
-        with contextlib.suppress(BadTemplate, BadPod):  # admitted without the webhook
+        with contextlib.suppress(BadTemplate, BadPod, BadQuantity):  # admitted without the webhook
+            lent_as_before = memory_limit_of(sharepod.metadata.annotations) == memory_limit_of(notes)
+            if SHAREPOD_SPEC not in notes or (notes.get(SHAREPOD_GENERATION) == generation and lent_as_before):
+                return pod
             digest = spec_digest(sharepod)
             if digest != notes[SHAREPOD_SPEC] and notes[SHAREPOD_SPEC] in _other_sizes(sharepod, pod):
                 (asked,) = ask_of(sharepod, pod_of(sharepod)).containers
@@ -257,13 +259,15 @@ def _other_sizes(sharepod: SharePod, pod: Pod) -> Iterator[str]:
     """The digest of a SharePod with the sizes of its pod, whose limit may be the cluster's default."""
     ask = read(pod)
     for request in [c.request for c in ask.containers] if ask is not None else []:
-        memory = request.memory and request.memory.quantity
+        memory, limit_text = request.memory and request.memory.quantity, pod.metadata.annotations.get(MEMORY_LIMIT)
+        metadata = structs.replace(sharepod.metadata, annotations={MEMORY_LIMIT: limit_text} if limit_text else {})
         for limit_milli in {None, request.limit_milli}:
             limit = None if limit_milli is None else f"{limit_milli / MILLI:.3f}"
             gpu = structs.replace(
                 sharepod.spec.gpu, request=f"{request.request_milli / MILLI:.3f}", limit=limit, memory=memory
             )
-            yield spec_digest(structs.replace(sharepod, spec=structs.replace(sharepod.spec, gpu=gpu)))
+            spec = structs.replace(sharepod.spec, gpu=gpu)
+            yield spec_digest(structs.replace(sharepod, spec=spec, metadata=metadata))
 
 
 def _is_of(pod: Pod, sharepod: SharePod) -> bool:
