@@ -21,7 +21,8 @@ GROUPS = f"/apis/scheduling.k8s.io/{VERSION}"
 @pytest.fixture(scope="module")
 def plane(cluster_parts: Parts) -> Iterator[ControlPlane]:
     """A control plane that knows pod groups."""
-    made = ControlPlane(cluster_parts, apiserver_flags=(FLAG, f"--runtime-config=scheduling.k8s.io/{VERSION}=true"))
+    runtime = f"--runtime-config=scheduling.k8s.io/{VERSION}=true"
+    made = ControlPlane(cluster_parts, flags=(FLAG,), apiserver_flags=(runtime,))
     made.start()
     try:
         yield made

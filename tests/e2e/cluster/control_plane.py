@@ -32,15 +32,17 @@ class ControlPlane:
     """A running control plane; `parts` has each program by its name.
 
     `url`, `kubeconfig`, `authority`, `client` (certificate and key of an administrator) are good outside and inside
-    the namespaces alike. `rooms` runs programs inside and makes sockets there.
+    the namespaces alike. `rooms` runs programs inside and makes sockets there. `flags` are the API server's and the
+    controller manager's.
     """
 
-    def __init__(self, programs: Parts, *, apiserver_flags: Sequence[str] = ()) -> None:
+    def __init__(self, programs: Parts, *, apiserver_flags: Sequence[str] = (), flags: Sequence[str] = ()) -> None:
         self.programs = programs
         self.rooms = Namespaces(programs.program("busybox"))
         self.parts: dict[str, Part] = {}
         self.started_in_s = 0.0
-        self._apiserver_flags = tuple(apiserver_flags)
+        self._apiserver_flags = (*flags, *apiserver_flags)
+        self._controllers_flags = tuple(flags)
         self._scheduler_flags: tuple[str, ...] = ()
         self._relay: Inside | None = None
         self._numbers = itertools.count()
@@ -382,6 +384,7 @@ class ControlPlane:
             # With the default rates the service accounts of a new cluster take five seconds to appear.
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
+            *self._controllers_flags,
         ]
 
     def _scheduler(self) -> list[str]:
