@@ -19,7 +19,7 @@ help:
 	@echo "make prepare fetch and build what the tests need, once"
 	@echo "make conformance   the published FGD benchmark, every run, every column"
 	@echo "make test-slow  the long forms of some tests"
-	@echo "make test-kubernetes  tests with Kueue, JobSet, LeaderWorkerSet and KServe, built once (root)"
+	@echo "make test-kubernetes  tests with Kueue, JobSet, LeaderWorkerSet, KServe and Karpenter, built once (root)"
 	@echo "make test-sanitizers  hook and emulated driver under ThreadSanitizer and AddressSanitizer"
 	@echo "make test-frameworks  PyTorch, CuPy and JAX as tenants (15 GB from the package registry, once)"
 	@echo "make lint    ruff, clang-format, mypy --strict, the layers of the package and of the hook"
@@ -72,7 +72,7 @@ test: dev
 	$(MAKE) -j2 prepare test-pure
 	$(MAKE) test-measured
 	$(MAKE) -j2 test-clusters test-programs
-	@echo "not run: the tests with Kueue, JobSet, LeaderWorkerSet and KServe (make test-kubernetes), the long forms (make test-slow)"
+	@echo "not run: the tests with Kueue, JobSet, LeaderWorkerSet, KServe and Karpenter (make test-kubernetes), the long forms (make test-slow)"
 
 .PHONY: prepare test-pure test-measured test-clusters test-programs
 prepare: dev

@@ -106,6 +106,7 @@ EXTRAS: Mapping[str, Callable[[], object]] = {
     "jobset": lambda: programs.charted("jobset"),
     "kserve": lambda: programs.charted("kserve"),
     "lws": lambda: programs.charted("lws"),
+    "karpenter": lambda: programs.charted("karpenter"),
     "program": lambda: prometheus.program("prometheus"),
     "with_images": roots,
     "release_parts": release,

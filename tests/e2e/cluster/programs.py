@@ -29,6 +29,7 @@ CHARTED = {
     "jobset": ("sigs.k8s.io/jobset", "charts/jobset", 4),
     "lws": ("sigs.k8s.io/lws", "charts/lws", 4),
     "kserve": ("github.com/kserve/kserve", "charts", 8),
+    "karpenter": ("sigs.k8s.io/karpenter", "kwok", 6),
 }
 """Controllers that tests run beside ours: the module, its charts, and how many minutes it takes to build."""
 STAGES = (
