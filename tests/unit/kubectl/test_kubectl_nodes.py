@@ -110,7 +110,7 @@ def fewest(shares: list[tuple[int, int]], gpus: int) -> int:
     def fits(nodes: list[list[tuple[int, int]]], left: list[tuple[int, int]]) -> bool:
         if not left:
             return True
-        (milli, mib), tried = left[0], set[tuple[tuple[int, int], ...]]()
+        (milli, mib), tried = left[0], set[tuple[tuple[tuple[int, int], ...], ...]]()
         for node in nodes:
             for first in range(gpus):
                 taken = range(first, first + max(1, milli // 1000))
@@ -121,9 +121,10 @@ def fewest(shares: list[tuple[int, int]], gpus: int) -> int:
                 for g in taken:
                     node[g] = (node[g][0] - part, node[g][1] - mib)
                 node.sort()
-                if tuple(node) not in tried and fits(nodes, left[1:]):
+                step = tuple(before), tuple(node)  # the same from equal nodes is the same
+                if step not in tried and fits(nodes, left[1:]):
                     return True
-                tried.add(tuple(node))
+                tried.add(step)
                 node[:] = before
         return False
 
@@ -135,12 +136,13 @@ def fewest(shares: list[tuple[int, int]], gpus: int) -> int:
 
 @pytest.mark.timeout(600)
 def test_a_thousand_mixes_need_hardly_more_nodes_than_the_best_choice():
-    """Of 1,000 mixes of 1 to 8 shares, on nodes of one, two or four V100, the nodes asked for are at most 1.05 times
-    those of the best choice."""
+    """Of 1,000 mixes of 1 to 10 shares, half of them small ones, on nodes of one, two or four V100, the nodes asked for
+    are at most 1.05 times those of the best choice."""
     chance, asked, best = random.Random(7), 0, 0
     for mix in range(1000):
-        gpus = (1, 1, 2, 4)[mix % 4]
-        shares = [(chance.randrange(50, 1001, 50), 1024 * chance.randint(1, 16)) for _ in range(chance.randint(1, 7))]
+        gpus, most = (1, 1, 2, 4)[mix % 4], (1000, 500)[mix // 4 % 2]
+        sizes = [(chance.randrange(50, most + 1, 50), chance.randint(1, 16 * most // 1000)) for _ in range(mix % 9 + 1)]
+        shares = [(milli, 1024 * gib) for milli, gib in sizes]
         shares += [(1000 * gpus, MIB)] * (chance.random() < 0.3)
         pods = [share(f"p{n}", milli, mib if milli < 1000 else 0) for n, (milli, mib) in enumerate(shares)]
         facts = added(*pods, types={"v100": f"v100x{gpus}"})
