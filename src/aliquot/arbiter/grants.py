@@ -527,7 +527,7 @@ class Tenant:
     stopping: bool = False  # idle as a whole, to be revoked at this turn's end
     active_ns: int = 0  # when it last asked for a GPU or gave one back
     woken: bool = False  # a process of it waits for the memory of the tenant, which is parked
-    lost: tuple[int, str] = (0, "")  # MiB lent to its programs when they were ended for it, and why it was not parked
+    lost: tuple[int, str] = (0, "")  # MiB lent to its last programs when they were ended for it, why it was not parked
     unrouted: int = 0  # driver functions that its processes got unhooked, since it came
     ungated_ns: int = 0  # time its processes launched freely because no arbiter could be reached
     gated: list[GrantState] = field(init=False)  # what the policy knows: the GPUs with turns; all, if none does

@@ -153,6 +153,7 @@ class Protocol:
             grant.attached.add(process)
             grant.show_processes()
         if not flags & _VIEW:
+            process.tenant.lost = (0, "")
             self._engine.attach(process, grant)
         reply = MESSAGE_STRUCT.pack(MessageType.PAGE, 0, grant.slot, seq, 0, 0, 0, 0, uuid)
         socket.send_fds(process.sock, [reply], [grant.page.fd], socket.MSG_DONTWAIT)

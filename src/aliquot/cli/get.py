@@ -16,7 +16,7 @@ from aliquot.cli.calling import ask_engine, full_name, short_name
 from aliquot.cli.completion import answer_of, sharepod_names
 from aliquot.cli.forms import Form, form_option, text_of
 from aliquot.cli.hours import CSV, HOURS, HoursView, hours_options, refuse_hours_options
-from aliquot.cli.tables import UNBOUNDED, Table, aligned, columns, gpu_table, pod_table, tenant_table
+from aliquot.cli.tables import UNBOUNDED, Table, aligned, columns, ended_lines, gpu_table, pod_table, tenant_table
 from aliquot.lib.misspelt import closest, hint
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.selectors import Term, parse_selector, selects
@@ -268,8 +268,9 @@ def _print(query: Query, lists: dict[str, list[Fact]]) -> None:
             if not some and kind != "gpus":
                 click.echo(f"no {kind}{f' in namespace {query.namespace}' if query.namespace else ''}", err=True)
             else:
-                for line in list(aligned(query.table(some), width=query.width))[0 if query.headers else 1 :]:
-                    click.echo(line)
+                lines = list(aligned(query.table(some), width=query.width))[0 if query.headers else 1 :]
+                lines += ended_lines([fact for fact in some if isinstance(fact, TenantFacts)], query.width)
+                click.echo("\n".join(lines))
 
 
 def _kind_and_name(kind: str, fact: Fact) -> str:

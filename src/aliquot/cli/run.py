@@ -100,8 +100,8 @@ def run(
             engine_gone=partial(connection.wait_until_lost, resumes), cwd=folder, timeout_s=timeout_s,
             visible_devices=chosen.get("CUDA_VISIBLE_DEVICES"),
         )  # fmt: skip
-        # What a command that was ended left behind is ended too, and what a container left.
-        if not container and not (status == TIMED_OUT and timeout_s):
+        # What a command left behind that ran out of time is ended as it was, and nothing is said of it.
+        if not (status == TIMED_OUT and timeout_s):
             for line in connection.say_ended():
                 tell(f"aliquot: {line}")
         return status

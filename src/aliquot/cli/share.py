@@ -65,13 +65,14 @@ def list_(output: str) -> None:
     import msgspec
 
     from aliquot.cli.forms import show
-    from aliquot.cli.tables import aligned, columns, tenant_table
+    from aliquot.cli.tables import aligned, columns, ended_lines, tenant_table
     from aliquot.standalone.wire import SharesCall
 
     shares = ask_engine(SharesCall()).shares
-    table = tenant_table([facts.tenant for facts in shares])
+    tenants = [facts.tenant for facts in shares]
     if shares or output == "json":
-        show(output, msgspec.to_builtins(shares), lambda: aligned(table, width=columns()))
+        lines = [*aligned(tenant_table(tenants), width=columns()), *ended_lines(tenants, columns())]
+        show(output, msgspec.to_builtins(shares), lambda: lines)
     else:
         click.echo("no shares; make one: aliquot share create NAME --gpu-request .3", err=True)
 

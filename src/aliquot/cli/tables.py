@@ -174,6 +174,12 @@ def tenant_table(tenants: Sequence[TenantFacts], *, wide: bool = False) -> Table
     return table
 
 
+def ended_lines(tenants: Iterable[TenantFacts], width: int) -> list[str]:
+    """Why the programs of tenants were ended, where they were, in lines of that width."""
+    said = (f"the programs of {tenant.name} were ended: {tenant.why_ended}" for tenant in tenants if tenant.why_ended)
+    return [line for text in said for line in wrapped(text, width)]
+
+
 def gpu_table(gpus: Sequence[GpuFacts], *, wide: bool = False) -> Table:
     """Each GPU with its class of links to the others, and under it its tenants."""
     more = ["NUMA", "CORES", "DRIVER"] if wide else []

@@ -584,11 +584,11 @@ class Engine:
             parks=request.memory_limit is not None and self.parking.can_park(),
         )  # fmt: skip
 
-    def lent_mib(self) -> dict[TenantName, int]:
-        """Memory that tenants hold beyond what is guaranteed to them, in MiB."""
+    def lent(self) -> dict[TenantName, tuple[int, str]]:
+        """What tenants hold beyond what is guaranteed to them, in MiB, and why their programs were ended for it."""
         limited = self.look(lambda ledger: any(ledger.request_of(name).memory_limit for name in ledger.plans))
         gpus = status.gpus if limited and (status := self.measure()) else []
-        return {TenantName(t.name): t.memory_lent_mib for gpu in gpus for t in gpu.tenants if t.memory_lent_mib}
+        return {TenantName(t.name): (t.memory_lent_mib, t.lost_text) for gpu in gpus for t in gpu.tenants}
 
     def _is_here(self, tenant: EngineTenant) -> bool:
         """Whether it is a tenant still, of whatever size by now; a newcomer of its name has another folder."""

@@ -118,23 +118,24 @@ class SharePodRun:
         self.created_s = time.monotonic()
         self.message = ""
         self.events: list[str] = []
-        self.refusals: dict[str, int] = {}
-        """How often each GPU refused it memory, as far as its events say."""
+        self.refusals: dict[str, int] = {}  # how often each GPU refused it memory, as far as its events say
+        self.lost = ""
 
     def note(self, text: str) -> None:
         """Keep an event."""
         self.events = [*self.events, f"{time.strftime('%H:%M:%S')} {text}"][-EVENTS_KEPT:]
 
     def note_refusals(self, status: Status | None, gpus: Sequence[Gpu]) -> None:
-        """Keep an event for each GPU that has refused it memory since the last call."""
+        """Keep an event for each GPU that has refused it memory, or ended its programs, since the last call."""
         for gpu in () if status is None else status.gpus:
-            for now in gpu.tenants:
-                if now.name == self.spec.full_name:
-                    if now.memory_refusals > self.refusals.get(gpu.uuid, 0):
-                        index = next(known.index for known in gpus if known.uuid == gpu.uuid)
-                        limit = format_mib(now.memory_limit_mib)
-                        self.note(f"requested more memory of GPU {index} than its limit of {limit}")
-                    self.refusals[gpu.uuid] = now.memory_refusals
+            for now in [each for each in gpu.tenants if each.name == self.spec.full_name]:
+                if now.memory_refusals > self.refusals.get(gpu.uuid, 0):
+                    index, limit = next(g.index for g in gpus if g.uuid == gpu.uuid), format_mib(now.memory_limit_mib)
+                    self.note(f"requested more memory of GPU {index} than its limit of {limit}")
+                self.refusals[gpu.uuid] = now.memory_refusals
+                if now.lost_text not in ("", self.lost):
+                    self.note(f"its programs were ended: {now.lost_text}")
+                self.lost = now.lost_text
 
     @property
     def phase(self) -> str:
@@ -244,7 +245,7 @@ class Pods:
             old, new = (TenantSlice(*structs.astuple(each)) for each in (piece, now.plan.slices[0]))
             return Resized(
                 name, "run" if pod is None else "sharepod", old, new, dry_run=call.dry_run,
-                pending_mib=self._engine.pending_mib().get(name, 0), lent_mib=self._engine.lent_mib().get(name, 0),
+                pending_mib=self._engine.pending_mib().get(name, 0), lent_mib=self._engine.lent().get(name, (0, ""))[0],
                 max_memory_mib=(tenant.record.gpus[0].max_memory_mib, now.record.gpus[0].max_memory_mib),
             )  # fmt: skip
 
@@ -323,7 +324,7 @@ class Pods:
         caller = caller or own_account()
         with self._lock:
             pods = [self._find(name)] if name else list(self._pods.values())
-            pending, lent = self._engine.pending_mib(), self._engine.lent_mib()
+            pending, lent = self._engine.pending_mib(), self._engine.lent()
             parked = self._engine.parked
             if name:
                 pods[0].note_refusals(self._engine.measure(), self._engine.gpus)
@@ -359,7 +360,7 @@ class Pods:
                     parked=TenantName(pod.spec.full_name) in parked,
                     labels=pod.spec.metadata.labels,
                     manifest=pod.spec,
-                    lent_mib=lent.get(TenantName(pod.spec.full_name), 0),
+                    lent_mib=lent.get(TenantName(pod.spec.full_name), (0, ""))[0],
                 )
                 if not caller.may_use(pod.owner):
                     containers = [structs.replace(container, command=[], pid=None) for container in containers]

@@ -446,7 +446,7 @@ class EngineServer:
         index, shown = {gpu.uuid: gpu.index for gpu in self._engine.gpus}, list(tenants)
         in_containers = [tenant for tenant in shown if tenant.edits is not None and caller.may_use(tenant.owner)]
         processes = named_processes({tenant.name: tenant.folder.directory for tenant in in_containers})
-        pending, parked, lent = self._engine.pending_mib(), self._engine.parked, self._engine.lent_mib()
+        pending, parked, lent = self._engine.pending_mib(), self._engine.parked, self._engine.lent()
         return [
             wire.TenantFacts(
                 tenant.name, tenant.folder.injection() if tenant.edits is None else "container", tenant.enforce,
@@ -454,7 +454,7 @@ class EngineServer:
                 [wire.TenantSlice(*msgspec.structs.astuple(piece)) for piece in tenant.plan.slices],
                 pending.get(tenant.name, 0), tenant.name in parked,
                 sorted({process.container for process in processes.get(tenant.name, ())} - {""}),
-                lent.get(tenant.name, 0),
+                *lent.get(tenant.name, (0, "")),
             )
             for tenant in shown
         ]  # fmt: skip
@@ -518,14 +518,11 @@ class EngineServer:
             ended = _wait_for_end(connection)
         finally:
             # A shell's background job outlives its shell, but for its use of the GPU, which the next tenant gets; what
-            # outlives a run that was killed is an orphan.
+            # outlives a run that was killed is an orphan, and so is what outlives `docker run`.
             if ended:
-                borrows = any(gpu.max_memory_mib for gpu in tenant.record.gpus)
-                status = self._engine.measure() if borrows else None
-                seen = (each for gpu in (status.gpus if status else ()) for each in gpu.tenants)
-                why = next((each.lost_text for each in seen if each.name == tenant.name), "")
+                _, why = self._engine.lent().get(tenant.name, (0, ""))
                 ended_pids = end_orphans([tenant.folder.directory], grace_s=ORPHAN_GRACE_S, on_gpu=True)
-            self._engine.release(tenant, grace_s=ORPHAN_GRACE_S, keep=ended)
+            self._engine.release(tenant, grace_s=ORPHAN_GRACE_S, keep=ended and tenant.edits is None)
         if ended:
             _send(connection, wire.LeftBehind(len(ended_pids), why))
 

@@ -99,10 +99,9 @@ class TenantFacts(msgspec.Struct, frozen=True):
     slices: list[TenantSlice]
     pending_mib: int = 0
     parked: bool = False
-    containers: list[str] = []
-    """Where its processes are, as `podman 0123456789ab`."""
-
+    containers: list[str] = []  # where its processes are, as `podman 0123456789ab`
     lent_mib: int = 0
+    why_ended: str = ""  # why its programs were that held lent memory; empty once others have taken their place
 
 
 class ShareFacts(msgspec.Struct, frozen=True):

@@ -72,7 +72,7 @@ class TenantStatus(msgspec.Struct):
     `memory_lent_mib` is what it holds beyond its guarantee, `memory_limit_mib`; `memory_called_mib` of it are called
     back for others' guarantees, and `memory_overdue`: in vain so far. Its own allocations have waited for
     `memory_wait_s` for what is lent to others. `not_lent` is why nothing is lent to it, as the end of a sentence.
-    `lost` is how much of it its programs held in MiB when they were ended for it, and why they were not parked.
+    `lost` is how much of it its last programs held in MiB when they were ended for it, and why they were not parked.
     A tenant whose calls of the driver are `stopped` is parked, moved or brought back; one that is `parked` has its
     memory in the host's; `woken`: and waits for it; `moves_from`: and had it on that GPU before. `idle_s` is for how
     long it has had no use of its GPUs and wanted none, and `stays` what keeps its memory on them, as the end of a
@@ -142,6 +142,7 @@ class TenantStatus(msgspec.Struct):
         room = ", and it waits for room to come back" if self.woken else ""
         held = f"its {format_mib(self.memory_used_mib)} are in the host's memory"
         texts = [f"{self.name} is parked: {held}{room}"] if self.parked else []
+        texts += [f"the programs of {self.name} were ended: {self.lost_text}"] if self.lost_text else []
         if self.memory_pending_mib:
             pending = format_mib(self.memory_pending_mib)
             texts.append(f"{self.name} has yet to free {pending}, since its memory was reduced")

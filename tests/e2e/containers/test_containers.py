@@ -22,6 +22,8 @@ from dockerd import Docker
 from podman import ACCOUNT, Podman
 from waiting import engine_lives
 
+import aliquot.memory
+
 PROGRAM = Path(__file__).with_name("gpu.py")
 PYTHON = "/usr/local/bin/python3"
 OUT_OF_MEMORY = 2
@@ -38,7 +40,8 @@ class Machine:
         self.cdi.mkdir()
         self.root = self.runtime / "rootfs"
         images.unpack(archive, self.root)
-        shutil.copy2(PROGRAM, self.root / "gpu.py")
+        for program in (PROGRAM, Path(aliquot.memory.__file__)):
+            shutil.copy2(program, self.root / program.name)
         subprocess.run(["chown", "-R", f"{uid}:{uid}", str(self.runtime)], check=True)
         self.podman = tool(tree, self.cdi, uid)
         more = {"ALIQUOT_RUNTIME_DIR": str(self.runtime), "HOME": str(self.podman.folder / "home")}
@@ -66,10 +69,16 @@ class Machine:
         finally:
             self("share", "delete", "train", "--force")
 
+    def run(self, name: str, *words: str, gib: str = "") -> subprocess.Popen[str]:
+        """Start a run in a container, of the share `words`, that holds so much memory."""
+        share = ("run", "--emulate", "h100", "--gpu-request=.3", "--name", name, *words)
+        image = (*self.podman.image(self.root), PYTHON, "/gpu.py", *gib.split())
+        return self.start(*share, "--container", self.podman.tool, "--", "--rm", "-i", *image)
+
     @contextlib.contextmanager
-    def container(self, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict]]:
+    def container(self, *options: str, gib: str = "") -> Iterator[tuple[subprocess.Popen[str], dict]]:
         """A container with `options` whose program holds memory of the GPU meanwhile, and what that saw."""
-        words = ("run", "--rm", "-i", *options, *self.podman.image(self.root), PYTHON, "/gpu.py")
+        words = ("run", "--rm", "-i", *options, *self.podman.image(self.root), PYTHON, "/gpu.py", *gib.split())
         process = subprocess.Popen(
             self.podman.words(self.podman.tool, *words), env=self.podman.environment, text=True, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -176,10 +185,32 @@ def test_a_share_may_end_with_its_container(machine: Machine):
 
 def test_a_run_in_a_container_ends_with_its_status(machine: Machine):
     """`aliquot run --container` gives the container its share, streams and variables, and has its exit status."""
-    words = ("run", "--emulate", "h100", "--gpu-request=.3", "--gpu-mem=4Gi", "--name", "once", "--container")
-    image = machine.podman.image(machine.root)
-    process = machine.start(*words, machine.podman.tool, "--", "--rm", "-i", *image, PYTHON, "/gpu.py")
+    process = machine.run("once", "--gpu-mem=4Gi")
     out, err = process.communicate("seven..", timeout=60)
 
     assert 7 == process.returncode, err
     assert (4096, "once") == (json.loads(out)["total_mib"], json.loads(out)["tenant"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_container_that_is_ended_with_lent_memory_says_why(machine: Machine):
+    """Its run does, and the list of shares does until the share has another container."""
+    device, lent = ("--device", "aliquot.dev/share=train"), "--gpu-mem-limit=30Gi"
+    with machine.share(lent), machine.container(*device, gib="25") as (container, _):
+        run = machine.run("once", "--gpu-mem=4Gi", lent, gib="25")
+        assert run.stdout.readline(), run.communicate()
+        guarantee = machine.run("owner", "--gpu-mem=68Gi", gib="66")
+        statuses = container.wait(120), run.wait(120)
+        said, ended = run.stderr.read(), machine("share", "list").stdout
+        assert guarantee.stdout.readline(), guarantee.communicate()
+        guarantee.communicate(timeout=60)
+        run.communicate()
+        with machine.container(*device):
+            after = machine("share", "list").stdout
+
+    why = "it held 25.6 GiB beyond its --gpu-mem that another's guarantee needs, did not give them back within a minute"
+    assert (137, 137) == statuses
+    assert f"aliquot: the command was ended: {why}" in said
+    assert f"the programs of train were ended: {why}" in ended
+    assert "were ended" not in after

@@ -8,6 +8,7 @@ import yaml
 from click.testing import CliRunner
 
 from aliquot.cli import get as command
+from aliquot.cli import share as shares
 from aliquot.cli.tables import tenant_table
 from aliquot.model.ids import GpuUuid
 from aliquot.standalone.client import NoEngine
@@ -17,6 +18,9 @@ from aliquot.standalone.wire import (
     PodFacts,
     PodList,
     PodsCall,
+    ShareFacts,
+    ShareList,
+    SharesCall,
     TenantFacts,
     TenantList,
     TenantsCall,
@@ -111,6 +115,19 @@ def test_a_tenant_is_one_row_with_the_numbers_of_its_gpus(wide: bool):
 
     assert ["lab/big", "3,5", "2.00", "2.00", "2.0 GiB"] == row[:5]
     assert wide == (uuids[0] in row[-1]) and len(head) == len(row)
+
+
+def test_lists_of_tenants_say_why_programs_were_ended(monkeypatch: pytest.MonkeyPatch):
+    """Those of tenants and of shares have the sentence below the table, and in a field for programs."""
+    ended = TenantFacts("train", "container", "all", [0], [], why_ended="it held 10.0 GiB")
+    answers = {TenantsCall: TenantList([ended]), SharesCall: ShareList([ShareFacts(ended, "", "", [])])}
+    for module in (command, shares):
+        monkeypatch.setattr(module, "ask_engine", lambda call: answers[type(call)])
+    listed = CliRunner().invoke(shares.share, ["list"]).stdout
+
+    assert "the programs of train were ended: it held 10.0 GiB" == printed("tenants").splitlines()[-1]
+    assert printed("tenants") == listed
+    assert "it held 10.0 GiB" == printed("tenants", "train", "-o", "jsonpath={.why_ended}")
 
 
 def test_a_watch_begins_with_one_table(monkeypatch: pytest.MonkeyPatch):

@@ -11,11 +11,15 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
+from aliquot.arbiter.client import Status
+from aliquot.kube.manifest import read_sharepods
+from aliquot.model.requests import GpuRequest
 from aliquot.placement.machine import NoRoom
 from aliquot.standalone import container
 from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.engine import Engine
-from aliquot.standalone.pods import Pods
+from aliquot.standalone.pods import Pods, SharePodRun
+from aliquot.status.tenants import TenantStatus
 
 
 def sharepod(name: str) -> str:
@@ -48,7 +52,7 @@ class Failing:
         """Nothing is to be freed."""
         return {}
 
-    lent_mib = pending_mib
+    lent = pending_mib
 
 
 @pytest.mark.parametrize("error", [ValueError("bad state"), PermissionError(13, "", "/x"), MemoryError("none")])
@@ -133,7 +137,7 @@ class Admitting:
         """Nothing is to be freed."""
         return {}
 
-    lent_mib = pending_mib
+    lent = pending_mib
 
 
 def test_a_container_has_its_program_when_apply_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -172,3 +176,15 @@ def test_apply_returns_when_a_program_cannot_be_started(tmp_path: Path, monkeypa
 
     assert None is pod.containers[0].pid
     assert any("cannot be started" in event for event in pod.events)
+
+
+def test_a_sharepod_whose_programs_were_ended_for_lent_memory_has_an_event():
+    """One each time that it happens, however often it is looked at."""
+    (spec,) = read_sharepods(sharepod("a"))
+    pod = SharePodRun(spec, own_account(), GpuRequest(500))
+    for held_mib in (0, 300, 300, 0, 300):
+        now = TenantStatus("default/a", 0, 0, 0.0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0, False, lost=(held_mib, ""))
+        gpus = [SimpleNamespace(uuid="GPU-0", tenants=[now])]
+        pod.note_refusals(cast(Status, SimpleNamespace(gpus=gpus)), [])
+
+    assert 2 == sum("its programs were ended: it held 300 MiB beyond its --gpu-mem" in event for event in pod.events)

@@ -85,6 +85,16 @@ def test_lent_memory_adds_up_by_gpu_and_workload():
     assert ["a has 300 MiB lent, 100 MiB of it called back", "b has 200 MiB lent"] == [*first.notes, *second.notes]
 
 
+def test_a_workload_whose_programs_were_ended_for_lent_memory_says_so():
+    """As long as no other program has taken their place."""
+    now = status(GpuStatus("GPU-0", "", 0.0, [tenant("a", 0.0, lost=(300, "")), tenant("b", 0.0)]))
+    gpus = gathered(*(Tenant(name, (piece(0, 300),)) for name in "ab"), now=now)
+    first, second = workloads_of(gpus, [], {})
+
+    assert first.notes[0].startswith("the programs of a were ended: it held 300 MiB beyond its --gpu-mem")
+    assert [] == second.notes
+
+
 def test_parked_memory_is_none_of_the_gpus():
     """What is parked counts as the workload's and not as the GPU's, and a workload that is parked is not in trouble."""
     now = status(GpuStatus("GPU-0", "", 0.0, [tenant(name, 0.0, parked=True) for name in ("default/a", "run")]))
