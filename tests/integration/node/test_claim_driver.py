@@ -125,13 +125,14 @@ def room() -> Iterator[ClaimRoom]:
 def test_a_claim_gives_what_was_allocated(room: ClaimRoom):
     """Each device of the answer names the one CDI device of the share, also when kubelet asks again; the claim's status
     says what became of it; Unprepare leaves nothing, also the second time."""
-    room.claim("a", 1, milli=300, parameters={"limit": "0.5"})
+    room.claim("a", 1, milli=300, parameters={"limit": "0.5", "memoryLimit": "75%"})
     room.claim("b", 0, 1)
 
     first, again = room.prepare("a"), room.prepare("a")
     (device,) = first.devices
     assert (first, "share-a", "gpu", "") == (again, device.share_id, device.request_names[0], first.error)
     assert {"ns/a/a": (room.machine.gpus[1].uuid, 1024)} == room.tenants()
+    assert [12288] == [t.record.gpus[0].max_memory_mib for t in room.provisioner.tenants.values()]
     assert "ALIQUOT_TENANT=ns/a/a" in room.edits(device.cdi_device_ids[0])["env"]
     assert {"request": "0.30", "limit": "0.50"}.items() <= room.written[0]["status"]["devices"][0]["data"].items()
     assert ["", ""] == [room.unprepare("a"), room.unprepare("a")]
