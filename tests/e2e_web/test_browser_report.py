@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from aliquot_lab.sim import parallel, runs, study
-from aliquot_lab.sim.report.findings import COLUMNS
-from aliquot_lab.sim.report.page import page
+from aliquot_lab.sim.report.page import COLUMNS, page
 
 from .conftest import Visit
 

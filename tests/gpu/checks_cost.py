@@ -212,7 +212,7 @@ def allocation() -> dict[str, Any]:
 def handover() -> dict[str, Any]:
     """From one tenant's last use to the next one's launch."""
     need("cuda.bindings")
-    from aliquot_lab.bench.handover import handover as measure
+    from aliquot_lab.bench.driver_calls import handover as measure
 
     return measure(EMULATE, tenants=(2, 8), quotas_ms=(30,), seconds=4)
 
@@ -220,6 +220,6 @@ def handover() -> dict[str, Any]:
 @check(60)
 def storm() -> dict[str, Any]:
     """A thousand processes register."""
-    from aliquot_lab.bench.storm import storm as measure
+    from aliquot_lab.bench.driver_calls import storm as measure
 
     return measure(EMULATE)

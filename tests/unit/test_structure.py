@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_CODE = 41_145
-MAX_LAB_CODE = 8_115
+MAX_LAB_CODE = 8_000
 MAX_FILES = 322
 MAX_SINGLE_CALLERS = 0.1
 MAX_ONE_IMPORTER = 57

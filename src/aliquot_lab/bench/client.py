@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import sys
@@ -37,32 +38,26 @@ _MS_NS = 1_000_000
 WRITTEN = 0x5A
 
 
-class _Stop:
-    """Whether to end: by SIGTERM or SIGINT, or by the clock."""
-
-    def __init__(self, seconds: float) -> None:
-        self._told = False
-        self._at_ns = time.monotonic_ns() + int(seconds * 1e9) if seconds else 0
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._tell)
-
-    def _tell(self, _number: int, _frame: object) -> None:
-        self._told = True
-
-    def __bool__(self) -> bool:
-        return self._told or (self._at_ns != 0 and time.monotonic_ns() >= self._at_ns)
-
-
 class ClientProgram:
     """One program: its GPU, its counts and what it was asked to do."""
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self.asked = asked
-        self.stop = _Stop(asked.seconds)
+        self.ends_s = time.monotonic() + (asked.seconds or math.inf)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
         self.progress = ProgressWriter(asked.progress)
         self.gpu = CudaDevice()
         self.kernel_ns = int(asked.kernel_ms * _MS_NS)
         self.held = self.gpu.allocate(asked.memory_mib << 20) if asked.memory_mib else None
+
+    def _end(self, _number: int, _frame: object) -> None:
+        self.ends_s = 0.0
+
+    @property
+    def stop(self) -> bool:
+        """Whether to end: by SIGTERM or SIGINT, or by the clock."""
+        return time.monotonic() >= self.ends_s
 
     def turn(self, kernels: int = 1) -> None:
         """Launch some kernels and wait for them; the turn is kept in the progress ring."""

@@ -24,8 +24,8 @@ from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import POLICIES, Policy
 from aliquot_lab.bench.figures import percentile
-from aliquot_lab.sim.openb.batch import read_nodes_once, read_pods_once
 from aliquot_lab.sim.openb.replay import replay
+from aliquot_lab.sim.openb.results import read_nodes_once, read_pods_once
 from aliquot_lab.sim.papers.fgd import NODES, data_folder
 from aliquot_lab.sim.policies import made
 
@@ -97,7 +97,11 @@ def _scene(nodes: int, pods: int, decisions: int) -> _Scene:
     weights = np.array([weight for _, _, weight in MIX], dtype=np.float64)
     drawn = rng.choice(len(MIX), pods * 2 + decisions, p=weights / weights.sum()).tolist()
     asks = [Ask(GpuRequest(milli), cpu) for cpu, milli, _ in MIX]
-    machines = [_machine(number) for number in range(nodes)]
+    machines = []
+    for number in range(nodes):
+        name = f"node-{number:05}"
+        devices = tuple(Device(index, GpuUuid(f"{name}/{index}"), "V100", 16384) for index in range(GPUS_PER_NODE))
+        machines.append(NodeSpec(name, devices, 96_000, 768 * 1024, rank=number))
     cluster = Cluster(machines)
     decider = Decider(cluster, made("binpack"))
     running: list[tuple[str, Placement, Ask]] = []
@@ -110,12 +114,6 @@ def _scene(nodes: int, pods: int, decisions: int) -> _Scene:
             break
     leaving = rng.integers(0, pods, decisions).tolist()
     return _Scene(machines, running, [asks[kind] for kind in drawn[2 * pods :]], leaving)
-
-
-def _machine(number: int) -> NodeSpec:
-    name = f"node-{number:05}"
-    devices = tuple(Device(index, GpuUuid(f"{name}/{index}"), "V100", 16384) for index in range(GPUS_PER_NODE))
-    return NodeSpec(name, devices, 96_000, 768 * 1024, rank=number)
 
 
 def _decisions_ms(scene: _Scene, name: str) -> list[float]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aliquot_lab.bench.fig6 import Report, Tenant
 
-COLOURS: Final = {"a": "#1b7837", "b": "#2166ac", "c": "#b35806"}
+COLOURS: Final = {Tenant("a"): "#1b7837", Tenant("b"): "#2166ac", Tenant("c"): "#b35806"}
 POLICIES: Final = {
     "first-index": ("first index", "#999999"),
     "best-effort": ("NVIDIA best-effort", "#b35806"),
@@ -53,8 +53,16 @@ def draw_fig6(report: Report, directory: Path, name: str = "fig6") -> list[Path]
     """Write NAME.svg and NAME.png into `directory` (made if missing) and return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     with _figure((8, 4)) as (figure, axes):
-        _draw_due(axes, report)
-        _draw_usage(axes, report)
+        for seen in report.phases:
+            axes.axvline(seen.phase.start_s, color="#cccccc", linewidth=0.8)
+            for tenant, due in seen.phase.expected.items():
+                edges = (seen.phase.start_s, seen.phase.end_s)
+                axes.plot(edges, (due, due), color=COLOURS[tenant], linewidth=0.8, alpha=0.6, linestyle=(0, (4, 3)))
+        for tenant, colour in COLOURS.items():
+            points = [(point.at_s, point.usage[tenant]) for point in report.usage if tenant in point.usage]
+            if points:
+                times, shares = zip(*points, strict=True)
+                axes.plot(times, shares, color=colour, linewidth=1.6, label=tenant.upper())
         axes.set(xlabel="time (s)", ylabel="share of the GPU over the window", ylim=(0, 0.75))
         axes.set_title(title(report), loc="left")
         axes.legend(frameon=False, ncols=3, loc="upper right")
@@ -65,23 +73,6 @@ def draw_fig6(report: Report, directory: Path, name: str = "fig6") -> list[Path]
             metadata = {"Date": None} if path.suffix == ".svg" else None
             figure.savefig(path, dpi=160, metadata=metadata, bbox_inches="tight")
     return paths
-
-
-def _draw_due(axes: Any, report: Report) -> None:
-    for seen in report.phases:
-        axes.axvline(seen.phase.start_s, color="#cccccc", linewidth=0.8)
-        for tenant, due in seen.phase.expected.items():
-            edges = (seen.phase.start_s, seen.phase.end_s)
-            axes.plot(edges, (due, due), color=COLOURS[tenant], linewidth=0.8, alpha=0.6, linestyle=(0, (4, 3)))
-
-
-def _draw_usage(axes: Any, report: Report) -> None:
-    for name, colour in COLOURS.items():
-        tenant = Tenant(name)
-        points = [(point.at_s, point.usage[tenant]) for point in report.usage if tenant in point.usage]
-        if points:
-            times, shares = zip(*points, strict=True)
-            axes.plot(times, shares, color=colour, linewidth=1.6, label=name.upper())
 
 
 def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

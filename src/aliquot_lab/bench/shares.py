@@ -68,25 +68,19 @@ def windows(samples: Sequence[Sample], window_s: float, *, charged: bool = False
         if last is None:
             break
         span_ns = last.at_ns - first.at_ns
-        if charged:
-            seen.append(shares_between(first.charged_ns, last.charged_ns, span_ns))
-        else:
-            used = shares_between(first.completed_ns, last.completed_ns, span_ns)
-            whole = sum(used.values()) or 1.0
-            seen.append({tenant: share / whole for tenant, share in used.items()})
+        began, ended = ((at.charged_ns if charged else at.completed_ns) for at in (first, last))
+        used = shares_between(began, ended, span_ns)
+        whole = 1.0 if charged else sum(used.values()) or 1.0
+        seen.append({tenant: share / whole for tenant, share in used.items()})
     return seen
 
 
 def mix_error(mix: ShareMix, seen: Sequence[Mapping[Tenant, float]]) -> float:
     """The worst error of a mix in points."""
     if not mix.equal:
-        due = {tenant: ask.request_milli / 1000 for tenant, ask, _ in mix.wanted}
-        return worst_error(due, seen)
-    errors = [0.0]
-    for window in seen:
-        part = sum(window.values()) / len(window)
-        errors.append(worst_error(dict.fromkeys(window, part), [window]))
-    return max(errors)
+        return worst_error({tenant: ask.request_milli / 1000 for tenant, ask, _ in mix.wanted}, seen)
+    equal = ((window, sum(window.values()) / len(window)) for window in seen)
+    return max((worst_error(dict.fromkeys(window, part), [window]) for window, part in equal), default=0.0)
 
 
 def run_mix(emulate: str | None, mix: ShareMix, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:

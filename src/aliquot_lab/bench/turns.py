@@ -57,16 +57,6 @@ def _start(stage: Scene, mix: Mix, seed: int, seconds: float) -> Path:
     return go
 
 
-def _paths(stage: Scene, mix: Mix) -> dict[str, list[Path]]:
-    """Where each tenant's processes count."""
-    return {
-        member.name: [
-            stage.directory / f"{member.name}.progress{f'.{n}' if n else ''}" for n in range(member.processes)
-        ]
-        for member in mix.members
-    }
-
-
 def _sample(stage: Scene, mix: Mix, paths: dict[str, list[Path]]) -> tuple[float, dict[str, float]]:
     """The time, and for how long each one's kernels have run, in seconds."""
     if mix.name in CHARGED:
@@ -97,7 +87,10 @@ def run_mix(
 ) -> tuple[dict[str, Any], list[float], dict[str, Any]]:
     """One mix: its figures, the waits after rests in milliseconds, and the GPU."""
     with scene(emulate, window_ms=int(WINDOW_S * 1000), turns=turns, native_handover=native) as stage:
-        go, paths = _start(stage, mix, seed, seconds), _paths(stage, mix)
+        go, paths = _start(stage, mix, seed, seconds), dict[str, list[Path]]()
+        for member in mix.members:
+            name = stage.directory / f"{member.name}.progress"
+            paths[member.name] = [name, *(Path(f"{name}.{n}") for n in range(1, member.processes))]
         start_s = time.monotonic() + 0.2
         write_whole(go, str(int(start_s * 1e9)).encode(), synced=False)
         samples = []

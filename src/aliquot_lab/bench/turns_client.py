@@ -1,6 +1,6 @@
 """A program of a mix, as a tenant: `python -m aliquot_lab.bench.turns_client MIX MEMBER SEED PROGRESS START SECONDS`.
 
-It carries out the steps that the simulator carries out (`aliquot_lab.sim.turns.programs`), with kernels of a known
+It carries out the steps that the simulator carries out (`aliquot_lab.sim.turns.mixes`), with kernels of a known
 length. When the first one has run it waits for the file START, which holds the time at which all begin. At its end it
 writes its busy phases and how long it waited after each rest, in milliseconds, to PROGRESS with the ending `.json`.
 """
@@ -19,8 +19,7 @@ from typing import Any
 from aliquot.lib.files import write_whole
 from aliquot_lab.bench.cuda import CudaDevice
 from aliquot_lab.bench.progress import ProgressWriter
-from aliquot_lab.sim.turns.mixes import BY_NAME
-from aliquot_lab.sim.turns.programs import MS, Burst, Pause, Rest, Step
+from aliquot_lab.sim.turns.mixes import BY_NAME, MS, Burst, Pause, Rest, Step
 
 DEPTH = 16
 """Kernels that a program launches ahead at most; the hook bounds them further."""

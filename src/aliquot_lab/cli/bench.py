@@ -82,7 +82,7 @@ def handover(
     emulate: str | None, output: str, seconds: float, tenants: tuple[int, ...], quota_ms: tuple[int, ...], native: bool
 ) -> None:
     """Microseconds from one tenant's last use to the next one's launch."""
-    from aliquot_lab.bench.handover import handover as measure
+    from aliquot_lab.bench.driver_calls import handover as measure
 
     _show(measure(emulate, tenants, quota_ms, seconds, native=native), output)
 
@@ -215,7 +215,7 @@ def memory(emulate: str | None, output: str) -> None:
 @click.option("--processes", type=click.IntRange(1, 10_000), default=1000, show_default=True)
 def storm(emulate: str | None, output: str, processes: int) -> None:
     """Seconds until many processes have registered."""
-    from aliquot_lab.bench.storm import storm as measure
+    from aliquot_lab.bench.driver_calls import storm as measure
 
     _show(measure(emulate, processes), output)
 

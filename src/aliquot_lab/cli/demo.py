@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -82,14 +82,7 @@ def notebooks(emulate: str, output: str) -> None:
     """
     from aliquot_lab.bench import notebooks as demonstration
 
-    with screen(silent=output == "json") as update:
-
-        def watch(report: demonstration.NotebookReport) -> None:
-            update(demonstration.live(report), demonstration.plain(report))
-
-        report = demonstration.play(emulate, watch)
-    click.echo(json.dumps(report.as_json(), indent=2) if output == "json" else demonstration.verdict(report))
-    sys.exit(0 if report.kept else 1)
+    _demonstrate(demonstration, emulate, output)
 
 
 @demo.command()
@@ -102,6 +95,11 @@ def phases(emulate: str, output: str) -> None:
     """
     from aliquot_lab.bench import phases as demonstration
 
+    _demonstrate(demonstration, emulate, output)
+
+
+def _demonstrate(demonstration: Any, emulate: str, output: str) -> None:
+    """Play and print the demonstration of a module, and exit."""
     with screen(silent=output == "json") as update:
         report = demonstration.play(emulate, lambda seen: update(demonstration.live(seen), demonstration.plain(seen)))
     facts = report.as_json()

@@ -159,23 +159,19 @@ def table(facts: Mapping[str, Any], width: int = ALL_COLUMNS) -> str:
         column: [*column.title, *(column.tell(row["mean"][column.figure]) for row in rows)]
         for column in COLUMNS
     }  # fmt: skip
-    left = width - sum(_wide(cells) + GAP for cells in names) + GAP
+    left = width - sum(max(map(len, cells)) + GAP for cells in names) + GAP
     kept: set[Column] = set()
     for column in sorted(COLUMNS, key=lambda column: column.rank):
-        left -= _wide(shown[column]) + GAP
+        left -= max(map(len, shown[column])) + GAP
         if left < 0 and len(kept) > 1:
             break
         kept.add(column)
     columns = [cells for column, cells in shown.items() if column in kept]
     lines = []
     for row in range(len(rows) + 2):
-        head = [cells[row].ljust(_wide(cells)) for cells in names]
-        lines.append((" " * GAP).join([*head, *(cells[row].rjust(_wide(cells)) for cells in columns)]).rstrip())
+        head = [cells[row].ljust(max(map(len, cells))) for cells in names]
+        lines.append((" " * GAP).join([*head, *(cells[row].rjust(max(map(len, cells))) for cells in columns)]).rstrip())
     return "\n".join(lines)
-
-
-def _wide(cells: Sequence[str]) -> int:
-    return max(len(cell) for cell in cells)
 
 
 def cost(facts: Mapping[str, Any]) -> str:

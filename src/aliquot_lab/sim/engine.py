@@ -22,12 +22,10 @@ from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.fits import fitting_nodes
 from aliquot.placement.policy import Policy
-from aliquot_lab.sim.jobs import Job
-from aliquot_lab.sim.kernel import Kernel, Kind
+from aliquot_lab.sim.kernel import Job, Kernel, Kind, Waiting
 from aliquot_lab.sim.load import ever_fits
 from aliquot_lab.sim.pool import PoolSettings, SimulatedPool
 from aliquot_lab.sim.record import Outcome, RunRecorder
-from aliquot_lab.sim.waiting import Waiting
 
 IDLE_BUDGET_US: Final = 200
 TELL_EVERY: Final = 200

@@ -19,8 +19,7 @@ from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Shape
 from aliquot.placement.cluster import NodeSpec
 from aliquot.placement.policies.fgd import typical_shapes
-from aliquot_lab.sim.jobs import CLASSES, job_class
-from aliquot_lab.sim.kernel import US_PER_S
+from aliquot_lab.sim.kernel import CLASSES, US_PER_S, job_class
 from aliquot_lab.sim.openb.fragmentation import Fragmentation
 from aliquot_lab.sim.record import NEVER, Outcome
 
@@ -81,11 +80,6 @@ class Curve:
         return np.diff(np.interp(edges, self._at, self._integral)) / np.diff(edges)
 
 
-def gpu_models(nodes: Sequence[NodeSpec]) -> list[str]:
-    """The models of a cluster, in order of the nodes."""
-    return list(dict.fromkeys(device.model for node in nodes for device in node.gpus))
-
-
 def task_mix(outcome: Outcome, models: list[str]) -> Fragmentation:
     """The fragmentation measure for the jobs of a run; a rest beside whole GPUs counts as one more whole GPU."""
     counted: Counter[Shape] = Counter()
@@ -103,7 +97,8 @@ def measured(outcome: Outcome, nodes: Sequence[NodeSpec], counted_from: int = 0)
     if to_us - from_us <= 1:  # everything arrives at once: look at the whole run
         to_us = max(outcome.end_us, from_us + 1)
     capacity = outcome.gpus * MILLI
-    frag = 100 * outcome.fragmentation(task_mix(outcome, gpu_models(nodes))) / capacity
+    models = list(dict.fromkeys(device.model for node in nodes for device in node.gpus))
+    frag = 100 * outcome.fragmentation(task_mix(outcome, models)) / capacity
     values = (100 * outcome.used_milli / capacity, frag, 100 * outcome.waiting_milli / capacity, outcome.active_gpus)
     curves = {
         name: Curve(outcome.step_us, np.asarray(value, dtype=np.float64), outcome.end_us)

@@ -18,8 +18,7 @@ from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Shape
 from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.fits import fitting_nodes
-from aliquot_lab.sim.jobs import Job, Workload
-from aliquot_lab.sim.kernel import US_PER_S
+from aliquot_lab.sim.kernel import US_PER_S, Job, Workload
 from aliquot_lab.sim.wording import duration, load_percent
 
 

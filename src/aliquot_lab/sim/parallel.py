@@ -96,16 +96,12 @@ def _pooled(
                 yield tasks[number], future.result()
             advance(sum(parts))
     except BaseException:
-        _end_now(pool)
+        processes = list((getattr(pool, "_processes", None) or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:  # workers ignore an interrupt
+            process.terminate()
         raise
     pool.shutdown()
-
-
-def _end_now(pool: ProcessPoolExecutor) -> None:
-    processes = list((getattr(pool, "_processes", None) or {}).values())
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in processes:
-        process.terminate()
 
 
 _parts: MutableSequence[float] = []

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from aliquot.lib.arrays import IntArray
 from aliquot.placement.cluster import Cluster, Holding
-from aliquot_lab.sim.jobs import Job
+from aliquot_lab.sim.kernel import Job, Waiting
 from aliquot_lab.sim.openb.fragmentation import Fragmentation, NodeChanges
-from aliquot_lab.sim.waiting import Waiting
 
 NEVER = -1
 

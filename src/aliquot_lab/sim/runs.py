@@ -14,7 +14,7 @@ from aliquot.placement.cluster import NodeSpec
 from aliquot_lab.sim.clusters import ranked, read_cluster
 from aliquot_lab.sim.engine import SimSettings, Simulation
 from aliquot_lab.sim.figures import RunFigures, measured
-from aliquot_lab.sim.jobs import Workload, on_whole_gpus
+from aliquot_lab.sim.kernel import Workload, on_whole_gpus
 from aliquot_lab.sim.load import Offered, because, offered
 from aliquot_lab.sim.openb.trace import read_pods, workload_name
 from aliquot_lab.sim.parallel import part_done

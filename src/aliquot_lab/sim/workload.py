@@ -46,8 +46,7 @@ from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, Memory, parse_milli
 from aliquot.model.requests import GpuRequest, Labels
 from aliquot.placement.asks import Ask
-from aliquot_lab.sim.jobs import Job, Workload
-from aliquot_lab.sim.kernel import us
+from aliquot_lab.sim.kernel import Job, Workload, us
 from aliquot_lab.sim.openb.trace import PodRow
 from aliquot_lab.sim.tables import BadTable, TableRow, read_rows
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot_lab.sim.openb.batch import BatchTask, run
-from aliquot_lab.sim.openb.results import Published, compare
+from aliquot_lab.sim.openb.results import BatchTask, Published, compare, run
 
 OPENB = Path(__file__).resolve().parents[2] / "data" / "openb"
 DETERMINISTIC = ("dotprod", "clustering", "packing", "bestfit", "fgd")

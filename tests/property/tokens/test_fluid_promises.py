@@ -5,9 +5,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from aliquot.tokens import FluidPolicy, Share, TokenConfig, Turns
-from aliquot_lab.sim.turns.mixes import MISBEHAVIOURS, Member, Mix
+from aliquot_lab.sim.turns.mixes import MISBEHAVIOURS, MS, SECOND, Member, Mix, inference, irregular, loop, spinner
 from aliquot_lab.sim.turns.node import MachineSpeeds, SimulatedNode
-from aliquot_lab.sim.turns.programs import MS, SECOND, inference, irregular, loop, spinner
 from aliquot_lab.sim.turns.study import case_of, play
 
 FEW = settings(

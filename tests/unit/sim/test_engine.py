@@ -13,8 +13,7 @@ from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.pool_policy import pool_policy
 from aliquot_lab.sim.engine import Discipline, SimSettings, Simulation
-from aliquot_lab.sim.jobs import Job
-from aliquot_lab.sim.kernel import Kernel, Kind, us
+from aliquot_lab.sim.kernel import Job, Kernel, Kind, us
 from aliquot_lab.sim.policies import made
 from aliquot_lab.sim.pool import PoolSettings
 

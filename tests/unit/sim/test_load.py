@@ -4,8 +4,7 @@ import pytest
 from asking import asking
 
 from aliquot_lab.sim.clusters import read_cluster
-from aliquot_lab.sim.jobs import Job, Workload
-from aliquot_lab.sim.kernel import us
+from aliquot_lab.sim.kernel import Job, Workload, us
 from aliquot_lab.sim.load import because, left_out, offered, sentence
 
 

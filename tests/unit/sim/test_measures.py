@@ -10,8 +10,7 @@ from aliquot.model.requests import Device
 from aliquot.placement.cluster import NodeSpec
 from aliquot_lab.sim.engine import SimSettings, Simulation
 from aliquot_lab.sim.figures import BINS, Curve, measured
-from aliquot_lab.sim.jobs import Job
-from aliquot_lab.sim.kernel import us
+from aliquot_lab.sim.kernel import Job, us
 from aliquot_lab.sim.policies import made
 
 NODE = NodeSpec("a", tuple(Device(i, GpuUuid(f"a/{i}"), "V100", 16000) for i in range(2)), 64_000, 64_000)

@@ -8,9 +8,8 @@ from click.testing import CliRunner
 
 from aliquot.cli.main import cli
 from aliquot.tokens import FluidPolicy, Share
-from aliquot_lab.sim.turns.mixes import BY_NAME, Member, Mix
+from aliquot_lab.sim.turns.mixes import BY_NAME, MS, SECOND, Member, Mix, loop, spinner
 from aliquot_lab.sim.turns.node import MachineSpeeds, SimulatedNode
-from aliquot_lab.sim.turns.programs import MS, SECOND, loop, spinner
 from aliquot_lab.sim.turns.study import TenantRun, fluid, judge, wanted
 
 

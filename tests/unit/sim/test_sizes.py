@@ -7,7 +7,7 @@ import pytest
 
 from aliquot.model.errors import UserError
 from aliquot_lab.sim import parallel, runs, sizes, study
-from aliquot_lab.sim.report.findings import verdict
+from aliquot_lab.sim.report.page import verdict
 
 
 def test_a_range_stands_for_every_size_in_it():

@@ -6,8 +6,7 @@ import pytest
 
 from aliquot.tokens import MS, FluidPolicy, Grant, Revoke, Share
 from aliquot.tokens.actions import Turns
-from aliquot_lab.sim.turns.mixes import Member, Mix
-from aliquot_lab.sim.turns.programs import SECOND, loop
+from aliquot_lab.sim.turns.mixes import SECOND, Member, Mix, loop
 from aliquot_lab.sim.turns.study import case_of, play
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -39,27 +39,20 @@ LEAST_DATE_S: Final = 1e9
 COLUMNS: Final = ("name", "arrival_s", "duration_s", "gpu", "gpu_model", "cpu_milli", "memory_mib", "priority", "user")
 
 
-def _each(read: Callable[[Path, JobAccounts, Wanted], Iterator[Record]]) -> Reader:
-    def all_of(paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
-        for path in paths:
-            yield from read(path, accounts, how)
-
-    return all_of
+DOCUMENTS: Final = {"philly": documents.read_philly, "sacct": documents.read_sacct, "kueue": documents.read_kueue}
+TOGETHER: Final = {"pai": pai.read_pai, "prometheus": prometheus.read_prometheus}
+"""Readers of files that say something only together."""
 
 
-def _table(kind: str, fields: tables.Fields) -> Reader:
-    return _each(lambda path, accounts, how: tables.read_table(path, fields, kind, accounts, how))
-
-
-READERS: Final[Mapping[str, Reader]] = {
-    "pai": pai.read_pai,
-    "philly": _each(documents.read_philly),
-    "helios": _table("helios", tables.COLUMNS["helios"]),
-    "sacct": _each(documents.read_sacct),
-    "kueue": _each(documents.read_kueue),
-    "prometheus": prometheus.read_prometheus,
-    "csv": _table("csv", tables.COLUMNS["csv"]),
-}
+def _records(kind: str, paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
+    if kind in TOGETHER:
+        yield from TOGETHER[kind](paths, accounts, how)
+        return
+    for path in paths:
+        if kind in DOCUMENTS:
+            yield from DOCUMENTS[kind](path, accounts, how)
+        else:
+            yield from tables.read_table(path, tables.COLUMNS[kind], kind, accounts, how)
 
 
 def import_trace(
@@ -88,7 +81,7 @@ def import_trace(
         raise UserError(f"-o {out}: there is no folder {out.parent}; make it, or name a file in another one")
     try:
         with tempfile.TemporaryFile("w+", dir=out.parent, newline="", encoding="utf-8") as spool:
-            first_s = _spool(READERS[kind](paths, accounts, how), spool, accounts, models, tell)
+            first_s = _spool(_records(kind, paths, accounts, how), spool, accounts, models, tell)
             if not accounts.kept:
                 raise BadTable(f"{paths[0]}: no job is left. {accounts.text().partition(chr(10))[2]}".strip())
             _write(out, spool, first_s)

@@ -16,7 +16,7 @@ generator (stable since Go 1); replay/go_rand_first607.csv of the trace.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -25,14 +25,14 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from aliquot.lib.arrays import IntArray
 from aliquot.model.quantities import MILLI
-from aliquot.placement.asks import Ask
+from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.policies.fgd import typical_shapes
 from aliquot.placement.policy import Policy
 from aliquot_lab.sim.openb.fragmentation import Fragmentation, NodeChanges
-from aliquot_lab.sim.openb.results import TaskEvents
 from aliquot_lab.sim.openb.trace import PodRow, TraceNode, node_specs
 from aliquot_lab.sim.policies import made
 
@@ -179,6 +179,17 @@ def _tune(arriving: list[PodRow], by_name: Sequence[PodRow], wanted_milli: float
 
 
 @dataclass(frozen=True)
+class TaskEvents:
+    """One run, an entry per arrival: milli-GPU arrived with it, used and idle after it, fragmented times `weight`."""
+
+    arrived_milli: IntArray
+    used_milli: IntArray
+    frag_numerator: IntArray
+    frag_denominator: int
+    gpus: int
+
+
+@dataclass(frozen=True)
 class Replay:
     """What a run gave, an entry per arrival: the events for the columns, and whether each pod was placed."""
 
@@ -186,17 +197,6 @@ class Replay:
     placed: NDArray[np.bool_]
     pods: Sequence[PodRow]
     cluster: Cluster
-
-
-def _asks(pods: Sequence[PodRow]) -> Iterator[Ask]:
-    """The pods' asks; equal ones are one object, for a trace has few."""
-    known: dict[tuple[int, int, int, int, tuple[str, ...]], Ask] = {}
-    for pod in pods:
-        key = (pod.cpu_milli, pod.memory_mib, pod.num_gpu, pod.gpu_milli, pod.models)
-        ask = known.get(key)
-        if ask is None:
-            ask = known[key] = pod.ask()
-        yield ask
 
 
 def replay(
@@ -217,7 +217,10 @@ def replay(
     decider = Decider(cluster, chosen, seed=seed)
     changes = NodeChanges(cluster, len(coming.pods))
     placed = np.zeros(len(coming.pods), dtype=bool)
-    for at, ask in enumerate(_asks(coming.pods)):
+    asks: dict[tuple[Shape, int], Ask] = {}  # there are few different ones, and placement remembers by request
+    for at, pod in enumerate(coming.pods):
+        key = (pod.shape(), pod.memory_mib)
+        ask = asks.get(key) or asks.setdefault(key, pod.ask())
         if at % TELL_EVERY == 0:
             tell_part(at / len(coming.pods))
         found = decider.decide(ask)

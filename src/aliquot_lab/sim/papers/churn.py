@@ -25,7 +25,7 @@ from aliquot.placement.cluster import NodeSpec
 from aliquot.placement.policy import Policy
 from aliquot_lab.sim import figures
 from aliquot_lab.sim.engine import SimSettings, Simulation
-from aliquot_lab.sim.jobs import Workload, job_class
+from aliquot_lab.sim.kernel import Workload, job_class
 from aliquot_lab.sim.openb.trace import TraceNode, node_specs, read_nodes, read_pods
 from aliquot_lab.sim.papers.fgd import NODES
 from aliquot_lab.sim.parallel import Finished, part_done, run_all

@@ -15,9 +15,20 @@ import numpy as np
 import aliquot
 from aliquot.lib.arrays import FloatArray
 from aliquot.model.errors import UserError
-from aliquot_lab.sim.openb.batch import BatchTask, RunDone, grouped, run_batch, summary, tasks, write_batch
 from aliquot_lab.sim.openb.replay import TUNE
-from aliquot_lab.sim.openb.results import FILES, SC_POLICY, Published, compare
+from aliquot_lab.sim.openb.results import (
+    FILES,
+    SC_POLICY,
+    BatchTask,
+    Published,
+    RunDone,
+    compare,
+    grouped,
+    run_batch,
+    summary,
+    tasks,
+    write_batch,
+)
 from aliquot_lab.sim.parallel import Finished
 
 POLICIES: Final = tuple(SC_POLICY)

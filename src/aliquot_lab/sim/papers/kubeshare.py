@@ -33,14 +33,11 @@ from aliquot.tokens import MS, SECOND, TokenConfig, Turns, token_policy
 from aliquot_lab.sim.clusters import ranked, read_cluster
 from aliquot_lab.sim.engine import Simulation
 from aliquot_lab.sim.figures import measured
-from aliquot_lab.sim.jobs import Job
-from aliquot_lab.sim.kernel import Kernel, Kind, s, us
+from aliquot_lab.sim.kernel import Job, Kernel, Kind, Waiting, s, us
 from aliquot_lab.sim.parallel import Task, run_all
 from aliquot_lab.sim.policies import made
-from aliquot_lab.sim.turns.mixes import Member, Mix
+from aliquot_lab.sim.turns.mixes import ENDLESS, Burst, Clock, Member, Mix, Program, Rest, Step, spinner
 from aliquot_lab.sim.turns.node import MachineSpeeds, SimulatedNode
-from aliquot_lab.sim.turns.programs import ENDLESS, Burst, Clock, Program, Rest, Step, spinner
-from aliquot_lab.sim.waiting import Waiting
 from aliquot_lab.sim.workload import KUBESHARE_BASE_PER_MIN, KubeShareJobs, kubeshare
 
 SLOW: Final = {("A", "A"): 1.06, ("A", "B"): 1.06, ("B", "A"): 1.06, ("B", "B"): 1.5}
@@ -134,8 +131,9 @@ QUOTAS_MS: Final = (30, 50, 70, 100, 130, 160)
 PARTS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 SATURATED_PER_MIN: Final = 150.0
 # The paper's figures, where its text or plots give them: jobs a minute, and the gain of sharing.
-THEIRS_8A: Final = {1: (17, 17), 3: (50, 50), 9: (50, 110), 12: (50, 110)}
-THEIRS_8B: Final = {10: 2.5, 20: 2.5, 60: 1.0}
+THEIRS: Final = {
+    "fig8a": {1: "17, 17", 3: "50, 50", 9: "50, 110", 12: "50, 110"}, "fig8b": {10: "2.5", 20: "2.5", 60: "1.0"},
+}  # fmt: skip
 _KERNEL_NS: Final = 5 * MS
 
 
@@ -311,10 +309,10 @@ def text(facts: dict[str, Any]) -> str:
     lines += [f"  {row['quota_ms']:4} ms: {row['ours']:.4f} ({row['with_3000_us']:.4f})" for row in facts["fig7"]]
     for name, what in (("fig8a", "arrival factor"), ("fig8b", "mean demand %"), ("fig8c", "deviation, points")):
         lines.append(f"Fig. {name[3:]}, jobs a minute by {what}: whole GPUs, shared, gain (theirs)")
-        lines += [
-            f"  {row['at']:>5}: {row['whole']:6} {row['shared']:6} {row['gain']:5.2f}{_theirs(name, row)}"
-            for row in facts[name]
-        ]
+        for row in facts[name]:
+            theirs = THEIRS.get(name, {}).get(row["at"])
+            told = f"   ({theirs})" if theirs else ""
+            lines.append(f"  {row['at']:>5}: {row['whole']:6} {row['shared']:6} {row['gain']:5.2f}{told}")
     lines.append("Fig. 9, one run: makespan, part of all GPUs used, active GPUs")
     lines += [
         f"  {row['setting']:7}{row['makespan_s']:8.0f} s {row['used_percent']:5.1f} % {row['active_gpus']:6.1f}"
@@ -325,12 +323,3 @@ def text(facts: dict[str, Any]) -> str:
     lines.append("Fig. 13, throughput by part of A, whole GPUs = 1: shared, with anti-affinity on B")
     lines += [f"  {row['part_a']:.2f}: {row['shared']:.2f} {row['anti']:.2f}" for row in facts["fig13"]]
     return "\n".join(lines)
-
-
-def _theirs(figure: str, row: dict[str, Any]) -> str:
-    if figure == "fig8a" and row["at"] in THEIRS_8A:
-        whole, shared = THEIRS_8A[row["at"]]
-        return f"   ({whole}, {shared})"
-    if figure == "fig8b" and row["at"] in THEIRS_8B:
-        return f"   ({THEIRS_8B[row['at']]})"
-    return ""

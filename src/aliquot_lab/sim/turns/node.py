@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from aliquot.tokens import Grant, Revoke, Share, TokenPolicy
 
-from .mixes import Member, Mix
-from .programs import MS, SECOND, Burst, Rest, Restart, Step
+from .mixes import MS, SECOND, Burst, Member, Mix, Rest, Restart, Step
 
 STEP_NS: Final = 50 * MS
 AT_ONCE_NS: Final = 50_000

@@ -9,7 +9,8 @@ import yaml
 from imported_traces import DATA, Imported, own_table
 
 from aliquot.model.errors import UserError
-from aliquot_lab.sim.imports.importing import READERS, import_trace
+from aliquot_lab.cli.sim import KINDS
+from aliquot_lab.sim.imports.importing import import_trace
 from aliquot_lab.sim.imports.tables import DIFFERS, Wanted
 from aliquot_lab.sim.workload import read_jobs
 
@@ -27,7 +28,7 @@ FILES = {
 EXPECTED = yaml.safe_load((DATA / "expected.yaml").read_text())
 
 
-@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_imported_is_a_trace(tmp_path: Path, kind: str):
     """Each kind gives a table that `sim run` reads, and every job seen is kept or has a reason for being left out."""
     imported = Imported(tmp_path, kind, *FILES[kind])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aliquot_lab.sim.report.findings import unfair, verdict, waiting
+from aliquot_lab.sim.report.page import unfair, verdict, waiting
 
 
 def row(policy: str, mean: float, seeds: tuple[float, ...] = (), **kinds: float) -> dict[str, Any]:

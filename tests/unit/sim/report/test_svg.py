@@ -5,8 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from aliquot_lab.sim.report.page import TEMPLATES
-from aliquot_lab.sim.report.pictures import SIZES, Axis, ChartLine
+from aliquot_lab.sim.report.page import SIZES, TEMPLATES, Axis, ChartLine
 
 
 @pytest.mark.parametrize(("start", "end", "ticks"), [(40.0, 72.0, [40, 50, 60, 70]), (0.0, 10.0, [0, 2, 4, 6, 8, 10])])
