@@ -37,7 +37,7 @@ from aliquot.kube.names import PLAN
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
-from aliquot.scheduler.config import kube_scheduler_config
+from aliquot.scheduler.settings import kube_scheduler_config
 from aliquot_lab.bench.filter import Asker, realistic_pod
 
 SPACE = "bench"

@@ -18,8 +18,8 @@ from typing import Final
 
 from starlette.testclient import TestClient
 
+from aliquot.status.gpus import Node
 from aliquot.status.source import StatusSource
-from aliquot.status.sums import Node
 from aliquot.status.view import NamespacedView
 from aliquot.status.workloads import Workload
 from aliquot.web.app import dashboard, everyone

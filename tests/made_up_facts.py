@@ -34,10 +34,9 @@ from aliquot.status import (
     Turns,
     Workload,
 )
-from aliquot.status.gpus import gpu_state, grown
+from aliquot.status.gpus import gpu_state, grown, node_sums, vgpu_of
 from aliquot.status.history import Counts, readings
 from aliquot.status.sensors import Sensors
-from aliquot.status.sums import node_sums, vgpu_of
 from aliquot.status.workloads import piece_of, placed
 from aliquot.topology import Topology
 from aliquot.web.history.file import Limits

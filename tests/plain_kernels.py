@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from aliquot.lib.arrays import BoolArray, FloatArray, IntArray
 from aliquot.model.quantities import MILLI
-from aliquot.placement.columns import MODELS, Columns, Records, ShapeRecord, model_bit
-from aliquot.placement.kernels import Future, Kernels
+from aliquot.placement.kernels import MODELS, Columns, Future, Kernels, Records, ShapeRecord, model_bit
 
 NO_SCORE: Final = -(1 << 63)
 

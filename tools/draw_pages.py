@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aliquot.driver.emulation import parse_spec, profile_topology
 from aliquot.status.sensors import Sensors
 from aliquot.status.workloads import Workload
-from aliquot.web.app import everyone
-from aliquot.web.serve import WebServer
+from aliquot.web.app import WebServer, everyone
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 

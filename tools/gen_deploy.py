@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from aliquot.driver.emulation import MAX_GPUS, PROFILES
 from aliquot.kube.sharepods import PROFILE
-from aliquot.scheduler.config import kube_scheduler_config
+from aliquot.scheduler.settings import kube_scheduler_config
 
 CHART = ROOT / "deploy" / "chart"
 MANIFEST = ROOT / "deploy" / "manifests" / "aliquot.yaml"

@@ -24,8 +24,8 @@ from aliquot.kube.api import APPLY, MERGE, Api
 from aliquot.kube.errors import KubeError
 from aliquot.kube.sharepods import PROFILE
 from aliquot.node.settings import node_settings
-from aliquot.scheduler.config import kube_scheduler_config
-from aliquot.web.sessions import SECRET
+from aliquot.scheduler.settings import kube_scheduler_config
+from aliquot.web.access import SECRET
 
 HOME = "aliquot-chart"
 POD_IP = "10.124.0.7"

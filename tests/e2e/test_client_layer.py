@@ -15,8 +15,7 @@ import pytest
 import yaml
 from cluster.control_plane import ControlPlane
 
-from aliquot.kube.api import Api
-from aliquot.kube.config import load_config, open_client
+from aliquot.kube.api import Api, load_config, open_client
 from aliquot.kube.custom import SHAREPODS
 from aliquot.kube.errors import AlreadyExists, Conflict, Invalid, NotFound
 from aliquot.kube.names import PLAN

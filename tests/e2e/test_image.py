@@ -20,7 +20,7 @@ from scheduling import PLAN, PORT, PROFILE, ROOT, Pods, percent, slices_of
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.kube.names import GPU_PERCENT
-from aliquot.scheduler.config import kube_scheduler_config
+from aliquot.scheduler.settings import kube_scheduler_config
 from aliquot.status.tenants import TenantStatus
 
 sys.path.append(str(ROOT / "tools"))

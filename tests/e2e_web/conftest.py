@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from made_up_facts import MadeUpFacts
 
-from aliquot.web.app import everyone
-from aliquot.web.serve import WebServer
+from aliquot.web.app import WebServer, everyone
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -7,7 +7,7 @@ import pytest
 from made_up_facts import MadeUpFacts
 
 from aliquot.status.history import RANGES
-from aliquot.web.serve import WebServer
+from aliquot.web.app import WebServer
 
 from .conftest import Visit
 

@@ -9,8 +9,7 @@ from made_up_facts import MadeUpFacts
 
 from aliquot.driver.emulation import parse_spec, profile_topology
 from aliquot.status import Workload
-from aliquot.web.app import everyone
-from aliquot.web.serve import WebServer
+from aliquot.web.app import WebServer, everyone
 
 from .conftest import Visit
 

@@ -9,9 +9,8 @@ import pytest
 from made_up_facts import MadeUpFacts
 
 from aliquot.status import Share
-from aliquot.web.app import everyone
+from aliquot.web.app import WebServer, everyone
 from aliquot.web.feeds import Feeds
-from aliquot.web.serve import WebServer
 
 from .conftest import Visit
 
@@ -72,9 +71,8 @@ def test_what_is_not_known_is_accessible_too(
 def test_signing_in_is_accessible_and_ends_where_it_ends(visit: Open, facts: MadeUpFacts, scheme: str):
     """The form is usable by keyboard and readable; a wrong token is told; an open page asks again when it must."""
     access = pytest.importorskip("aliquot.web.access", reason="the parts for a cluster are not installed")
-    from aliquot.kube.reviews import TokenRefused
-    from aliquot.web.sessions import Sessions
-    from aliquot.web.signin import SignIn
+    from aliquot.kube.api import TokenRefused
+    from aliquot.web.access import Sessions, SignIn
 
     class Asks:
         def may_list(self, token: str, what: object) -> bool:
@@ -143,7 +141,7 @@ def test_a_page_gets_live_however_its_files_arrive(visit: Open, server: WebServe
 
 def test_a_server_that_is_full_is_told(visit: Open, facts: MadeUpFacts, monkeypatch: pytest.MonkeyPatch):
     """Where no more live pages can be served the page is shown all the same and says that it is not live."""
-    monkeypatch.setattr("aliquot.web.serve.Feeds", lambda: Feeds(max_streams=0))
+    monkeypatch.setattr("aliquot.web.app.Feeds", lambda: Feeds(max_streams=0))
     with WebServer(everyone(facts)) as server:
         seen = visit(server.url)
         page = seen.go("/gpus")

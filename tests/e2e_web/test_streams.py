@@ -10,9 +10,8 @@ import pytest
 from made_up_facts import MadeUpFacts
 from waiting import eventually
 
-from aliquot.web.app import everyone
+from aliquot.web.app import WebServer, everyone
 from aliquot.web.feeds import Feeds
-from aliquot.web.serve import WebServer
 
 STREAMS = 1000
 
@@ -77,7 +76,7 @@ def test_a_thousand_streams_get_the_news(sockets: list[socket.socket], room: Non
 
 def test_a_reader_that_takes_nothing_is_dropped(sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch):
     """Connections that are never read are cut off, while one that reads goes on."""
-    monkeypatch.setattr("aliquot.web.serve.Feeds", lambda: feeds)
+    monkeypatch.setattr("aliquot.web.app.Feeds", lambda: feeds)
     feeds = Feeds(tick_s=0.02, stuck_s=0.5)
     facts = MadeUpFacts(nodes=12, gpus=8)
     with WebServer(everyone(facts)) as server:

@@ -35,7 +35,7 @@ from aliquot.placement.policy import BadMemory, unpack
 from aliquot.scheduler.agents import UnreadableReport, read_report
 from aliquot.scheduler.extender.wire import Args, BadMessage
 from aliquot.scheduler.extender.wire import read as read_body
-from aliquot.topology.matrix import parse_topo
+from aliquot.topology.machine import parse_topo
 from aliquot.web.app import dashboard, everyone
 from aliquot_lab.sim.clusters import read_cluster
 from aliquot_lab.sim.policies import parsed

@@ -19,8 +19,7 @@ from aliquot.lib.decoding import decode_json
 from aliquot.lib.package import version
 from aliquot.model.errors import in_words
 
-from .events import Event
-from .records import WIRE, Answer, Request
+from .records import WIRE, Answer, Event, Request
 from .report import status_of
 from .server import Server, listen
 

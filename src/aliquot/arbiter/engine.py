@@ -15,12 +15,11 @@ import msgspec
 
 from aliquot.tokens import Grant, Renew, Revoke, Share, TokenPolicy
 
-from .events import TurnLog
 from .grants import GrantState, Process, Seen, Tenant
 from .leases import Leases
 from .lending import GpuMemory
 from .linux import is_stopped
-from .records import TenantRecord
+from .records import TenantRecord, TurnLog
 
 STUCK_FACTOR: Final = 4
 MAX_REPORTED: Final = 1 << 62

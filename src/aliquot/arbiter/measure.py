@@ -21,11 +21,11 @@ from typing import Final
 from aliquot.driver.nvml import load_nvml
 
 from .engine import Dispatcher
-from .events import EventRing
 from .grants import GrantState, Seen
 from .leases import Earlier
 from .linux import start_ticks
 from .pages import memfd_name
+from .records import EventRing
 from .server import Server
 
 _PERIOD_S: Final = 1.0

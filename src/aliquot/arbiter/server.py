@@ -30,14 +30,13 @@ from aliquot.tokens import TokenConfig, Turns, token_policy
 
 from .abi import MESSAGE_SIZE_BYTES, FailPolicy, MessageType, Refusal
 from .engine import Dispatcher, shares_of
-from .events import EventRing
 from .grants import GrantState, Process, Tenant, why_not_called_off, why_not_parked
 from .handover import NativeLoop, prepared
 from .leases import Earlier, Leases, digest
 from .linux import Timer, has_ended, start_ticks
 from .pages import GrantPage
 from .protocol import TURN_TAKING, Misbehaved, Protocol, answer
-from .records import ParkState, TenantRecord
+from .records import EventRing, ParkState, TenantRecord
 
 _CREDENTIALS: Final = struct.Struct("3i")
 SILENT_NS: Final = 3_000_000_000

@@ -52,8 +52,7 @@ class HoursView:
         Raises:
             UserError: one of them is unknown.
         """
-        from aliquot.status.history import hours_range
-        from aliquot.status.hours import dimensions
+        from aliquot.status.history import dimensions, hours_range
 
         hours_range(since, "--since")
         self.since = since
@@ -65,7 +64,7 @@ class HoursView:
         """Print them; what is missing, and from where they are, goes to stderr."""
         import msgspec
 
-        from aliquot.status.hours import as_csv, summed_by
+        from aliquot.status.history import as_csv, summed_by
 
         if self._namespace:
             mine = [line for line in found.lines if line.namespace == self._namespace]
@@ -95,7 +94,7 @@ class HoursView:
 
 def hours_table(found: Hours, by: Sequence[str], *, wide: bool = False) -> Table:
     """A row for each line, and the total."""
-    from aliquot.status.hours import format_hours, names_of
+    from aliquot.status.history import format_hours, names_of
 
     fields = _WIDE if wide else _FIELDS
 

@@ -108,7 +108,7 @@ def scheduler(settings: SchedulerSettings, print_kube_scheduler_config: bool, ur
     if print_kube_scheduler_config:
         import yaml
 
-        from aliquot.scheduler.config import kube_scheduler_config
+        from aliquot.scheduler.settings import kube_scheduler_config
 
         where = url or f"{'https' if settings.tls_cert else 'http'}://{settings.bind}"
         click.echo(yaml.safe_dump(kube_scheduler_config(where, ca_file=ca_file), sort_keys=False), nl=False)

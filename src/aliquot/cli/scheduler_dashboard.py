@@ -9,20 +9,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from aliquot.kube.reviews import Reviews
+from aliquot.kube.api import Reviews
 from aliquot.scheduler.agents import AgentThread
 from aliquot.scheduler.settings import address
 from aliquot.scheduler.status_source import UNSEEN_S, SchedulerSource
 from aliquot.status import NamespacedView
-from aliquot.web.access import TokenDoor
-from aliquot.web.app import everyone
+from aliquot.web.access import Sessions, SignIn, TokenDoor, keep_shared
+from aliquot.web.app import WebServer, everyone
 from aliquot.web.guard import LOOPBACK
 from aliquot.web.history.file import Limits
 from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.prometheus import PrometheusPast
-from aliquot.web.serve import WebServer
-from aliquot.web.sessions import Sessions, keep_shared
-from aliquot.web.signin import SignIn
 
 if TYPE_CHECKING:
     from aliquot.scheduler.program import Scheduler

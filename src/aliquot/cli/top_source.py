@@ -15,7 +15,7 @@ from aliquot.standalone.measured import measured_gpus, workloads_of
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import EndCall, InfoCall, PodsCall, PromisedCall, RunningCall, StatusCall
 from aliquot.status import Workload
-from aliquot.status.promise import PromiseHistory
+from aliquot.status.history import PromiseHistory
 
 
 class EnginePoller:

@@ -269,9 +269,9 @@ def _dashboard(
     """The pages while the engine is up, and GPU-hours for its server; gives the pages' address."""
     from aliquot.standalone.status_source import EngineSource
     from aliquot.web.accounts import AccountDoor
+    from aliquot.web.app import WebServer
     from aliquot.web.history.file import Limits
     from aliquot.web.history.keeping import LongHistory
-    from aliquot.web.serve import WebServer
 
     recorder = LongHistory(history, Limits(max_bytes=MAX_HISTORY_BYTES) if history else None)
     source = EngineSource(engine, pods, recorder).start()

@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from aliquot.driver.volume.loader import BadCache, read_cache
 from aliquot.driver.volume.names import LOADER_FOLDERS
+from aliquot.driver.volume.source import BadCache, read_cache
 from aliquot.model.errors import AliquotError
 
 CUDA: Final = "libcuda.so.1"

@@ -3,25 +3,130 @@
 Reads, deletes and server-side applies may be repeated and are, with backoff, within a limit. A create or a bind is
 repeated only when it is certain that it never arrived; otherwise the caller is informed that it may have happened
 (`Unreachable.may_have_happened`) and must check. At most `in_flight` requests run at once, the others wait their turn.
+
+Address and credentials come from kubeconfig files, service accounts and credential plugins.
+
+lightkube does the work (TLS, tokens re-read when they rotate, plugins, proxies) and gives a configured HTTP client.
+What it does not do is done here: several files in KUBECONFIG, plugins of the API `client.authentication.k8s.io/v1`,
+contexts without a user, and errors that people can read.
+
+Access reviews: what the owner of a token may do, queried from the API server with that token.
+
+A review is made as the token's owner, over a connection without our own credentials.
+Any account that can log in may ask this about itself (`system:basic-user`).
+
+Calls wait for the answer and may come from several threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import os
+import re
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeVar
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import httpx2
 import msgspec
+from lightkube.config.client_adapter import AsyncClient, Client, ConnectionParams
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.models import NameValue, User, UserExec
+from lightkube.core.exceptions import ConfigError
 
-from aliquot.kube.config import load_config, open_client
-from aliquot.kube.errors import BadAnswer, Busy, KubeError, NotFound, Unreachable, error_of
+from aliquot.kube.errors import BadAnswer, BadKubeConfig, Busy, KubeError, NotFound, Unreachable, error_of
+from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.kube.objects import ApiStatus, HasMeta, RawList, Resource
 from aliquot.lib.backoff import Backoff
 from aliquot.lib.decoding import decode_json
+from aliquot.model.errors import AliquotError
+
+DEFAULT_FILE: Final = "~/.kube/config"
+TIMEOUT_S: Final = 10.0
+_EXEC_V1: Final = "client.authentication.k8s.io/v1"
+_EXEC_V1BETA1: Final = "client.authentication.k8s.io/v1beta1"
+_FILES_IN: Final = (
+    ("clusters", "cluster", ("certificate-authority",)),
+    ("users", "user", ("client-certificate", "client-key", "tokenFile")),
+)
+
+
+def load_config(kubeconfig: str = "", context: str = "") -> SingleConfig:
+    """The connection to use: the file named, else the pod's service account, else KUBECONFIG, else ~/.kube/config.
+
+    Raises:
+        BadKubeConfig: none of these is there, one cannot be read, or the context is not in it.
+    """
+    try:
+        config: KubeConfig | None = None
+        if not kubeconfig and os.environ.get("KUBERNETES_SERVICE_HOST"):
+            with contextlib.suppress(ConfigError):  # not in a pod, or in one without a service account
+                config = KubeConfig.from_service_account()
+        if config is None:
+            config = _from_files(kubeconfig or os.environ.get("KUBECONFIG") or DEFAULT_FILE)
+        single = config.get(context or None)
+    except ConfigError as error:
+        text = str(error)[:1].lower() + str(error)[1:]
+        raise BadKubeConfig(f"{text}; name a kubeconfig with --kubeconfig or in KUBECONFIG") from None
+    except KeyError as error:
+        raise BadKubeConfig(f"the kubeconfig's context names {error}, which is not in the file") from None
+    except (msgspec.ValidationError, TypeError, AttributeError) as error:
+        raise BadKubeConfig(f"the kubeconfig is not in the form of one: {error}") from None
+    if single is None:
+        raise BadKubeConfig("the kubeconfig has no current context; choose one with --context")
+    user = single.user or User()
+    if (plugin := user.exec) is not None:
+        # lightkube only knows v1beta1 of the plugins' API; the answers of v1 have the same form.
+        told = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
+        env = [*(plugin.env or []), NameValue("KUBERNETES_EXEC_INFO", json.dumps(told))]
+        version = _EXEC_V1BETA1 if plugin.apiVersion == _EXEC_V1 else plugin.apiVersion
+        user.exec = UserExec(version, plugin.command, env, plugin.args, plugin.installHint)
+    return single._replace(user=user)
+
+
+def open_client(config: SingleConfig) -> httpx2.AsyncClient:
+    """An HTTP client for the API server, with its base address and credentials.
+
+    Raises:
+        BadKubeConfig: a certificate is missing or invalid, or the authentication method is unknown.
+    """
+    try:
+        return AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S)))
+    except (ConfigError, OSError, ValueError) as error:
+        raise BadKubeConfig(f"the kubeconfig cannot be used: {error}") from None
+
+
+def _from_files(paths: str) -> KubeConfig:
+    """One kubeconfig of several files, as kubectl merges them: of equal names the first counts."""
+    merged: dict[str, Any] = {"clusters": [], "users": [], "contexts": []}
+    seen: set[tuple[str, str]] = set()
+    files = [path for text in paths.split(os.pathsep) if text and (path := Path(text).expanduser()).is_file()]
+    if not files:
+        raise BadKubeConfig(f"there is no kubeconfig at {paths}; name one with --kubeconfig or in KUBECONFIG")
+    for path in files:
+        try:
+            document = read_yaml_file(path)
+        except BadYaml as error:
+            raise BadKubeConfig(str(error)) from None
+        if not isinstance(document, dict):
+            raise BadKubeConfig(f"{path} is not a kubeconfig: it holds no mapping")
+        for section, inner, keys in _FILES_IN:  # the names of other files are relative to its own folder
+            for body in [entry.get(inner) or {} for entry in document.get(section) or []]:
+                body |= {key: str(path.parent / body[key]) for key in keys if body.get(key)}
+        merged["current-context"] = merged.get("current-context") or document.get("current-context")
+        for section in ("clusters", "users", "contexts"):
+            for entry in document.get(section) or []:
+                if (section, entry["name"]) not in seen:
+                    seen.add((section, entry["name"]))
+                    merged[section].append(entry)
+    return KubeConfig.from_dict(merged, fname=files[0])
+
 
 T = TypeVar("T", bound=HasMeta)
 Body = Mapping[str, Any]
@@ -257,3 +362,93 @@ def _decoded(resource: Resource[T], body: bytes) -> T:
         return resource.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadAnswer(f"the API server sent a {resource.kind} that cannot be read: {error}") from None
+
+
+TOKEN: Final = re.compile(r"[\x21-\x7e]{1,16384}")
+"""A bearer token. An empty one would make the request anonymous, which is another identity."""
+
+_PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_TIMEOUT_S: Final = 5.0
+_TURN_S: Final = 3.0
+_AT_ONCE: Final = 16
+
+
+class TokenRefused(AliquotError):
+    """The API server does not know the token (any more)."""
+
+
+class ListQuestion(NamedTuple):
+    """The question whether objects may be listed; in all namespaces without one."""
+
+    resource: str
+    group: str = ""
+    namespace: str = ""
+
+
+class _Allowed(msgspec.Struct):
+    allowed: bool = False
+
+
+class _Review(msgspec.Struct):
+    status: _Allowed
+
+
+class Reviews:
+    """Queries one API server on behalf of tokens."""
+
+    def __init__(self, config: SingleConfig) -> None:
+        """Connect with the cluster's address and authority of `config`, without its user.
+
+        Raises:
+            BadKubeConfig: the authority's certificate is missing or no certificate.
+        """
+        try:
+            anonymous = config._replace(user=User())
+            self._http = Client(anonymous, ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT_S)))
+        except (ConfigError, OSError, ValueError) as error:
+            raise BadKubeConfig(f"the kubeconfig cannot be used: {error}") from None
+        self._slots = threading.BoundedSemaphore(_AT_ONCE)
+
+    @classmethod
+    def connect(cls, kubeconfig: str = "", context: str = "") -> Self:
+        """At the API server that `Api.connect` with the same words talks to."""
+        return cls(load_config(kubeconfig, context))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def may_list(self, token: str, what: ListQuestion) -> bool:
+        """Whether the token's owner may list something.
+
+        Raises:
+            TokenRefused: the token is none, or none of this cluster's.
+            KubeError: the API server does not answer, or too many ask at once (`Busy`).
+        """
+        if not TOKEN.fullmatch(token):
+            raise TokenRefused("this is not a token: one is a single word of letters, digits and signs")
+        attributes = {"verb": "list", "group": what.group, "resource": what.resource, "namespace": what.namespace}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        if not self._slots.acquire(timeout=_TURN_S):
+            raise Busy("too many ask at once what they may do; try again")
+        try:
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            answer = self._http.post(_PATH, content=msgspec.json.encode(body), headers=headers)
+        except httpx2.HTTPError as error:
+            raise unreachable(error, "ask what a token may do") from None
+        finally:
+            self._slots.release()
+        if answer.status_code == 401:
+            raise TokenRefused("the API server does not accept this token; it may have expired")
+        if answer.status_code == 403:
+            return False  # one who may not even ask
+        if not answer.is_success:
+            raise failed(answer.status_code, answer.content, answer.headers, "ask what a token may do")
+        try:
+            return decode_json(answer.content, _Review).status.allowed
+        except msgspec.DecodeError as error:
+            raise BadAnswer(f"the API server's review cannot be read: {error}") from None

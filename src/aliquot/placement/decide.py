@@ -17,11 +17,19 @@ from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Slice
 from aliquot.placement.asks import Ask, PlacementUnit, Shape
 from aliquot.placement.cluster import Cluster, Holding, Placement
-from aliquot.placement.fits import Rules, fitting_nodes, hold_rest, hold_whole, rules_for
+from aliquot.placement.fits import (
+    PodTrial,
+    Rules,
+    bounds,
+    fitting_nodes,
+    hold_rest,
+    hold_whole,
+    one_model_each,
+    rules_for,
+)
 from aliquot.placement.policy import LabelAware, Policy
 from aliquot.placement.quota import NO_QUOTAS, Quotas
 from aliquot.placement.reasons import Infeasible
-from aliquot.placement.together import PodTrial, bounds, one_model_each
 
 NEVER: Final = np.iinfo(np.int64).min
 """The score of a node that does not fit."""

@@ -18,8 +18,7 @@ import numpy as np
 from aliquot.lib.arrays import FloatArray, IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import PPM, Shape
-from aliquot.placement.columns import ANY_MODEL, MODELS, SLOT, Columns, Records, ShapeRecord, model_bit
-from aliquot.placement.kernels import Kernels
+from aliquot.placement.kernels import ANY_MODEL, MODELS, SLOT, Columns, Kernels, Records, ShapeRecord, model_bit
 
 if TYPE_CHECKING:
     from aliquot.placement.cluster import Cluster

@@ -193,15 +193,15 @@ def _maker(module: str, name: str) -> Callable[[], Policy]:
 
 POLICIES: Final[Mapping[str, Callable[[], Policy]]] = {
     "aliquot": _maker("aliquot", "Aliquot"),
-    "bestfit": _maker("bestfit", "BestFit"),
+    "bestfit": _maker("baselines", "BestFit"),
     "binpack": _maker("binpack", "Binpack"),
-    "clustering": _maker("clustering", "Clustering"),
-    "dotprod": _maker("dotprod", "DotProduct"),
+    "clustering": _maker("baselines", "Clustering"),
+    "dotprod": _maker("baselines", "DotProduct"),
     "fgd": _maker("fgd", "Fgd"),
     "gaia": _maker("gaia", "Gaia"),
     "kubeshare": _maker("kubeshare", "KubeShare"),
-    "packing": _maker("packing", "Packing"),
-    "random": _maker("chance", "Random"),
+    "packing": _maker("baselines", "Packing"),
+    "random": _maker("baselines", "Random"),
     "spread": _maker("spread", "Spread"),
 }
 """How to make each policy, by name."""

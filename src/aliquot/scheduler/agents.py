@@ -25,8 +25,8 @@ from aliquot.kube.objects import Pod
 from aliquot.lib.backoff import doubled_s
 from aliquot.lib.decoding import decode_json
 from aliquot.lib.log import Logger
+from aliquot.status.history import PromiseHistory
 from aliquot.status.nodes import NodeGpu, NodeReport
-from aliquot.status.promise import PromiseHistory
 
 R = TypeVar("R", bound=msgspec.Struct)
 AGENT_LABELS: Final[Mapping[str, str]] = {

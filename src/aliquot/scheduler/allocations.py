@@ -20,10 +20,10 @@ from aliquot.placement.changes import changes
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.entries import LedgerError, Placement
+from aliquot.placement.fits import AllocationPart, phases, reserved_parts
 from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.reasons import Infeasible, judge
 from aliquot.placement.sentences import refusal, sentence_of, shortfall, suggestion
-from aliquot.placement.together import AllocationPart, phases, reserved_parts
 
 _DEVICES_SHOWN: Final = 8
 POST_S: Final = 4.0

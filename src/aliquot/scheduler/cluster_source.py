@@ -46,9 +46,8 @@ from aliquot.status import (
     Turns,
     Workload,
 )  # fmt: skip
-from aliquot.status.gpus import with_measures
+from aliquot.status.gpus import node_sums, quota_of, with_measures
 from aliquot.status.history import Counts, counts_of, readings
-from aliquot.status.sums import node_sums, quota_of
 from aliquot.status.workloads import placed
 from aliquot.topology import Topology
 
@@ -165,14 +164,14 @@ class ClusterSource(SnapshotSource):
             for node in node_sums(gpus, with_topology=ledger.with_topology)
         ]
         self.as_of_s = time.time()
-        if self._recorder is not None:
+        if self.recorder is not None:
 
             def counts(gpu: Gpu, share: Share) -> Counts | None:
                 now = reports[gpu.node].gpus.get(gpu.uuid) if gpu.node in reports else None
                 status = now.of(self.reported_as(share.tenant)) if now is not None else None
                 return counts_of(status) if status is not None else None
 
-            self._recorder.see(now_s, readings(gpus, counts))
+            self.recorder.see(now_s, readings(gpus, counts))
         quota = self.quotas if self.quotas is not None else quota_of(gpus)
         self._publish(Snapshot(gpus, workloads, nodes, quota, self.vgpus), changed=self._explanations.forget())
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aliquot.driver.policies import maker
-from aliquot.http.certificate import BadCertificate, Certificate
-from aliquot.http.connections import ClientConnection
 from aliquot.http.listening import listening
-from aliquot.http.server import HttpServer
+from aliquot.http.server import BadCertificate, Certificate, ClientConnection, HttpServer
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import foreign
 from aliquot.kube.objects import NODES, PODS, Node, Pod

@@ -1,12 +1,17 @@
-"""The settings of the scheduler: one name for each, the same on the command line and in a file."""
+"""The settings of the scheduler: one name for each, the same on the command line and in a file.
+
+The configuration by which the stock kube-scheduler calls the extender.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 from ipaddress import ip_address
-from typing import Annotated, Final, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
+from aliquot.kube.manifest import read_yaml_file
 from aliquot.kube.settings import BadSettings, ProgramSettings, fixed_sizes, flag, require_url
 from aliquot.model.quantities import parse_milli
 
@@ -160,3 +165,14 @@ def address(text: str, option: str) -> tuple[str, int]:
     if not host or not port.isdigit() or int(port) > 65535:
         raise BadSettings(f'{option} "{text}" is not an address; write HOST:PORT as in 0.0.0.0:8770')
     return host.strip("[]"), int(port)
+
+
+def kube_scheduler_config(url: str, *, ca_file: str = "") -> dict[str, Any]:
+    """The configuration for an extender at `url`; over https with `ca_file`, the CA that signed its certificate."""
+    config: dict[str, Any] = read_yaml_file(Path(__file__).with_name("kube-scheduler.yaml"))
+    secure = url.startswith("https://")
+    extender = config["extenders"][0]
+    extender |= {"urlPrefix": url.rstrip("/"), "enableHTTPS": secure}
+    if secure and ca_file:
+        extender["tlsConfig"] = {"caFile": ca_file}
+    return config

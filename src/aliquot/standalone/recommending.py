@@ -21,8 +21,8 @@ from aliquot.standalone.accounts import Account, own_account
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.wire import ResizeCall, Resized
 from aliquot.status import StatusSource
+from aliquot.status.history import RUN
 from aliquot.status.rightsize import requests_of_a_day
-from aliquot.status.uses import RUN
 
 FOLLOW_S: Final = 600.0
 """A request that follows while its program runs changes at most this often."""

@@ -39,10 +39,8 @@ from aliquot.status import (
     Trial,
     Turns,
 )
-from aliquot.status.history import counts_of, readings
-from aliquot.status.promise import PromiseHistory
-from aliquot.status.sums import node_sums, pool_of, quota_of
-from aliquot.status.uses import RUN
+from aliquot.status.gpus import node_sums, pool_of, quota_of
+from aliquot.status.history import RUN, PromiseHistory, counts_of, readings
 
 _LOG: Final = Logger("status")
 LOOK_S: Final = 1.0
@@ -164,9 +162,9 @@ class EngineSource(SnapshotSource):
             for gpu in (status.gpus if status else ())
             for tenant in gpu.tenants
         }
-        if self._recorder is not None:
+        if self.recorder is not None:
             read = readings(gpus, lambda gpu, share: counts.get((gpu.uuid, share.tenant)))
-            self._recorder.see(self._looked_s, read)
+            self.recorder.see(self._looked_s, read)
         tenants = {share.tenant for gpu in gpus for share in gpu.shares}
         self._arrived_s = {name: self._arrived_s.get(name, self._looked_s) for name in tenants}
         ages_s = {name: round(self._looked_s - arrived_s, 0) for name, arrived_s in self._arrived_s.items()}

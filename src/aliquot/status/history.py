@@ -1,21 +1,195 @@
-"""The past of GPUs: what programs record of them, and what is read of it. Units as in `aliquot.status.gpus`."""
+"""The past of GPUs: what programs record of them, and what is read of it. Units as in `aliquot.status.gpus`.
+
+With it the GPU-hours, by which names they are summed, as a table and as a file for spreadsheets; and what workloads
+used by namespace, controller and container: percentiles of the minutes that the history has.
+
+In how many windows of the last hour the promise was kept, from the arbiter's counts.
+
+The arbiter evaluates every window in which a tenant wanted the GPU, as `aliquot.tokens.account.Kept` says, and counts
+since the tenant was registered. Here the counts of two readings are subtracted. At the first reading all earlier counts
+are dated to that moment, so that a page that has just been opened shows them.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from aliquot.model.errors import UserError
+from aliquot.model.ids import split_key
 from aliquot.model.quantities import BadQuantity
 from aliquot.model.wake import parse_span
-from aliquot.status.answers import History
 from aliquot.status.gpus import Gpu, Share
-from aliquot.status.hours import Hours
 from aliquot.status.tenants import TenantStatus
-from aliquot.status.uses import Uses
+from aliquot.status.workloads import History
+
+RUN: Final = "Run"
+"""The controller of all runs of a machine; each of them is a workload of its own here."""
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """A quantity over the recorded minutes: so much or less in 50 and in 95 of 100, and the most."""
+
+    p50: int = 0
+    p95: int = 0
+    peak: int = 0
+
+
+class ControllerUse(msgspec.Struct, frozen=True):
+    """What the tenants of a controller's container used, each on each of its GPUs.
+
+    `recorded_s` is the time that is recorded of all of them together, `idle_s` that of the minutes without work.
+    """
+
+    namespace: str
+    controller: str
+    container: str
+    recorded_s: int
+    idle_s: int
+    milli: Percentiles
+    memory_mib: Percentiles
+
+
+class Uses(msgspec.Struct, frozen=True):
+    """The uses of a time, by namespace, controller and container; `note` says why something is missing."""
+
+    since_s: int
+    until_s: int
+    uses: list[ControllerUse]
+    note: str = ""
+
+
+def names_of_use(tenant: str, owner: str) -> tuple[str, str, str]:
+    """Namespace, controller and container of a tenant: `default/a` of `SharePod/a`, `lab/web-7/main`, a run `train`."""
+    namespace, rest = split_key(tenant)
+    if owner == RUN:
+        return namespace, f"{RUN}/{rest}", ""
+    return namespace, owner, rest.partition("/")[2].partition("#")[0].partition("@")[0]
+
+
+def spread(sums: Mapping[int, int]) -> Percentiles:
+    """Percentiles of values, each with its weight."""
+    total, found, so_far, peak = sum(sums.values()), [0, 0], 0, 0
+    for value in sorted(value for value, weight in sums.items() if weight > 0):
+        for n, percent in enumerate((50, 95)):
+            if so_far * 100 < percent * total:
+                found[n] = value
+        so_far += sums[value]
+        peak = value
+    return Percentiles(found[0], found[1], peak)
+
+
+DIMENSIONS: Final = ("namespace", "controller", "model")
+DEFAULT_DIMENSIONS: Final = ("namespace", "controller")
+COLUMNS: Final[Mapping[str, str]] = {
+    "promised": "Promised",
+    "used": "Used",
+    "borrowed": "Borrowed",
+    "lent": "Lent to others",
+    "idle": "Idle",
+    "waited": "Waited",
+}
+
+
+class HourLine(msgspec.Struct, frozen=True):
+    """GPU-hours of one namespace, controller and model, or of what they were summed by.
+
+    `used` is `borrowed`, beyond the promise, and the rest within it. Promised and not used is `lent`, where others
+    used it, and `idle`. `waited` is the time in which work of theirs waited for the GPU.
+    """
+
+    namespace: str
+    owner: str
+    model: str
+    promised: float
+    used: float
+    borrowed: float
+    lent: float
+    idle: float
+    waited: float
+
+
+NO_HOURS: Final = HourLine("", "", "", 0, 0, 0, 0, 0, 0)
+
+
+class Hours(msgspec.Struct, frozen=True):
+    """GPU-hours from `since_s` to `until_s`, the largest promise first; `recorded` are those of the GPUs themselves.
+
+    `note` says why something is missing, `source` where it was recorded if not here.
+    """
+
+    since_s: int
+    until_s: int
+    recorded: float
+    lines: list[HourLine]
+    total: HourLine
+    note: str = ""
+    source: str = ""
+
+
+def dimensions(text: str, called: str = "by") -> tuple[str, ...]:
+    """What hours are summed by, in order; `text` has the names with commas between them.
+
+    Raises:
+        UserError: there is no such dimension; `called` is the name of the text.
+    """
+    words = [word for word in text.split(",") if word] or DEFAULT_DIMENSIONS
+    unknown = next((word for word in words if word not in DIMENSIONS), None)
+    if unknown is not None:
+        raise UserError(f'{called} "{unknown[:40]}" is unknown; name some of {", ".join(DIMENSIONS)}')
+    return tuple(name for name in DIMENSIONS if name in words)
+
+
+def names_of(line: HourLine, by: Sequence[str]) -> list[str]:
+    """Of a line, the names of the dimensions."""
+    names = dict(zip(DIMENSIONS, (line.namespace, line.owner, line.model), strict=True))
+    return [names[dimension] for dimension in by]
+
+
+def format_hours(value: float) -> str:
+    """`0.1234` -> `0.12`, `1234.5` -> `1,234.5`."""
+    return f"{value:,.2f}" if value < 100 else f"{value:,.1f}"
+
+
+def as_csv(hours: Hours, by: Sequence[str]) -> str:
+    """The lines as a table for spreadsheets, hours with the digits that matter (3.6 ms)."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow([*by, *(f"{field}_gpu_hours" for field in COLUMNS)])
+    for line in hours.lines:
+        writer.writerow([*names_of(line, by), *(f"{getattr(line, field):.6f}" for field in COLUMNS)])
+    return out.getvalue()
+
+
+def totalled(hours: Hours) -> Hours:
+    """With the total of its lines, and the largest promise first."""
+    lines = sorted(hours.lines, key=lambda line: (-line.promised, line.namespace, line.owner, line.model))
+    return msgspec.structs.replace(hours, lines=lines, total=_together("", "", "", lines))
+
+
+def summed_by(hours: Hours, by: Iterable[str]) -> Hours:
+    """The same hours by fewer dimensions, of `DIMENSIONS`."""
+    wanted = [dimension in set(by) for dimension in DIMENSIONS]
+    groups: dict[tuple[str, str, str], list[HourLine]] = {}
+    for line in hours.lines:
+        namespace, owner, model = (
+            name if keep else "" for name, keep in zip(names_of(line, DIMENSIONS), wanted, strict=True)
+        )
+        groups.setdefault((namespace, owner, model), []).append(line)
+    lines = [_together(*key, held) for key, held in groups.items()]
+    return totalled(msgspec.structs.replace(hours, lines=lines))
+
+
+def _together(namespace: str, owner: str, model: str, lines: Sequence[HourLine]) -> HourLine:
+    return HourLine(namespace, owner, model, *(sum(getattr(line, field) for line in lines) for field in COLUMNS))
+
 
 MINUTE_S: Final = 60
 QUARTER_S: Final = 900
@@ -206,3 +380,52 @@ class Recorder(Past, Protocol):
 
     def last_hour(self, gpu: str, seconds: float) -> History:
         """The last `seconds` of a GPU, one hour at most, in steps of seconds."""
+
+
+SPAN_S: Final = 3600.0
+MAX_READINGS: Final = 3600
+"""The number of readings in an hour, a second apart; a node with a slow clock makes no more."""
+MAX_WINDOWS: Final = 10**9
+"""The maximum a node may report; a year has two million."""
+
+
+@dataclass(slots=True)
+class _Tenant:
+    windows: int = 0  # the counts of the last reading: all windows, and those in which the promise was kept
+    windows_kept: int = 0
+    readings: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=MAX_READINGS))
+    """The time, and by how many windows both counts grew since the previous reading."""
+
+
+class PromiseHistory:
+    """Windows of every tenant of every GPU, for the last hour."""
+
+    def __init__(self, window_s: float) -> None:
+        self.window_s = window_s
+        self._tenants: dict[tuple[str, str], _Tenant] = {}
+
+    def add(self, gpu: str, status: TenantStatus, now_ns: int) -> None:
+        """Add a reading of a tenant. Decreased counts (a new tenant of that name, a restarted arbiter) begin at 0."""
+        windows = min(max(0, status.promise.windows), MAX_WINDOWS)
+        kept = min(max(0, status.promise.kept), windows)
+        known = self._tenants.setdefault((gpu, status.name), _Tenant())
+        if windows < known.windows or kept < known.windows_kept or windows - known.windows < kept - known.windows_kept:
+            known.windows = known.windows_kept = 0
+        if windows > known.windows:
+            known.readings.append((now_ns, windows - known.windows, kept - known.windows_kept))
+        known.windows, known.windows_kept = windows, kept
+        while known.readings and known.readings[0][0] < now_ns - SPAN_S * 1e9:
+            known.readings.popleft()
+
+    def kept_percent(self, gpu: str, tenant: str) -> tuple[float | None, int]:
+        """Percent of the windows in which the promise was kept, and their number."""
+        known = self._tenants.get((gpu, tenant))
+        count = sum(windows for _, windows, _ in known.readings) if known is not None else 0
+        if known is None or not count:
+            return None, 0
+        return 100.0 * sum(kept for _, _, kept in known.readings) / count, count
+
+    def forget_all_but(self, present: set[tuple[str, str]]) -> None:
+        """Drop the records of tenants that have left."""
+        for key in self._tenants.keys() - present:
+            del self._tenants[key]

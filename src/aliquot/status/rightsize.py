@@ -20,9 +20,8 @@ import msgspec
 from aliquot.model.ages import format_age
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.status.gpus import Share
-from aliquot.status.history import RANGES, Past, Range
+from aliquot.status.history import RANGES, ControllerUse, Past, Range, names_of_use
 from aliquot.status.source import StatusSource
-from aliquot.status.uses import ControllerUse, names_of_use
 
 MIN_HISTORY_S: Final = 3600
 MARGIN: Final = 1.15

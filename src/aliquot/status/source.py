@@ -9,14 +9,13 @@ any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from aliquot.model.requests import GpuRequest
-from aliquot.status.answers import Event, Explanation, History, TopologyFacts, Trial
-from aliquot.status.gpus import Gpu
+from aliquot.status.gpus import Gpu, Node, Pool, QuotaLine, Totals
 from aliquot.status.history import Past, Recorder, Turns
-from aliquot.status.sums import Node, Pool, QuotaLine, Totals
-from aliquot.status.workloads import PENDING, RUNNING, Workload
+from aliquot.status.workloads import PENDING, RUNNING, Event, Explanation, History, TopologyFacts, Trial, Workload
 
 
 class StatusSource(Protocol):
@@ -94,6 +93,7 @@ class Snapshot(NamedTuple):
     pool: Pool
 
 
+@dataclass(eq=False)
 class SnapshotSource:
     """The part of `StatusSource` that is answered from the last snapshot and from what `recorder` has of earlier ones.
 
@@ -101,26 +101,18 @@ class SnapshotSource:
     past; those of terminals are.
     """
 
-    def __init__(
-        self,
-        *,
-        title: str,
-        program: str,
-        window_s: float,
-        asked_s: float,
-        clock: Callable[[], float],
-        recorder: Recorder | None,
-    ) -> None:
-        self.title = title
-        self.program = program
-        self.window_s = window_s
-        self.as_of_s = 0.0
-        self.asked_s = asked_s
-        self._clock = clock
-        self._recorder = recorder
-        self._past: Past | None = recorder
-        self._snapshot = Snapshot([], [], [], [], Pool("on-demand", []))
-        self._revision = 0
+    title: str
+    program: str
+    window_s: float
+    asked_s: float
+    clock: Callable[[], float]
+    recorder: Recorder | None
+    as_of_s: float = 0.0
+    _snapshot: Snapshot = field(default_factory=lambda: Snapshot([], [], [], [], Pool("on-demand", [])))
+    _revision: int = 0
+
+    def __post_init__(self) -> None:
+        self._past: Past | None = self.recorder
 
     def read_past_from(self, past: Past) -> None:
         """From now on read timelines and hours from here instead of what this program records."""
@@ -128,7 +120,7 @@ class SnapshotSource:
 
     def _note_request(self) -> None:
         """Remember when the last request was."""
-        self.asked_s = self._clock()
+        self.asked_s = self.clock()
 
     def _publish(self, snapshot: Snapshot, *, changed: bool = False) -> None:
         """Show another snapshot; `changed` counts it as a change also where it is equal."""
@@ -176,9 +168,9 @@ class SnapshotSource:
 
     def history(self, gpu: str, seconds: float) -> History | None:
         """See `StatusSource`."""
-        if self._recorder is None or all(gpu != shown.uuid for shown in self._snapshot.gpus):
+        if self.recorder is None or all(gpu != shown.uuid for shown in self._snapshot.gpus):
             return None
-        return self._recorder.last_hour(gpu, seconds)
+        return self.recorder.last_hour(gpu, seconds)
 
 
 def totals(source: StatusSource) -> Totals:

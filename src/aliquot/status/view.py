@@ -17,14 +17,10 @@ import msgspec
 
 from aliquot.model.ids import split_key
 from aliquot.model.requests import GpuRequest
-from aliquot.status.answers import Event, Explanation, History, TopologyFacts, Trial
-from aliquot.status.gpus import Gpu, Share
-from aliquot.status.history import Lane, Past, Range, Timeline, Turn, Turns
-from aliquot.status.hours import Hours, totalled
+from aliquot.status.gpus import Gpu, Node, Pool, QuotaLine, Share
+from aliquot.status.history import Hours, Lane, Past, Range, Timeline, Turn, Turns, Uses, totalled
 from aliquot.status.source import StatusSource
-from aliquot.status.sums import Node, Pool, QuotaLine
-from aliquot.status.uses import Uses
-from aliquot.status.workloads import Workload
+from aliquot.status.workloads import Event, Explanation, History, TopologyFacts, Trial, Workload
 
 Answer = TypeVar("Answer", Explanation, Trial)
 OTHERS: Final = "(another namespace)"

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -92,41 +92,32 @@ class _Entry(Generic[T]):
     """Whether the arbiter may know it by a socket that has gone with an earlier folder."""
 
 
+@dataclass(eq=False)
 class Tenancy(Generic[T]):
     """All tenants of a machine. Its methods block and may be called from any thread, one works at a time.
 
     Only a newcomer that waits for an arbiter lets others work meanwhile. `lock` is taken by callers that need the
-    ledger and the tenants to agree.
+    ledger and the tenants to agree. `connect` reaches the arbiter, `release` gives a reservation back, `hook` is
+    another library for the folders. `patience_s` is how long a newcomer waits for an arbiter that is away.
+    `end_programs` makes the arbiter end the programs of a tenant that it removes. While `recovering`, until the first
+    `sweep`, tenants at the arbiter that are unknown here are left alone. `tenants` are the provisioned ones by key; it
+    is replaced when one comes or goes, so it is read without the lock.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], AbstractContextManager[TenantRegistry]],
-        release: Callable[[str], object],
-        *,
-        hook: Path | None = None,
-        patience_s: float = 0.0,
-        end_programs: bool = False,
-        recovering: bool = False,
-    ) -> None:
-        """`connect` reaches the arbiter, `release` gives a reservation back, `hook` is another library for the folders.
+    connect: Callable[[], AbstractContextManager[TenantRegistry]]
+    release: Callable[[str], object]
+    hook: Path | None = None
+    patience_s: float = 0.0
+    end_programs: bool = False
+    recovering: bool = False
+    tenants: Mapping[str, T] = field(default_factory=dict)
+    _entries: dict[str, _Entry[T]] = field(default_factory=dict)
+    _boot: int = 0
 
-        `patience_s` is how long a newcomer waits for an arbiter that is away. `end_programs` makes the arbiter end the
-        programs of a tenant that it removes. While `recovering`, until the first `sweep`, tenants at the arbiter that
-        are unknown here are left alone.
-        """
+    def __post_init__(self) -> None:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
-        self._connect = connect
-        self._release = release
-        self._hook = hook or native_part(HOOK)
-        self._patience_s = patience_s
-        self._end_programs = end_programs
-        self.recovering = recovering
-        self._entries: dict[str, _Entry[T]] = {}
-        self._boot = 0
-        self.tenants: Mapping[str, T] = {}
-        """The provisioned tenants by key. Replaced when one comes or goes, so it is read without the lock."""
+        self._hook = self.hook or native_part(HOOK)
 
     @property
     def coming(self) -> list[T]:
@@ -229,7 +220,7 @@ class Tenancy(Generic[T]):
         """Take an entry to REGISTERED; one that is `running` at least to FURNISHED."""
         if not running:
             self._refuse_namesake(entry, tenant.record.name)
-        until_s = time.monotonic() + (0.0 if running else self._patience_s)
+        until_s = time.monotonic() + (0.0 if running else self.patience_s)
         made = made_for(tenant.folder.directory)
         whole = made is not None and (running or made == purpose)
         if not whole:
@@ -262,7 +253,7 @@ class Tenancy(Generic[T]):
 
     def _at_arbiter(self, work: Callable[[TenantRegistry], R]) -> R:
         try:
-            with self._connect() as arbiter:
+            with self.connect() as arbiter:
                 return work(arbiter)
         except OSError as error:
             raise NoArbiter(in_words(error)) from None
@@ -292,7 +283,7 @@ class Tenancy(Generic[T]):
             with contextlib.suppress(ArbiterError):  # else by `reconcile`, when it is back
                 self._at_arbiter(lambda arbiter: self._forget(arbiter, entry, tenant.record.name))
         tenant.folder.remove()
-        self._release(tenant.key)
+        self.release(tenant.key)
         del self._entries[tenant.key]
         self.tenants = {key: other for key, other in self.tenants.items() if key != tenant.key}
         self._changed.notify_all()
@@ -304,7 +295,7 @@ class Tenancy(Generic[T]):
 
     def _dismiss(self, arbiter: TenantRegistry, name: str) -> None:
         """Remove a tenant from the arbiter; a missing one is no error."""
-        _refusal(lambda: arbiter.remove_tenant(name, end=self._end_programs))
+        _refusal(lambda: arbiter.remove_tenant(name, end=self.end_programs))
 
     def _refuse_namesake(self, entry: _Entry[T], name: str) -> None:
         if self._has_namesake(entry, name):

@@ -3,8 +3,7 @@
 from .account import Account, ChargeWindow
 from .actions import MS, SECOND, Action, Grant, Handover, Renew, Revoke, Share, TokenConfig, Turns, Upcoming
 from .fluid_turns import FluidPolicy
-from .gemini import GeminiPolicy, QuotaEstimate
-from .kubeshare import KubeSharePolicy, LimitBucket
+from .kubeshare import GeminiPolicy, KubeSharePolicy, LimitBucket, QuotaEstimate
 from .policy import TokenPolicy
 from .tenants import UnknownTenant
 

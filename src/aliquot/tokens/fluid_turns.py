@@ -21,10 +21,9 @@ from typing import Final
 
 from .account import Account, ChargeWindow, Rank
 from .actions import MS, SECOND, Action, Renew, Share, TokenConfig, Upcoming
-from .device import ActiveGrant
 from .fluid import WHOLE, Flow, Lag
 from .policy import TokenPolicy
-from .tenant import PolicyTenant
+from .tenants import ActiveGrant, PolicyTenant
 
 QUANTUM_NS: Final = 30 * MS
 SLICE_NS: Final = 2 * MS

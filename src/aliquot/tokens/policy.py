@@ -17,12 +17,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from .account import Rank
+from .account import RESUME_NS, Rank
 from .actions import MS, SECOND, Action, Grant, Revoke, TokenConfig, Upcoming
-from .device import ActiveGrant
-from .residual import RESUME_NS
-from .tenant import PolicyTenant
-from .tenants import Tenants
+from .tenants import ActiveGrant, PolicyTenant, Tenants
 
 UNKNOWN: Final = -1
 MAX_CARRY_OUT_NS: Final = MS // 2

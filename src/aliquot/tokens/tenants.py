@@ -1,19 +1,190 @@
 """All tenants and GPUs, and the events of them: a tenant wants a GPU, returned it, has drained or is gone.
 
 It carries out what follows from that alone. Who is granted a GPU, and whose turn ends, is decided in `policy`.
+
+One tenant of the policy: its accounts by GPU, whether it wants or holds, and what its last turn has left behind.
+
+And one GPU's occupants: the tenant that holds it, and tenants with work on it that outlived their grants. Time is
+charged as it passes, divided among the occupants, so the charges of a GPU add up to its busy time exactly.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from .account import Account
+from .account import PROVEN_RESUMES, RESUME_CREDIT_NS, SLACK_NS, Account
 from .actions import Handover, Share, TokenConfig
-from .device import GpuOccupants
-from .fluid import Flow, Lag
-from .tenant import PolicyTenant
+from .fluid import WHOLE, Flow, Lag
+
+
+@dataclass(slots=True, eq=False)
+class ActiveGrant:
+    """A grant in force: on which GPUs, since when, until when."""
+
+    gpus: tuple[str, ...]
+    quota_ns: int
+    period_start_ns: int
+    deadline_ns: int
+    gpus_set: frozenset[str] = field(init=False)
+    told_ns: int = field(init=False)  # the deadline that the tenant knows; it may be revoked earlier
+    lent: bool = False  # renewed while no tenant waited: not a turn of its own, so a waiter may end it early
+    shortened: bool = False
+    stopped: bool = False
+    ended_ns: int | None = None  # resumed: when the turn ended whose work is to be finished
+
+    def __post_init__(self) -> None:
+        self.gpus_set = frozenset(self.gpus)
+        self.told_ns = self.deadline_ns
+
+
+class GpuOccupants:
+    """The occupants of one GPU in the order they came, charged up to `at_ns`."""
+
+    __slots__ = ("at_ns", "gpu", "holder", "members", "occupants")
+
+    def __init__(self, gpu: str, now_ns: int) -> None:
+        self.gpu = gpu
+        self.at_ns = now_ns
+        self.members: dict[str, Account] = {}
+        self.occupants: dict[str, int | None] = {}  # name -> when its turn ended, None while its grant is valid
+        self.holder: str | None = None
+
+    def active(self, now_ns: int) -> int:
+        """How many tenants want the GPU or have used it within the last window."""
+        return sum(account.is_active(now_ns) for account in self.members.values())
+
+    def settle(self, now_ns: int) -> None:
+        """Charge every tenant on the GPU for the time since the last call."""
+        start, self.at_ns = self.at_ns, now_ns
+        span = now_ns - start
+        if span <= 0 or not self.occupants:
+            return
+        each, rest = divmod(span, len(self.occupants))
+        for position, (name, expired) in enumerate(self.occupants.items()):
+            amount = each + (1 if position < rest else 0)
+            if amount:
+                self.members[name].charge(start, now_ns, amount, overrun=expired is not None)
+
+    def skip(self, now_ns: int) -> None:
+        """Let time pass without charges."""
+        self.at_ns = now_ns
+        for account in self.members.values():
+            account.skip(now_ns)
+
+    def enter(self, name: str, now_ns: int) -> None:
+        """A grant begins."""
+        self.settle(now_ns)
+        self.occupants[name] = None
+        self.holder = name
+
+    def expire(self, name: str, ended_ns: int) -> None:
+        """A grant ends while its work may still run; its turn ended at `ended_ns`."""
+        self.occupants[name] = ended_ns
+        self.holder = None
+
+    def leave(self, name: str) -> None:
+        """Nothing of the tenant runs here any more."""
+        self.occupants.pop(name, None)
+        if self.holder == name:
+            self.holder = None
+
+
+MAX_DOUBLINGS: Final = 10
+LEAST_RATE: Final = WHOLE // 50
+"""At least at this rate a tenant earns the time for which it is resumed, also where it requests nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class PolicyTenant:
+    """`residual` are the GPUs on which work of the last turn still runs; `drained` those kept for the rest of a gang.
+
+    `outlived` has the GPUs on which work of an earlier turn ran on into the present one, and when that turn ended.
+    `lone` is its account if it has one GPU.
+    """
+
+    name: str
+    accounts: dict[str, Account]
+    lone: Account | None = field(init=False)
+    hold: ActiveGrant | None = None
+    residual: set[str] = field(default_factory=set)
+    drained: set[str] = field(default_factory=set)
+    outlived: dict[str, int] = field(default_factory=dict)
+    ended_ns: int = 0
+    revoked_ns: int = 0
+    resumes: int = 0
+    earned_ns: int = 0  # when its rate of the fluid has earned the time for which it was resumed
+    wanting_since_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        self.lone = next(iter(self.accounts.values())) if len(self.accounts) == 1 else None
+
+    def is_idle(self) -> bool:
+        """Whether it neither wants a GPU nor has anything on one."""
+        return self.wanting_since_ns is None and self.hold is None and not self.residual and not self.drained
+
+    def open_at_ns(self, now_ns: int) -> int:
+        """When its limits allow the next grant on every GPU of it."""
+        if self.lone is not None:
+            return self.lone.open_at_ns(now_ns)
+        return max(account.open_at_ns(now_ns) for account in self.accounts.values())
+
+    def runway_ns(self, now_ns: int) -> int | None:
+        """How long it may run from now under all of its limits."""
+        runways = [r for a in self.accounts.values() if (r := a.runway_ns(now_ns)) is not None]
+        return min(runways) if runways else None
+
+    def patience_ns(self) -> int:
+        """How long after a turn of it its residual work is waited for."""
+        return max(account.residuals.patience_ns() for account in self.accounts.values())
+
+    def patience_ends_ns(self) -> int:
+        """When its residual work no longer keeps it out of the order of turns."""
+        return self.ended_ns + self.patience_ns()
+
+    def resume_at_ns(self) -> int:
+        """When it may finish what it began, if it has more to launch; later each time, and no more than it earns."""
+        overdue = max(account.residuals.overdue_ns() for account in self.accounts.values())
+        return max(self.revoked_ns + (overdue << min(self.resumes, MAX_DOUBLINGS)), self.earned_ns - RESUME_CREDIT_NS)
+
+    def pay_resume(self, span_ns: int, now_ns: int) -> None:
+        """It was resumed for so long until now while another tenant waited."""
+        rate = min(account.lag.rate for account in self.accounts.values())
+        self.earned_ns = max(self.earned_ns, now_ns) + span_ns * WHOLE // max(rate, LEAST_RATE)
+
+    def is_overdue(self, now_ns: int) -> bool:
+        """Whether it is to finish what it began: it has more to launch, and what is left has had time to end."""
+        return bool(self.residual) and self.wanting_since_ns is not None and self.resume_at_ns() <= now_ns
+
+    def wakes_ns(self, now_ns: int) -> list[int]:
+        """When its chances may change while it waits."""
+        opens = self.open_at_ns(now_ns)
+        if not self.residual:
+            return [opens]
+        # It is charged for what is left, so its limit opens later than it seems.
+        opens = max(opens, now_ns + SLACK_NS) if opens > now_ns else now_ns
+        return [self.resume_at_ns(), self.patience_ends_ns(), opens]
+
+    def settle(self, gpu: str, expired_ns: int, now_ns: int, *, usual: bool) -> None:
+        """What was left on a GPU when a turn ended at `expired_ns` has ended; see `Residuals.learn`.
+
+        If it had waited for its owner, the next work of this tenant that outlives a turn may do so, too.
+        """
+        residuals = self.accounts[gpu].residuals
+        residuals.learn(expired_ns, now_ns, usual=usual)
+        if residuals.has_waited_for_its_owner(now_ns):
+            self.resumes = min(self.resumes, PROVEN_RESUMES)
+
+    def take_over(self, now_ns: int) -> None:
+        """A grant begins: work that is left from before belongs to it now and is settled with it."""
+        for gpu in self.residual:
+            self.outlived.setdefault(gpu, self.ended_ns)
+            self.accounts[gpu].residuals.resumed_at_ns = now_ns
+        self.residual.clear()
+        self.drained.clear()
+
 
 LEAST_MILLI: Final = 20
 """The minimum rate at which a debt shrinks, also for a tenant that requested nothing."""

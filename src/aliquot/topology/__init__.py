@@ -4,6 +4,4 @@ Pure: reads text that the caller fetched, and answers from integers.
 """
 
 from aliquot.topology.choose import NotEnoughGpus, best_set, left_behind, nearest, set_cost, singular
-from aliquot.topology.links import bandwidth_gbps, link_cost
-from aliquot.topology.machine import BadTopology, Topology, TreeNode
-from aliquot.topology.matrix import parse_topo
+from aliquot.topology.machine import BadTopology, Topology, TreeNode, bandwidth_gbps, link_cost, parse_topo

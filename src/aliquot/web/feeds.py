@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.types import Receive, Send
@@ -96,24 +97,17 @@ class Feed:
         return message
 
 
+@dataclass
 class Feeds:
     """All feeds of one server. Belongs to one event loop."""
 
-    def __init__(
-        self,
-        *,
-        tick_s: float = TICK_S,
-        stuck_s: float = STUCK_S,
-        max_streams: int = MAX_STREAMS,
-        ask_again_s: float = ASK_AGAIN_S,
-    ) -> None:
-        self._tick_s = tick_s
-        self._ask_again_s = ask_again_s
-        self._stuck_s = stuck_s
-        self._max_streams = max_streams
-        self._feeds: dict[Hashable, Feed] = {}
-        self._closing = False
-        self.streams = 0
+    tick_s: float = TICK_S
+    stuck_s: float = STUCK_S
+    max_streams: int = MAX_STREAMS
+    ask_again_s: float = ASK_AGAIN_S
+    streams: int = 0
+    _feeds: dict[Hashable, Feed] = field(default_factory=dict)
+    _closing: bool = False
 
     def close(self) -> None:
         """End every stream; call it in the loop's thread."""
@@ -158,31 +152,31 @@ class Feeds:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         sent, clock = 0, asyncio.get_running_loop().time
-        ask_s = clock() + self._ask_again_s
+        ask_s = clock() + self.ask_again_s
         while not gone.done() and not self._closing:
             if clock() >= ask_s:
                 if still is not None and not await still():
                     break
-                ask_s = clock() + self._ask_again_s
+                ask_s = clock() + self.ask_again_s
             changed = feed.changed
             if feed.version > sent:
                 body, sent = feed.message(sent), feed.version
             else:
                 woken = asyncio.ensure_future(changed.wait())
                 either: set[asyncio.Future[Any]] = {woken, gone}
-                quiet_s = min(QUIET_S, self._ask_again_s)
+                quiet_s = min(QUIET_S, self.ask_again_s)
                 done, _ = await asyncio.wait(either, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()
                 if done:
                     continue
                 body = HERE
-            async with asyncio.timeout(self._stuck_s):
+            async with asyncio.timeout(self.stuck_s):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         if not gone.done():
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _join(self, key: Hashable, draw: Draw, revision: Revision, reader: Hashable) -> Feed:
-        if self.streams >= self._max_streams:
+        if self.streams >= self.max_streams:
             raise TooMany(f"{self.streams} pages are live already")
         feed = self._feeds.get(key)
         if feed is None:
@@ -205,7 +199,7 @@ class Feeds:
                 if not feed.failed:  # once, not at each try
                     defect("live page failed", error)
                 feed.failed = True
-            await asyncio.sleep(self._tick_s)
+            await asyncio.sleep(self.tick_s)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from aliquot.model.ages import format_age
 from aliquot.model.quantities import format_mib, format_milli
-from aliquot.status.hours import format_hours
+from aliquot.status.history import format_hours
 
 _ENVIRONMENT: Final = Environment(
     loader=PackageLoader("aliquot.web"),

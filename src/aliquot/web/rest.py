@@ -33,8 +33,7 @@ from aliquot.status import (
     Turns,
     Workload,
 )
-from aliquot.status.history import hours_range, range_of
-from aliquot.status.hours import as_csv, dimensions
+from aliquot.status.history import as_csv, dimensions, hours_range, range_of
 from aliquot.status.rightsize import recommendations
 from aliquot.status.source import totals
 from aliquot.web.pages import NotHere, hours, trying

@@ -27,7 +27,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from aliquot.topology import Topology, bandwidth_gbps, best_set
-from aliquot.topology.links import nvlinks
+from aliquot.topology.machine import nvlinks
 
 NVLINK_SCORE: Final = 100
 PCIE_SCORE: Final = {"SYS": 10, "NODE": 20, "PHB": 30, "PXB": 40, "PIX": 50}

@@ -256,9 +256,8 @@ class _Server:
         from starlette.responses import Response
         from starlette.routing import Route
 
-        from aliquot.http.connections import ClientConnection
         from aliquot.http.listening import listening
-        from aliquot.http.server import HttpServer
+        from aliquot.http.server import ClientConnection, HttpServer
         from aliquot.scheduler.extender.bind import Binder
         from aliquot.scheduler.extender.server import LIMITS, Extender
         from aliquot.scheduler.program import collect_rarely

@@ -10,12 +10,11 @@ import pytest
 
 from aliquot.arbiter.abi import GRANT_PAGE, MESSAGE_STRUCT, FailPolicy, MessageType, ReserveFlag
 from aliquot.arbiter.engine import Dispatcher
-from aliquot.arbiter.events import EventRing
 from aliquot.arbiter.grants import Descriptor, GrantState, MemoryLease, Process, Tenant
 from aliquot.arbiter.measure import MemoryMeasure, correct
 from aliquot.arbiter.pages import GrantPage
 from aliquot.arbiter.protocol import Protocol
-from aliquot.arbiter.records import TenantGpu, TenantRecord
+from aliquot.arbiter.records import EventRing, TenantGpu, TenantRecord
 from aliquot.tokens import TokenConfig, token_policy
 
 MIB = 1 << 20

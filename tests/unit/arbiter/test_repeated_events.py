@@ -1,6 +1,6 @@
 """Events that repeat are one record, so that one tenant's do not push out the others'."""
 
-from aliquot.arbiter.events import REPEAT_NS, EventRing
+from aliquot.arbiter.records import REPEAT_NS, EventRing
 
 
 def test_a_repeated_event_is_one_record_with_a_count():

@@ -1,6 +1,6 @@
 """The turns of the last minute."""
 
-from aliquot.arbiter.events import MAX_TURN_MARKS, TurnLog
+from aliquot.arbiter.records import MAX_TURN_MARKS, TurnLog
 
 S = 1_000_000_000
 

@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from aliquot.http.bounds import BoundedApplication, RequestLimits
+from aliquot.http.server import BoundedApplication, RequestLimits
 
 SMALL = RequestLimits(body_bytes=10, requests=2)
 

@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from aliquot.http import connections
-from aliquot.http.connections import ClientConnection, Connection
+from aliquot.http import server as connections
 from aliquot.http.listening import PortTaken, listening
-from aliquot.http.server import HttpServer
+from aliquot.http.server import ClientConnection, Connection, HttpServer
 
 KINDS = pytest.mark.parametrize("protocol", [Connection, ClientConnection])
 

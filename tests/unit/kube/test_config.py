@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from aliquot.kube.config import load_config, open_client
+from aliquot.kube.api import load_config, open_client
 from aliquot.kube.errors import BadKubeConfig
 
 

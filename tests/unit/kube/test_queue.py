@@ -6,7 +6,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aliquot.kube.queue import WorkQueue
+from aliquot.kube.reflector import WorkQueue
 from aliquot.lib.backoff import Backoff
 
 

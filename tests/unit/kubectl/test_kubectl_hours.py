@@ -15,8 +15,7 @@ from aliquot.cli.kubectl.services import read_past
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.ids import split_key
 from aliquot.status import Hours
-from aliquot.web.app import AccessDenied, everyone
-from aliquot.web.serve import WebServer
+from aliquot.web.app import AccessDenied, WebServer, everyone
 
 TOKEN = "of-the-kubeconfig"
 

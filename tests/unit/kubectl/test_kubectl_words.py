@@ -33,7 +33,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.display.server import node_body
 from aliquot.scheduler.agents import UnreadableReport, measure_of, read_report
-from aliquot.scheduler.config import kube_scheduler_config
+from aliquot.scheduler.settings import kube_scheduler_config
 from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 from aliquot.status.tenants import TenantStatus
 

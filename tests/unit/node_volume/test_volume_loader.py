@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from volume_scenes import both_caches, library, new_cache, old_cache
 
-from aliquot.driver.volume.loader import BadCache, Cached, NotElf, read_cache, read_library
+from aliquot.driver.volume.source import BadCache, Cached, NotElf, read_cache, read_library
 
 LOOKS = """
 import os, pathlib, sys, threading
-from aliquot.driver.volume.loader import NotElf, read_library
+from aliquot.driver.volume.source import NotElf, read_library
 sys.setswitchinterval(1e-6)
 path = pathlib.Path(sys.argv[1])
 whole, file = path.read_bytes(), os.open(path, os.O_RDWR)

@@ -10,9 +10,16 @@ import pytest
 from volume_scenes import install, library, new_cache
 
 from aliquot.driver.native import STANDS_FOR
-from aliquot.driver.volume.loader import Cached, read_library
 from aliquot.driver.volume.names import SUBSTITUTED, BadLibrary, stem, wanted
-from aliquot.driver.volume.source import NoDriverFiles, find_source, from_libraries, from_root, within
+from aliquot.driver.volume.source import (
+    Cached,
+    NoDriverFiles,
+    find_source,
+    from_libraries,
+    from_root,
+    read_library,
+    within,
+)
 from aliquot.driver.volume.volume import DriverVolume, Generation, VolumeError
 
 

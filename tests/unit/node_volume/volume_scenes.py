@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from aliquot.driver.volume.loader import NEW_MAGIC, OLD_MAGIC, Cached
+from aliquot.driver.volume.source import NEW_MAGIC, OLD_MAGIC, Cached
 
 FLAGS = {64: 0x0303, 32: 0x0003}
 

@@ -11,9 +11,8 @@ from aliquot.model.requests import Device
 from aliquot.placement import kernels as loops
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
-from aliquot.placement.columns import ANY_MODEL, VISIT, Records
 from aliquot.placement.decide import Decider
-from aliquot.placement.kernels import Kernels
+from aliquot.placement.kernels import ANY_MODEL, VISIT, Kernels, Records
 
 MakeCluster = Callable[..., Cluster]
 

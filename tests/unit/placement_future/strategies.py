@@ -8,8 +8,8 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
-from aliquot.placement.columns import SLOT, TARGET, VISIT, Records
 from aliquot.placement.decide import Decider
+from aliquot.placement.kernels import SLOT, TARGET, VISIT, Records
 from aliquot.placement.policy import policy
 
 MODELS = ("T4", "V100", "A10")

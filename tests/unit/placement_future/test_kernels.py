@@ -8,9 +8,8 @@ from strategies import clusters, sequences, shapes, slots, targets
 
 from aliquot.placement.asks import Shape
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.columns import MODELS, Columns, Records, shape_record
 from aliquot.placement.fits import fitting_nodes
-from aliquot.placement.kernels import kernels
+from aliquot.placement.kernels import MODELS, Columns, Records, kernels, shape_record
 
 NATIVE, PLAIN = kernels(), PlainKernels()
 EXAMPLES = settings(max_examples=60, deadline=None)

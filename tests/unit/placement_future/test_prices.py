@@ -6,9 +6,8 @@ from conftest import cluster_of
 
 from aliquot.placement.asks import Shape
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.columns import Columns, shape_record
 from aliquot.placement.demand import MODEL_PRICE, SLOT_PRICE, ArrivalHistory, Prices, Pricing, ShapeDemand
-from aliquot.placement.kernels import Kernels
+from aliquot.placement.kernels import Columns, Kernels, shape_record
 
 PAIR = Shape(whole=2, cpu_milli=8000)
 ONE = Shape(whole=1, cpu_milli=4000)

@@ -12,7 +12,7 @@ from kit.objects import node
 
 from aliquot.kube.plan import PodPlan, read_plan
 from aliquot.kube.requests import effective
-from aliquot.placement.together import phases
+from aliquot.placement.fits import phases
 from aliquot.scheduler.allocations import parts_of
 
 

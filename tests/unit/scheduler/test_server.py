@@ -15,8 +15,8 @@ from served import Served, pod
 from starlette.requests import Request
 
 from aliquot.kube.reflector import SLICE
-from aliquot.scheduler.config import kube_scheduler_config
 from aliquot.scheduler.extender.server import Extender
+from aliquot.scheduler.settings import kube_scheduler_config
 
 
 def test_filter_answers_names_with_names():

@@ -14,7 +14,7 @@ from aliquot.placement.machine import MachineLedger
 from aliquot.standalone.accounts import own_account
 from aliquot.standalone.quota import OverQuota
 from aliquot.standalone.recommending import Recommending
-from aliquot.status.uses import ControllerUse, Percentiles, Uses
+from aliquot.status.history import ControllerUse, Percentiles, Uses
 
 
 class Stage:

@@ -12,7 +12,7 @@ from aliquot.placement.read_model import ledger_gpus
 from aliquot.standalone.measured import measured_gpus, workloads_of
 from aliquot.standalone.wire import PodFacts
 from aliquot.status import Gpu
-from aliquot.status.sums import node_sums, pool_of, quota_of
+from aliquot.status.gpus import node_sums, pool_of, quota_of
 from aliquot.status.tenants import TenantStatus
 
 DEVICES = [Device(index, GpuUuid(f"GPU-{index}"), "V100", 16384) for index in range(3)]

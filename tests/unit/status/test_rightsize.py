@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aliquot.status import Share
+from aliquot.status.history import ControllerUse, Percentiles, names_of_use, spread
 from aliquot.status.rightsize import Recommendation, Size, command_for, recommend, unused
-from aliquot.status.uses import ControllerUse, Percentiles, names_of_use, spread
 
 SIZE = Size(500, 800, 12_288)
 

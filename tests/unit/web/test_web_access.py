@@ -9,15 +9,13 @@ pytest.importorskip("lightkube", reason="the parts for a cluster are not install
 
 from made_up_facts import MadeUpFacts
 
+from aliquot.kube.api import ListQuestion, TokenRefused
 from aliquot.kube.errors import Unreachable
-from aliquot.kube.reviews import ListQuestion, TokenRefused
 from aliquot.status import NamespacedView
 from aliquot.web import access
-from aliquot.web.access import ANY_POD, TokenDoor
+from aliquot.web.access import ANY_POD, Sessions, SignIn, TokenDoor
 from aliquot.web.app import dashboard
 from aliquot.web.feeds import Feeds
-from aliquot.web.sessions import Sessions
-from aliquot.web.signin import SignIn
 
 ADMIN, WEB, NODES, NOBODY = "token-admin", "token-web", "token-nodes", "token-nobody"
 SECRETS = (ADMIN, WEB, NODES, NOBODY, "token-wrong")

@@ -34,8 +34,8 @@ from aliquot.scheduler.agents import (
     read_report,
     tenant_key,
 )
+from aliquot.status.history import PromiseHistory
 from aliquot.status.nodes import NodeReport, Owner
-from aliquot.status.promise import PromiseHistory
 from aliquot.status.sensors import Sensors
 from aliquot.status.tenants import TenantStatus
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from aliquot.status import Gpu
-from aliquot.status.history import RANGES, hours_range
-from aliquot.status.uses import ControllerUse, Percentiles
+from aliquot.status.history import RANGES, ControllerUse, Percentiles, hours_range
 from aliquot.web.history.file import HistoryFile, Limits, damaged_note, hours_of, timeline_of, uses_of
 from aliquot.web.history.points import FIELDS, PROMISED, SPAN, USED, GpuMinute, Minute, pack, rows_of, share_out, unpack
 

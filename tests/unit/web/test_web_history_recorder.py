@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aliquot.status import Gpu
-from aliquot.status.history import RANGES, Counts, Reading, TenantReading
-from aliquot.status.hours import summed_by
+from aliquot.status.history import RANGES, Counts, Reading, TenantReading, summed_by
 from aliquot.web.history.file import HistoryFile, Limits, hours_of, timeline_of
 from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.points import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aliquot.status.promise import MAX_READINGS, PromiseHistory
+from aliquot.status.history import MAX_READINGS, PromiseHistory
 from aliquot.status.tenants import PromiseStatus, TenantStatus
 
 S = 1_000_000_000

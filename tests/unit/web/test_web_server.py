@@ -22,11 +22,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from made_up_facts import MadeUpFacts
 from waiting import eventually
 
-from aliquot.http import connections
-from aliquot.http.certificate import BadCertificate
+from aliquot.http import server as connections
 from aliquot.http.listening import own_address
-from aliquot.web.app import everyone
-from aliquot.web.serve import WebServer
+from aliquot.http.server import BadCertificate
+from aliquot.web.app import WebServer, everyone
 
 
 class Files:
@@ -77,7 +76,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
     facts: MadeUpFacts, files: Files, monkeypatch: pytest.MonkeyPatch
 ):
     """New connections see it; one that was open goes on, and half a renewal changes nothing."""
-    monkeypatch.setattr("aliquot.http.certificate.LOOK_S", 0.05)
+    monkeypatch.setattr("aliquot.http.server.LOOK_S", 0.05)
     trusting = ssl._create_unverified_context()
     with WebServer(everyone(facts), tls=files.names) as server:
         assert server.url.startswith("https://") and 1 == shown(server.port)

@@ -16,10 +16,8 @@ from made_up_facts import MadeUpFacts
 
 from aliquot.kube.errors import AlreadyExists, Forbidden
 from aliquot.kube.objects import Meta, Resource, Secret
-from aliquot.web.access import TokenDoor
+from aliquot.web.access import FIELD, LIFE_S, SECRET, Sessions, SignIn, TokenDoor, keep_shared, names, shared_key
 from aliquot.web.app import dashboard
-from aliquot.web.sessions import FIELD, LIFE_S, SECRET, Sessions, keep_shared, names, shared_key
-from aliquot.web.signin import SignIn
 
 
 class Everything:
@@ -91,7 +89,7 @@ def test_a_copy_of_a_closed_session_is_closed():
 
 def test_strangers_do_not_crowd_out_what_was_closed(monkeypatch: pytest.MonkeyPatch):
     """Only sessions are remembered as closed, not whatever is sent to /signout."""
-    monkeypatch.setattr("aliquot.web.sessions.MAX_ENDED", 2)
+    monkeypatch.setattr("aliquot.web.access.MAX_ENDED", 2)
     sessions = Sessions()
     pieces = sessions.open("t")
     sessions.close(carried(pieces))
@@ -119,7 +117,7 @@ def test_a_guess_is_no_session(word: str):
 
 async def test_a_form_that_never_ends_is_given_up(facts: MadeUpFacts, monkeypatch: pytest.MonkeyPatch):
     """Who sends a token byte by byte is answered before the last of them."""
-    monkeypatch.setattr("aliquot.web.signin.PATIENCE_S", 0.05)
+    monkeypatch.setattr("aliquot.web.access.PATIENCE_S", 0.05)
 
     async def drops() -> AsyncIterator[bytes]:
         yield b"token="
@@ -171,8 +169,8 @@ def test_the_first_replica_makes_the_key_and_the_others_take_it():
 
 def after(api: Secrets, sessions: Sessions, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sessions are shared for a while, then something changes, and a while later this returns."""
-    monkeypatch.setattr("aliquot.web.sessions.LOOK_S", 0.005)
-    monkeypatch.setattr("aliquot.web.sessions.SOON_S", 0.005)
+    monkeypatch.setattr("aliquot.web.access.LOOK_S", 0.005)
+    monkeypatch.setattr("aliquot.web.access.SOON_S", 0.005)
 
     async def main() -> None:
         keeping = asyncio.create_task(keep_shared(api, "home", sessions, asyncio.Event()))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import aliquot.web
-from aliquot.web.pages.bars import SHADES
+from aliquot.web.pages import SHADES
 from aliquot.web.pages.overview import STEPS_MILLI
 
 CSS_FILE = Path(aliquot.web.__file__).with_name("static") / "aliquot.css"

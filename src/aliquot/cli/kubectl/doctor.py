@@ -32,7 +32,7 @@ from aliquot.lib.decoding import decode_json
 from aliquot.lib.package import version
 from aliquot.model.errors import UserError
 from aliquot.model.findings import Finding
-from aliquot.scheduler.config import kube_scheduler_config
+from aliquot.scheduler.settings import kube_scheduler_config
 
 OLDEST: Final = (1, 29)
 """The first Kubernetes version in which every API used here is stable."""

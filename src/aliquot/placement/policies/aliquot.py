@@ -26,10 +26,9 @@ from aliquot.model.quantities import MILLI
 from aliquot.model.requests import BadRequest
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.columns import VISIT, Columns, Records, ShapeRecord, shape_record
 from aliquot.placement.demand import WINDOW, ArrivalHistory, Pricing, ShapeDemand
 from aliquot.placement.fits import hold_rest
-from aliquot.placement.kernels import Future, kernels
+from aliquot.placement.kernels import VISIT, Columns, Future, Records, ShapeRecord, kernels, shape_record
 from aliquot.placement.policies.binpack import Binpack
 from aliquot.placement.policy import BadMemory, BasePolicy
 from aliquot.topology import singular

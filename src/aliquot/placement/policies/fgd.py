@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from aliquot.lib.arrays import IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, Shape
-from aliquot.placement.columns import TARGET, Columns, Records, ShapeRecord, shape_record
-from aliquot.placement.kernels import kernels
+from aliquot.placement.kernels import TARGET, Columns, Records, ShapeRecord, kernels, shape_record
 from aliquot.placement.policy import BasePolicy
 
 if TYPE_CHECKING:

@@ -36,10 +36,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from aliquot.http.bounds import RequestLimits
-from aliquot.http.connections import ClientConnection
 from aliquot.http.listening import listening
-from aliquot.http.server import HttpServer
+from aliquot.http.server import ClientConnection, HttpServer, RequestLimits
 from aliquot.kube import names
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import aliyun, foreign

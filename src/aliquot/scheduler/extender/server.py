@@ -22,8 +22,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from aliquot.http.bounds import RequestLimits
 from aliquot.http.exposition import exposition
+from aliquot.http.server import RequestLimits
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.aliyun import Unit, inspect
 from aliquot.kube.objects import Meta, Node, Pod

@@ -32,8 +32,7 @@ from aliquot.kube.dialects import read
 from aliquot.kube.errors import KubeError, NotFound
 from aliquot.kube.names import PREFIX, WORKLOAD
 from aliquot.kube.objects import ApiObject, Condition, Meta, Pod, Resource, Toleration, Value, Wire
-from aliquot.kube.queue import WorkQueue
-from aliquot.kube.reflector import Change, Reflector
+from aliquot.kube.reflector import Change, Reflector, WorkQueue
 from aliquot.kube.requests import BadPod
 from aliquot.lib.log import Logger
 from aliquot.scheduler.groups import HOLD_S, POD_SET, GroupMember, HeldGroups

@@ -17,9 +17,8 @@ from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, Sha
 from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
-from aliquot.kube.queue import WorkQueue
 from aliquot.kube.quotas import quotas_of
-from aliquot.kube.reflector import SLICE, Change, Index, Reflector
+from aliquot.kube.reflector import SLICE, Change, Index, Reflector, WorkQueue
 from aliquot.lib.log import Logger
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.groups import HeldGroups

@@ -33,9 +33,17 @@ import aliquot.web.history.points as points
 from aliquot.lib.files import open_plain
 from aliquot.model.ids import split_key
 from aliquot.status import HourLine, Hours, Range, Timeline
-from aliquot.status.history import MINUTE_S, QUARTER_S, Lane
-from aliquot.status.hours import NO_HOURS, totalled
-from aliquot.status.uses import ControllerUse, Uses, names_of_use, spread
+from aliquot.status.history import (
+    MINUTE_S,
+    NO_HOURS,
+    QUARTER_S,
+    ControllerUse,
+    Lane,
+    Uses,
+    names_of_use,
+    spread,
+    totalled,
+)
 from aliquot.web.log import notice
 
 T = TypeVar("T")

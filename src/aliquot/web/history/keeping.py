@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -25,9 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.status import Gpu, History, Hours, Range, Series, Timeline
-from aliquot.status.history import QUARTER_S, Reading
-from aliquot.status.hours import NO_HOURS
-from aliquot.status.uses import Uses
+from aliquot.status.history import NO_HOURS, QUARTER_S, Reading, Uses
 from aliquot.web.history.file import HistoryFile, Limits, hours_of, timeline_of, uses_of
 from aliquot.web.history.points import Minute, MinuteSums
 from aliquot.web.log import defect, notice
@@ -100,33 +99,27 @@ class HistoryRing:
             return History(gpu, self.step_s, at_s[first - first_kept :], series)
 
 
+@dataclass
 class LongHistory:
     """The history in a file; in memory, and of two hours only, where `path` is None. `close` ends it."""
 
-    def __init__(
-        self,
-        path: Path | None,
-        limits: Limits | None = None,
-        *,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._path = path
-        self._limits = limits
-        self._wall = wall
-        self._recorder = MinuteSums()
-        self._hour = HistoryRing()
-        self._file: HistoryFile | None = None
-        self._why = ""
-        self._opening = threading.Lock()
-        self._ended: queue.Queue[Minute | None] = queue.Queue()
-        self._waiting: deque[Minute] = deque(maxlen=WAITING)
-        self._thread: threading.Thread | None = None
+    path: Path | None
+    limits: Limits | None = None
+    wall: Callable[[], float] = time.time
+    _recorder: MinuteSums = field(default_factory=MinuteSums)
+    _hour: HistoryRing = field(default_factory=HistoryRing)
+    _file: HistoryFile | None = None
+    _why: str = ""
+    _opening: threading.Lock = field(default_factory=threading.Lock)
+    _ended: queue.Queue[Minute | None] = field(default_factory=queue.Queue)
+    _waiting: deque[Minute] = field(default_factory=lambda: deque(maxlen=WAITING))
+    _thread: threading.Thread | None = None
 
     def see(self, now_s: float, readings: Sequence[Reading]) -> None:
         """Add a reading; `now_s` is of a clock that only goes forward. One caller at a time."""
         if now_s >= self._hour.due_s:
             self._hour.add(now_s, (reading.gpu for reading in readings))
-        ended = self._recorder.see(now_s, self._wall(), readings)
+        ended = self._recorder.see(now_s, self.wall(), readings)
         if ended is not None:
             self._put(ended)
 
@@ -147,22 +140,22 @@ class LongHistory:
 
     def last_hour(self, gpu: str, seconds: float) -> History:
         """See `Recorder`; by the wall's clock of now."""
-        return self._hour.read(gpu, seconds, self._wall() - time.monotonic())
+        return self._hour.read(gpu, seconds, self.wall() - time.monotonic())
 
     def timeline(self, gpu: str, span: Range) -> Timeline:
         """See `Past`."""
         nothing = Timeline(gpu, 0, 0, span.step_s, [], [], [])
-        return self._read(lambda file: timeline_of(file, gpu, span, self._wall()), nothing)
+        return self._read(lambda file: timeline_of(file, gpu, span, self.wall()), nothing)
 
     def hours(self, span: Range) -> Hours:
         """See `Past`."""
-        until = -int(-self._wall() // QUARTER_S) * QUARTER_S
+        until = -int(-self.wall() // QUARTER_S) * QUARTER_S
         nothing = Hours(until - span.seconds, until, 0.0, [], NO_HOURS)
-        return self._read(lambda file: hours_of(file, span, self._wall()), nothing)
+        return self._read(lambda file: hours_of(file, span, self.wall()), nothing)
 
     def uses(self, span: Range) -> Uses:
         """See `Past`."""
-        return self._read(lambda file: uses_of(file, span, self._wall()), Uses(0, 0, []))
+        return self._read(lambda file: uses_of(file, span, self.wall()), Uses(0, 0, []))
 
     def _read(self, work: Callable[[HistoryFile], T], nothing: T) -> T:
         """What is found in the file; `nothing` where it cannot be read, with the reason."""
@@ -182,7 +175,7 @@ class LongHistory:
     def _opened(self) -> HistoryFile:
         with self._opening:
             if self._file is None:
-                self._file = HistoryFile(self._path, self._limits)
+                self._file = HistoryFile(self.path, self.limits)
             return self._file
 
     def _write_all(self) -> None:

@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlencode
 
@@ -26,9 +27,7 @@ from numpy.typing import NDArray
 
 from aliquot.lib.bounded import Bounded
 from aliquot.status import HourLine, Hours, Past, Range, Timeline
-from aliquot.status.history import MINUTE_S, QUARTER_S, Lane
-from aliquot.status.hours import NO_HOURS, totalled
-from aliquot.status.uses import Uses
+from aliquot.status.history import MINUTE_S, NO_HOURS, QUARTER_S, Lane, Uses, totalled
 from aliquot.web.history.file import where
 
 T = TypeVar("T")
@@ -50,33 +49,26 @@ TIMELINE_SOURCE: Final = "From Prometheus; what was lent to others is not record
 _UNUSABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
+@dataclass
 class PrometheusPast:
     """Hours and long timelines of Prometheus; the rest of `own`, and everything where Prometheus does not answer.
 
     `names` are the tenants that a GPU has now, by `namespace/pod/container`; others are called so.
     """
 
-    def __init__(
-        self,
-        url: str,
-        own: Past,
-        *,
-        names: Callable[[str], Mapping[str, str]] = lambda gpu: {},
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._url = url
-        self._own = own
-        self._names = names
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._kept: Bounded[Hashable, tuple[float, Any]] = Bounded(MAX_KEPT)
-        self._failed_s = -math.inf
-        self._why = ""
+    url: str
+    own: Past
+    names: Callable[[str], Mapping[str, str]] = lambda gpu: {}
+    clock: Callable[[], float] = time.time
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _kept: Bounded[Hashable, tuple[float, Any]] = field(default_factory=lambda: Bounded(MAX_KEPT))
+    _failed_s: float = -math.inf
+    _why: str = ""
 
     def timeline(self, gpu: str, span: Range) -> Timeline:
         """See `Past`; one answer serves all viewers for half a minute."""
         if span.seconds < LONG_S:
-            return self._own.timeline(gpu, span)
+            return self.own.timeline(gpu, span)
         return self._remembered((gpu, span), lambda: self._timeline(gpu, span))
 
     def hours(self, span: Range) -> Hours:
@@ -85,11 +77,11 @@ class PrometheusPast:
 
     def uses(self, span: Range) -> Uses:
         """See `Past`; from what the replica recorded, for Prometheus knows no controllers."""
-        return self._own.uses(span)
+        return self.own.uses(span)
 
     def _remembered(self, key: Hashable, work: Callable[[], T]) -> T:
         with self._lock:
-            now_s = self._clock()
+            now_s = self.clock()
             read_s, found = self._kept.get(key, (-math.inf, None))
             if not 0 <= now_s - read_s < KEPT_S:
                 found = work()
@@ -97,10 +89,10 @@ class PrometheusPast:
             return cast(T, found)
 
     def _timeline(self, gpu: str, span: Range) -> Timeline:
-        until_s = int(self._clock()) // MINUTE_S * MINUTE_S
+        until_s = int(self.clock()) // MINUTE_S * MINUTE_S
         first_s = until_s - span.seconds + span.step_s
         query = {"query": timeline_query(gpu, span), "start": first_s, "end": until_s, "step": span.step_s}
-        names = self._names(gpu)
+        names = self.names(gpu)
 
         def called(name: Name) -> str:
             return names.get("/".join(name), "/".join(name))
@@ -108,20 +100,20 @@ class PrometheusPast:
         try:
             found = timeline_from(self._answer("query_range", query), gpu, span, until_s, called)
         except _UNUSABLE as error:
-            return _with_note(self._own.timeline(gpu, span), self._absent(error))
+            return _with_note(self.own.timeline(gpu, span), self._absent(error))
         if not any(found.recorded):
-            why = f"Prometheus at {self._url} has nothing of this GPU; this is what this replica recorded."
-            return _with_note(self._own.timeline(gpu, span), why)
+            why = f"Prometheus at {self.url} has nothing of this GPU; this is what this replica recorded."
+            return _with_note(self.own.timeline(gpu, span), why)
         return msgspec.structs.replace(found, source=TIMELINE_SOURCE)
 
     def _hours(self, span: Range) -> Hours:
-        until = int(self._clock())
+        until = int(self.clock())
         seconds = max(span.seconds, QUARTER_S)
         try:
             sums = {field: self._summed(rule, "namespace", seconds, until) for field, rule in RULES.items()}
             recorded = sum(self._summed(CAPACITY, "node", seconds, until).values())
         except _UNUSABLE as error:
-            return _with_note(self._own.hours(span), self._absent(error))
+            return _with_note(self.own.hours(span), self._absent(error))
         lines = []
         for namespace in sorted(set().union(*sums.values())):
             promised, used, borrowed, idle = (sums[field].get(namespace, 0.0) for field in RULES)
@@ -130,8 +122,8 @@ class PrometheusPast:
 
     def _absent(self, error: Exception) -> str:
         if not isinstance(error, _StillAbsent):
-            self._failed_s, self._why = self._clock(), str(error)
-        return f"Prometheus at {self._url} does not answer ({self._why}); this is what this replica recorded."
+            self._failed_s, self._why = self.clock(), str(error)
+        return f"Prometheus at {self.url} does not answer ({self._why}); this is what this replica recorded."
 
     def _summed(self, rule: str, label: str, seconds: int, until: int) -> dict[str, float]:
         """GPU-hours of a rule by a label, from its samples of a minute each."""
@@ -146,9 +138,9 @@ class PrometheusPast:
         Raises:
             OSError, ValueError, KeyError, TypeError: it does not answer, or with something else.
         """
-        if 0 <= self._clock() - self._failed_s < KEPT_S:
+        if 0 <= self.clock() - self._failed_s < KEPT_S:
             raise _StillAbsent
-        with urllib.request.urlopen(f"{self._url}/api/v1/{page}?{urlencode(query)}", timeout=ANSWER_S) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{page}?{urlencode(query)}", timeout=ANSWER_S) as answer:
             body = answer.read(MAX_BYTES + 1)
         if len(body) > MAX_BYTES:
             raise ValueError(f"its answer is longer than {MAX_BYTES >> 20} MiB")

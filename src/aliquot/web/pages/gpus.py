@@ -11,8 +11,18 @@ from typing import Any, Final
 
 from aliquot.status import Gpu, StatusSource
 from aliquot.web.history.keeping import HOUR_S
-from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, commands, misread, one_page
-from aliquot.web.pages.bars import compute_bar, memory_bar, with_bars
+from aliquot.web.pages import (
+    NO_GPU,
+    Drawn,
+    NotHere,
+    Query,
+    commands,
+    compute_bar,
+    memory_bar,
+    misread,
+    one_page,
+    with_bars,
+)
 from aliquot.web.render import block, slug
 
 PER_PAGE: Final = 48

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from aliquot.status import Hours, StatusSource
-from aliquot.status.history import DEFAULT_RANGE, RANGES, hours_range
-from aliquot.status.hours import COLUMNS, DIMENSIONS, dimensions, summed_by
+from aliquot.status.history import COLUMNS, DEFAULT_RANGE, DIMENSIONS, RANGES, dimensions, hours_range, summed_by
 from aliquot.status.rightsize import recommendations
 from aliquot.web.pages import Drawn, Query, misread
 from aliquot.web.render import address, block

@@ -3,6 +3,8 @@
 On a machine with few GPUs their bars follow; elsewhere a cell of the map leads to its GPU or node. The map has a cell
 for each GPU, or where there are many for each node or run of nodes, in shades of one hue. A cell shows its percentage,
 so the shade is never the only sign. GPUs are in rows by node; nodes are in rows by model.
+
+With it the page of the pool, which is left out where there is neither a vGPU nor a quota.
 """
 
 from __future__ import annotations
@@ -16,8 +18,7 @@ from urllib.parse import quote
 from aliquot.model.quantities import MILLI, format_milli
 from aliquot.status import PENDING, Gpu, Node, StatusSource, Workload
 from aliquot.status.source import totals
-from aliquot.web.pages import NO_GPU, Drawn, Query, commands
-from aliquot.web.pages.bars import with_bars
+from aliquot.web.pages import NO_GPU, Drawn, Query, commands, with_bars
 from aliquot.web.pages.gpus import abbreviated
 from aliquot.web.render import address, block, clock_time, percent
 
@@ -32,6 +33,8 @@ NAMED: Final = 3
 FEW_GPUS: Final = 16
 LOW_PERCENT: Final = 95.0
 ENOUGH_WINDOWS: Final = 20
+PHASES: Final = ("Creating", "Active", "Idle", "Deleting")
+POOL_SHOWN: Final = 60
 
 
 class Alert(NamedTuple):
@@ -220,3 +223,21 @@ def _cell(href: str, milli: int | None, healthy: bool, title: str = "") -> Cell:
     shade = "hx" if milli is None else f"h{bisect_right(STEPS_MILLI, milli)}"
     text = "–" if milli is None else str(milli // 10)
     return Cell(href, shade if healthy else f"{shade} unhealthy", text if healthy else "!", title)
+
+
+def has_pool(facts: StatusSource) -> bool:
+    """Whether there is a vGPU or a quota; where there is neither, the page is left out of the navigation."""
+    bounded = any(line.hard_milli is not None or line.hard_mib is not None for line in facts.quota())
+    return bounded or bool(facts.pool().vgpus)
+
+
+def draw_pool(facts: StatusSource, query: Query) -> Drawn:
+    """Pool and quota: named GPUs through their phases, and what each namespace has of each model; the API has all."""
+    pool, quota = facts.pool(), facts.quota()
+    shown, total = pool.vgpus[:POOL_SHOWN], len(pool.vgpus)
+    counts = {phase: sum(vgpu.phase == phase for vgpu in pool.vgpus) for phase in PHASES}
+    blocks = [
+        block("pool", "blocks/pool.html", policy=pool.policy, vgpus=shown, counts=counts, total=total),
+        block("quota", "blocks/quota.html", lines=quota[:POOL_SHOWN], total=len(quota)),
+    ]
+    return Drawn("Pool and quota", blocks, {"command": commands.pool(facts)})

@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from aliquot.status import Gpu, StatusSource, Timeline, Turns
 from aliquot.status.history import RANGES, Lane, range_of
-from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, misread
-from aliquot.web.pages.bars import SHADES
+from aliquot.web.pages import NO_GPU, SHADES, Drawn, NotHere, Query, misread
 from aliquot.web.pages.gpus import find
 from aliquot.web.render import address, block, slug
 

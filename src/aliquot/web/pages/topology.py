@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aliquot.status import StatusSource, TopologyFacts, TreeNode
-from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, commands
-from aliquot.web.pages.bars import with_bars
+from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, commands, with_bars
 from aliquot.web.render import block
 
 LISTED: Final = 500

@@ -13,8 +13,7 @@ from aliquot.model import sharepod
 from aliquot.model.errors import UserError
 from aliquot.model.requests import GpuRequest, checked, parse_label
 from aliquot.status import StatusSource
-from aliquot.web.pages import Drawn, Query, commands
-from aliquot.web.pages.bars import with_bars
+from aliquot.web.pages import Drawn, Query, commands, with_bars
 from aliquot.web.render import block
 
 TEXT_BYTES: Final = 16_384
