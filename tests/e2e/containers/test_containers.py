@@ -209,7 +209,7 @@ def test_a_container_that_is_ended_with_lent_memory_says_why(machine: Machine):
         with machine.container(*device):
             after = machine("share", "list").stdout
 
-    why = "it held 25.6 GiB beyond its --gpu-mem that another's guarantee needs, did not give them back within a minute"
+    why = "it held 25.6 GiB beyond its guarantee that another's needs, did not give them back within a minute"
     assert (137, 137) == statuses
     assert f"aliquot: the command was ended: {why}" in said
     assert f"the programs of train were ended: {why}" in ended

@@ -187,4 +187,4 @@ def test_a_sharepod_whose_programs_were_ended_for_lent_memory_has_an_event():
         gpus = [SimpleNamespace(uuid="GPU-0", tenants=[now])]
         pod.note_refusals(cast(Status, SimpleNamespace(gpus=gpus)), [])
 
-    assert 2 == sum("its programs were ended: it held 300 MiB beyond its --gpu-mem" in event for event in pod.events)
+    assert 2 == sum("its programs were ended: it held 300 MiB beyond its guarantee" in event for event in pod.events)

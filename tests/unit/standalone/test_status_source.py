@@ -91,7 +91,7 @@ def test_a_workload_whose_programs_were_ended_for_lent_memory_says_so():
     gpus = gathered(*(Tenant(name, (piece(0, 300),)) for name in "ab"), now=now)
     first, second = workloads_of(gpus, [], {})
 
-    assert first.notes[0].startswith("the programs of a were ended: it held 300 MiB beyond its --gpu-mem")
+    assert first.notes[0].startswith("the programs of a were ended: it held 300 MiB beyond its guarantee")
     assert [] == second.notes
 
 
