@@ -6,8 +6,10 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from typing import Any
 
 import pytest
 from environments import python
-from gpuruns import WAYS, Room, Run
+from gpuruns import SOURCES, WAYS, Room, Run
 from watching import Watched
 
 HERE = Path(__file__).parent
@@ -157,9 +159,28 @@ def room() -> Iterator[Room]:
     one.close()
 
 
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The variables of a shell where `aliquot` is found and an engine with one emulated H100 is up."""
+    runtime = tempfile.mkdtemp(prefix="alq-")  # a socket's path is short, and pytest's folders are not
+    (tmp_path / "aliquot").write_text(f'#!/bin/sh\nexec {sys.executable} -m aliquot.cli "$@"\n')
+    (tmp_path / "aliquot").chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(SOURCES), "ALIQUOT_RUNTIME_DIR": runtime,
+    }  # fmt: skip
+    subprocess.run(["aliquot", "up", "-d", "--no-web", "--emulate", "h100"], env=environment, check=True)
+    yield environment
+    subprocess.run(["aliquot", "down"], env=environment, check=True)
+    shutil.rmtree(runtime, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def seen(pytestconfig: pytest.Config) -> Seen:
     """What the clients showed; each line of it is shown while it comes."""
+    try:
+        python("cuda13")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.exit(f"the clients' environments cannot be had: {error}", 1)
     capture, start_s = pytestconfig.pluginmanager.get_plugin("capturemanager"), time.monotonic()
 
     def say(text: str) -> None:
@@ -167,11 +188,3 @@ def seen(pytestconfig: pytest.Config) -> Seen:
             print(f"\n{time.monotonic() - start_s:6.0f} s  {text}", end="", flush=True)
 
     return Seen(say)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _environments_are_here() -> None:
-    try:
-        python("cuda13")
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.exit(f"the clients' environments cannot be had: {error}", 1)

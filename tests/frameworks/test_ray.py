@@ -1,38 +1,15 @@
 """Ray starts the workers of two actors as examples/ray says, and the arbiter measures what each gets."""
 
 import json
-import os
-import shutil
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from conftest import HERE
 from environments import python
-from gpuruns import SOURCES
 from waiting import eventually
 
 PROGRAM = HERE.parents[1] / "examples" / "ray" / "two_actors.py"
 COMPUTES_S = 30
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The variables of a shell where `aliquot` is found and an engine with one emulated H100 is up."""
-    runtime = tempfile.mkdtemp(prefix="alq-")  # a socket's path is short, and pytest's folders are not
-    (tmp_path / "aliquot").write_text(f'#!/bin/sh\nexec {sys.executable} -m aliquot.cli "$@"\n')
-    (tmp_path / "aliquot").chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(SOURCES), "ALIQUOT_RUNTIME_DIR": runtime,
-        "RAY_TMPDIR": runtime,
-    }  # fmt: skip
-    subprocess.run(["aliquot", "up", "-d", "--no-web", "--emulate", "h100"], env=environment, check=True)
-    yield environment
-    subprocess.run(["aliquot", "down"], env=environment, check=True)
-    shutil.rmtree(runtime, ignore_errors=True)
 
 
 def usage(environment: dict[str, str]) -> dict[int, float]:
@@ -46,7 +23,9 @@ def test_two_actors_get_their_shares(machine: dict[str, str]):
     """Over a window actors with 0.3 and 0.7 are charged that within a point, and neither can allocate more memory."""
     due = pytest.approx({300: 0.3, 700: 0.7}, abs=0.01)
     pipe = subprocess.PIPE
-    run = subprocess.Popen([python("ray"), PROGRAM, str(COMPUTES_S)], env=machine, text=True, stdout=pipe, stderr=pipe)
+    environment = machine | {"RAY_TMPDIR": machine["ALIQUOT_RUNTIME_DIR"]}
+    command = [python("ray"), PROGRAM, str(COMPUTES_S)]
+    run = subprocess.Popen(command, env=environment, text=True, stdout=pipe, stderr=pipe)
     try:
         eventually(lambda: usage(machine) == due, "each is charged its share of a window", timeout_s=120)
         out, errors = run.communicate(timeout=120)

@@ -44,6 +44,11 @@ PODMAN_NEEDED = ("usr/bin/podman", "usr/bin/conmon", "usr/sbin/runc", f"{LIBRARI
 # The first suite whose docker reads CDI files; it runs with the C library of the oldest that is served.
 DOCKER = {**dict.fromkeys(("docker.io", "docker-cli", "containerd"), "trixie"), "runc": "bookworm"}
 DOCKER_NEEDED = ("usr/sbin/dockerd", "usr/bin/docker", "usr/bin/containerd", "usr/sbin/runc")
+SLURM = dict.fromkeys(
+    ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "libmunge2", "libhwloc15",
+     "liblua5.1-0", "libnuma1", "libreadline8"), "bookworm",
+)  # fmt: skip
+SLURM_NEEDED = ("usr/sbin/slurmctld-wlm", "usr/sbin/slurmd-wlm", "usr/sbin/munged", "usr/bin/srun")
 
 
 def folder() -> Path:
@@ -71,6 +76,15 @@ def docker() -> Path:
         Unavailable: see `folder`.
     """
     return unpacked("docker", DOCKER, DOCKER_NEEDED)
+
+
+def slurm() -> Path:
+    """A tree with Slurm's two daemons and commands, and munge.
+
+    Raises:
+        Unavailable: see `folder`.
+    """
+    return unpacked("slurm", SLURM, SLURM_NEEDED)
 
 
 def unpacked(kind: str, packages: Mapping[str, str], needed: Sequence[str] = ()) -> Path:

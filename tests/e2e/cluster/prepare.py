@@ -132,6 +132,7 @@ def main() -> None:
             "helm": programs.helm,
             "podman": packages.podman,
             "docker": packages.docker,
+            "Slurm": packages.slurm,
         }
     for number, (what, make) in enumerate(steps.items(), 1):
         began_s = time.monotonic()

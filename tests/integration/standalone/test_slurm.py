@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +16,11 @@ from waiting import eventually
 from .stage import Aliquot, end, first_line
 from .test_launchers import EXAMPLES, SLURM, Machine
 
-pytestmark = [
-    rooms,
-    pytest.mark.skipif(
-        not all(map(shutil.which, ("slurmctld", "slurmd", "munged"))),
-        reason="Slurm is not installed: apt-get install slurm-wlm",
-    ),
-]
+sys.path.append(str(EXAMPLES.parent / "tests" / "e2e"))
+from cluster import packages
+from cluster.cache import Unavailable
+
+pytestmark = rooms
 CONF = """
 ClusterName=one
 SlurmctldHost=node1(10.99.0.1)
@@ -32,6 +30,7 @@ CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
+PluginDir={libraries}/slurm-wlm
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu,shard
@@ -54,7 +53,7 @@ hostname node1 && ip link set lo up && ip addr add 10.99.0.1/32 dev lo && export
 cd "$0" && munged --force --foreground --socket "$0/munge" --key-file "$0/key" --pid-file "$0/munge.pid" \
   --log-file "$0/munge.log" --seed-file "$0/munge.seed" &
 until [ -S "$0/munge" ]; do sleep .05; done
-slurmctld -D -L "$0/slurmctld.log" & slurmd -D -N node1 -L "$0/slurmd.log" &
+slurmctld -D -L "$0/slurmctld.log" & slurmd -D -N node1 -d "$0/bin/slurmstepd" -L "$0/slurmd.log" &
 echo started; wait
 """
 
@@ -62,11 +61,17 @@ echo started; wait
 class Slurm:
     """The cluster of one node; `sbatch` and the other commands run in its namespaces."""
 
-    def __init__(self, machine: Machine, folder: Path) -> None:
-        self.folder, self.environment = folder, machine.environment | {"SLURM_CONF": str(folder / "slurm.conf")}
-        for name in ("state", "spool"):
+    def __init__(self, tree: Path, machine: Machine, folder: Path) -> None:
+        libraries = tree / packages.LIBRARIES
+        self.folder, self.environment = folder, machine.environment | {
+            "SLURM_CONF": str(folder / "slurm.conf"), "LD_LIBRARY_PATH": f"{libraries}:{libraries}/slurm-wlm",
+            "PATH": f"{machine.environment['PATH']}:{folder}/bin:{tree}/usr/bin:{tree}/usr/sbin",
+        }  # fmt: skip
+        for name in ("state", "spool", "bin"):
             (folder / name).mkdir(parents=True)
-        (folder / "slurm.conf").write_text(CONF.format(folder=folder, slurm=SLURM))
+        for name in ("slurmctld", "slurmd", "slurmstepd"):  # by their names here they know what they are
+            (folder / "bin" / name).symlink_to(tree / "usr" / "sbin" / f"{name}-wlm")
+        (folder / "slurm.conf").write_text(CONF.format(folder=folder, slurm=SLURM, libraries=libraries))
         (folder / "gres.conf").write_text(GRES)
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (folder / "key").write_bytes(os.urandom(64))
@@ -114,8 +119,12 @@ def machine(engine: Aliquot, tmp_path: Path) -> Machine:
 
 @pytest.fixture
 def slurm(machine: Machine, tmp_path: Path) -> Iterator[Slurm]:
-    """Its Slurm, whose node is idle."""
-    made = Slurm(machine, tmp_path / "slurm")
+    """Its Slurm, of Debian's packages, whose node is idle."""
+    try:
+        tree = packages.slurm()
+    except Unavailable as error:
+        pytest.skip(f"no Slurm here: {error}")
+    made = Slurm(tree, machine, tmp_path / "slurm")
     try:
         eventually(lambda: "idle" in made("sinfo", "-h", "-o", "%T"), "the node is idle", 20)
         yield made
