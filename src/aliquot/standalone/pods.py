@@ -229,7 +229,7 @@ class Pods:
             name, piece = tenant.name, tenant.plan.slices[0]
             before = self._engine.look(lambda ledger: ledger.request_of(name))
             memory = call.memory or before.memory or Memory(mib=piece.memory_mib)
-            lends_nothing = before.memory_limit == Memory(mib=piece.memory_mib)  # and none then
+            lends_nothing = tenant.record.gpus[0].max_memory_mib == piece.memory_mib  # and none then
             most = call.memory_limit or (memory if lends_nothing else before.memory_limit)
             milli = before.request_milli if call.request_milli is None else call.request_milli
             limit = before.limit_milli if call.limit_milli is None else call.limit_milli

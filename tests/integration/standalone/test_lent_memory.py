@@ -129,7 +129,7 @@ def test_what_may_be_lent_changes_while_a_program_runs(up: Cluster, run):
 
 def test_apply_of_another_memory_limit_changes_it_in_place(up: Cluster, tmp_path: Path):
     """A program that began without one borrows then; without the annotation again it borrows nothing more, also
-    where its memory grows."""
+    where its memory grows or shrinks, written as an amount or as a part."""
     cells = tmp_path / "cells"
     pod = json.loads(sharepod("a", f"exec {sys.executable} {BORROWER} {cells} 12 grows", memory="2Gi"))
     up.apply(json.dumps(pod))
@@ -141,10 +141,10 @@ def test_apply_of_another_memory_limit_changes_it_in_place(up: Cluster, tmp_path
         says(cells, grown)
         limits += up.command.facts("resize", "a", "--gpu-request", ".2", "--dry-run")["max_memory_mib"]
 
-    grown = up.command.facts("resize", "a", "--gpu-mem", "3Gi")["max_memory_mib"]
+    grown = [up.command.facts("resize", "a", "--gpu-mem", to)["max_memory_mib"] for to in ("3Gi", "50%", "4Gi")]
 
     assert [14 * 1024, 14 * 1024, 2048, 2048] == limits
-    assert [2048, 3072] == grown
+    assert [[2048, 3072], [3072, 8192], [8192, 4096]] == grown
 
 
 def test_a_program_that_could_do_neither_borrows_nothing_and_explain_says_why(up: Cluster, run):
