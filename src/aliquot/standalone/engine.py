@@ -474,6 +474,7 @@ class Engine:
     def rest(self) -> None:
         """Let placement learn for a moment, and save the result now and then; called when the engine is idle."""
         with self._lock:
+            self._keeper.keep()
             self.ledger.decider.policy.idle(REST_US)
             text = self._learned.due()
         self._learned.write(text)
@@ -548,7 +549,6 @@ class Engine:
         if self.runtime.shared:
             with self._lock:
                 runs = [tenant.run for tenant in self.tenants.values() if tenant.run]
-                self._keeper.keep()
                 write_runs(self.runtime.runs, runs)
 
     def _tenant(self, run: RunRecord, *, lasts: bool) -> EngineTenant:

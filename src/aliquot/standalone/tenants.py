@@ -42,8 +42,8 @@ from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import RunLease, fraction_of
 
 KEEPER_LOOK_S: Final = 0.5
-RESTART_S: Final = 20.0
-"""Longer than it takes from the end of the machine's engine until the service manager's next one has found its GPUs."""
+RESTART_S: Final = 60.0
+"""How long runs wait for the next engine, which finds its GPUs within that time."""
 log = Logger("standalone")
 
 
@@ -190,12 +190,11 @@ class LockKeeper:
         self._runtime = runtime
         self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
-        if runtime.shared:
-            self.keep()
+        self.keep()
 
     def keep(self) -> None:
-        """Start it, unless it is there."""
-        if self._process is not None and self._process.poll() is None:
+        """Start it for the machine's engine, unless it is there."""
+        if not self._runtime.shared or (self._process is not None and self._process.poll() is None):
             return
         lock, engine, runs = self._lock.descriptor, os.getpid(), self._runtime.runs
         try:
@@ -220,8 +219,8 @@ class LockKeeper:
             self._runtime.keeper.unlink(missing_ok=True)
 
 
-def end_keeper(runtime: RuntimeDir) -> None:
-    """End the keeper of an engine that was in this folder before."""
+def end_keeper(runtime: RuntimeDir) -> bool:
+    """End the keeper of an engine that was in this folder before; whether there was one."""
     with contextlib.suppress(OSError, ValueError):
         pid, started = map(int, read_plain(runtime.keeper).split())
         pidfd = os.pidfd_open(pid)
@@ -229,8 +228,10 @@ def end_keeper(runtime: RuntimeDir) -> None:
             if start_ticks(pid) == started:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 select.select([pidfd], [], [])
+                return True
         finally:
             os.close(pidfd)
+    return False
 
 
 def _keep_lock() -> None:

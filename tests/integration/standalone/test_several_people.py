@@ -113,7 +113,8 @@ def test_two_engines_divide_the_gpus_of_a_machine(logins: tuple[Login, Login]):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the machine's engine is root's")
 def test_gpus_stay_with_the_engine_of_the_machine_while_it_is_restarted(logins: tuple[Login, Login]):
-    """No other engine gets its GPUs meanwhile, with or without runs that go on; the next one does, until `down`."""
+    """No other engine gets its GPUs meanwhile, with or without runs that go on, or after the process that keeps them
+    was killed; the next one does, until `down`, which also frees those of an engine that has died."""
     one, other = logins
     one.env["ALIQUOT_MACHINE_DIR"] = str(one.runtime)
     engine = one.up("--system")
@@ -124,16 +125,24 @@ def test_gpus_stay_with_the_engine_of_the_machine_while_it_is_restarted(logins: 
     assert "on\n" == first_line(run)
     end(engine, signal.SIGKILL)
     with_run = other.up().communicate()[1]
+    left = one("down")
     engine = one.up("--system")
     shares = one("get", "tenants", "-o", "name").stdout
+    keeper = int((one.runtime / "keeper").read_text().split()[0])
+    os.kill(keeper, signal.SIGKILL)
+    eventually(lambda: f"{keeper} " not in (one.runtime / "keeper").read_text(), "another keeper is there")
     end(run, signal.SIGINT)
-    one("down")
-    engine.communicate()
+    end(engine, signal.SIGKILL)
+    kept = other.up().communicate()[1]
+    down = one("down")
     second = other.up()
     end(second)
 
-    assert [1, 1] == [said.count("\n") for said in (idle, with_run)]
-    assert all("the machine's engine, which is being restarted or has left runs" in said for said in (idle, with_run))
+    refused = (idle, with_run, kept)
+    assert [1, 1, 1] == [said.count("\n") for said in refused]
+    assert all("the machine's engine, which is being restarted or has left runs" in said for said in refused)
+    assert "train of the one that died goes on; to end what is left: aliquot up --system -d" in left.stderr
+    assert "its GPUs, which were kept for the next one, are free" in down.stdout
     assert "train" in shares
     assert 0 == second.returncode
 

@@ -62,9 +62,10 @@ def test_gpushares_annotations_and_variables_are_written():
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
-@pytest.mark.parametrize(("unit", "asked", "share_mib"), [("MiB", 1024, 1024), ("GiB", 3, 3072)])
-def test_gpushares_recipe_takes_the_whole_share(rewritten: bool, unit: Unit, asked: int, share_mib: int):
-    """A program that takes CONTAINER / DEV of the memory that CUDA shows it takes its share, whoever wrote the pod."""
+@pytest.mark.parametrize(("unit", "asked", "share_mib"), [("MiB", 1024, 1024), ("GiB", 3, 3072), ("MiB", "16k", 16000)])
+def test_gpushares_recipe_takes_the_whole_share(rewritten: bool, unit: Unit, asked: int | str, share_mib: int):
+    """A program that takes CONTAINER / DEV of the memory that CUDA shows it takes its share, whoever wrote the pod,
+    and as the API server writes what was asked."""
     words = {"aliquot.dev/gpu-percent": 1, "aliquot.dev/gpu-memory": f"{share_mib}Mi"}
     made = pod(limits("main", words if rewritten else {"aliyun.com/gpu-mem": asked}))
     found = Aliyun(unit).environment(made, "main", planned(main=[("GPU-b", 10, share_mib)]), DEVICES)

@@ -12,6 +12,7 @@ from aliquot.cli.hours import CSV, HOURS, HoursView, hours_options, refuse_hours
 from aliquot.cli.kubectl.scene import ClusterScene, Target, age, name_of, read_scene, target_options
 from aliquot.cli.kubectl.services import dashboard_options, read_past
 from aliquot.cli.tables import UNBOUNDED, Table, aligned, columns, nearest, reserved
+from aliquot.kube.names import PENDING as RESIZE_PENDING
 from aliquot.kube.quotas import quotas_of
 from aliquot.lib.misspelt import closest
 from aliquot.model.errors import UserError
@@ -86,29 +87,21 @@ def get(what: str, name: str, target: Target, form: Form, since: str, by: str, d
 
 
 def sharepods(scene: ClusterScene) -> list[dict[str, Any]]:
-    """The SharePods of the namespace; the state of one that has a pod is the pod's."""
+    """The SharePods of the namespace with the sizes in force; the state of one that has a pod is the pod's."""
     states = {pod.metadata.key: pod.state for pod in scene.pods}
-
-    def amount(given: object) -> str:
-        return "" if given is None else str(given)
-
-    return [
-        {
-            "namespace": pod.metadata.namespace,
-            "name": pod.metadata.name,
-            "request": amount(pod.spec.gpu.request),
-            "limit": amount(pod.spec.gpu.limit),
-            "memory": amount(pod.spec.gpu.memory),
-            "state": states.get(f"{pod.metadata.namespace}/{pod.status.pod_name}", pod.status.phase or PENDING),
-            "node": pod.status.node_name,
-            "vgpu": pod.status.gpu_id,
-            "uuid": pod.status.gpu_uuid,
-            "pod": pod.status.pod_name,
-            "age": age(pod.metadata),
-        }
-        for pod in scene.sharepods
-        if scene.here(pod)
-    ]
+    found = []
+    for pod in filter(scene.here, scene.sharepods):
+        meta, status, gpu = pod.metadata, pod.status, pod.spec.gpu
+        resize = next((f"resize {one.reason}" for one in status.conditions if one.type == RESIZE_PENDING), "")
+        state = states.get(f"{meta.namespace}/{status.pod_name}", status.phase or PENDING)
+        sizes = {"request": gpu.request, "limit": gpu.limit, "memory": gpu.memory} | (status.actual if resize else {})
+        found.append(
+            {"namespace": meta.namespace, "name": meta.name}
+            | {name: "" if size is None else str(size) for name, size in sizes.items()}
+            | {"state": ", ".join(filter(None, (state, resize))), "node": status.node_name}
+            | {"vgpu": status.gpu_id, "uuid": status.gpu_uuid, "pod": status.pod_name, "age": age(meta)}
+        )
+    return found
 
 
 def vgpus(scene: ClusterScene) -> list[dict[str, Any]]:

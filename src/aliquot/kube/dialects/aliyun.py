@@ -111,7 +111,7 @@ class Aliyun(Dialect):
         return {
             IDX: str(device.index),
             POD: str(self._pod_total(pod, plan)),
-            CONTAINER: str(asked(own, MEMORY) or self._planned(plan, container)),
+            CONTAINER: str(parse_count(asked(own, MEMORY) or 0) or self._planned(plan, container)),
             DEV: str(self._planned(plan, container)),
         }
 
