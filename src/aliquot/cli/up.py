@@ -339,22 +339,6 @@ def _given(context: click.Context, *, but: Collection[str]) -> list[str]:
     return words
 
 
-def _end_what_is_left(runtime: RuntimeDir) -> str:
-    """Free the GPUs that an engine which has died keeps for the next one, and say so.
-
-    Raises:
-        AliquotError: runs or shares of it go on.
-    """
-    from aliquot.standalone.tenants import end_keeper, living_runs
-
-    if runs := [short_name(run.name) for run in living_runs(runtime.runs)]:
-        raise AliquotError(
-            f"no engine is up at {runtime.root}, and {', '.join(runs)} of the one that died "
-            f"{'goes' if len(runs) == 1 else 'go'} on; to end what is left: aliquot up --system -d, then aliquot down"
-        )
-    return "its GPUs, which were kept for the next one, are free" if end_keeper(runtime) else "there is nothing to end"
-
-
 def _of_root(root: Path) -> str:
     return f"the machine's engine at {root} is root's to end: {way_out('sudo aliquot down')}"
 
@@ -442,7 +426,7 @@ def down(timeout_s: float) -> None:
     Example, give programs five minutes to end:
       aliquot down --timeout 5m
     """
-    from aliquot.standalone.client import NoEngine, ask
+    from aliquot.standalone.client import NoEngine, ask, free_gpus
     from aliquot.standalone.wire import InfoCall, PodsCall, TenantsCall
 
     runtime = RuntimeDir(runtime_dir())
@@ -454,7 +438,7 @@ def down(timeout_s: float) -> None:
     except (NoEngine, ProcessLookupError):
         if (machine := engine_dir()) != runtime.root:
             raise AliquotError(f"no engine of your own is up at {runtime.root}; {_of_root(machine)}") from None
-        click.echo(f"no engine is up at {runtime.root}; {way_out(_end_what_is_left(runtime))}")
+        click.echo(f"no engine is up at {runtime.root}; {way_out(free_gpus(runtime))}")
         return
     runs = sorted(name for name in tenants if short_name(name) not in pods)
     # The machine's engine leaves its runs to the next one where a service manager stops it.

@@ -59,7 +59,7 @@ class GpuTaken(AliquotError):
 class GpuLock:
     """The sole right among engines to share some GPUs of a machine, until it is closed or its process dies."""
 
-    def __init__(self, libnvml: Path, gpus: Sequence[Gpu], release: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, libnvml: Path, gpus: Sequence[Gpu], release: Callable[[], object] = lambda: None) -> None:
         """Take all of these GPUs or none. `release` has a keeper of them let go, while no
         other engine can take them.
 

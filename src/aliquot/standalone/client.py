@@ -278,6 +278,22 @@ def lease(
             raise
 
 
+def free_gpus(runtime: RuntimeDir) -> str:
+    """Free the GPUs that an engine which has died keeps for the next one, and say so.
+
+    Raises:
+        AliquotError: runs or shares of it go on.
+    """
+    from aliquot.standalone.tenants import end_keeper, living_runs
+
+    if runs := [run.name for run in living_runs(runtime.runs)]:
+        raise AliquotError(
+            f"no engine is up at {runtime.root}, and {', '.join(runs)} of the one that died "
+            f"{'goes' if len(runs) == 1 else 'go'} on; to end what is left: aliquot up --system -d, then aliquot down"
+        )
+    return "its GPUs, which were kept for the next one, are free" if end_keeper(runtime) else "there is nothing to end"
+
+
 def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:
     """Start an engine in the background and wait until it answers.
 
