@@ -16,8 +16,9 @@ def aliquot_page() -> str:
     """`aliquot` with all its commands."""
     text = (
         "Exit status: 0 it was done, 1 it failed, 2 it was asked wrongly, 130 it was interrupted; `run` ends with its "
-        'program\'s own. Every command has `--help`. Tab completes after `eval "$(aliquot completion bash)"`; there is '
-        "one for zsh and fish."
+        "program's own. Ctrl-C before a command's first line, while Python itself starts, is Python's to answer: with "
+        "a traceback, and 1. Every command has `--help`. "
+        'Tab completes after `eval "$(aliquot completion bash)"`; there is one for zsh and fish.'
     )
     return page("aliquot", text, *_commands(aliquot, "aliquot"))
 
