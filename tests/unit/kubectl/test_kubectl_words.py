@@ -17,13 +17,13 @@ from kit.objects import V100, node
 from aliquot.cli.kubectl import COMMANDS, cli, complete
 from aliquot.cli.kubectl.doctor import configuration, pod_findings
 from aliquot.cli.kubectl.explain import explained, lines_of
-from aliquot.cli.kubectl.get import quotas, table_of
+from aliquot.cli.kubectl.get import quotas, sharepods, table_of
 from aliquot.cli.kubectl.inspect import compared
 from aliquot.cli.kubectl.scene import ClusterScene
 from aliquot.cli.kubectl.services import Link, Usage
 from aliquot.cli.kubectl.top import lines as top_lines
 from aliquot.cli.kubectl.topo import picture_of
-from aliquot.kube.custom import GPUQuota
+from aliquot.kube.custom import GPUQuota, SharePod
 from aliquot.kube.names import PLAN, PLAN_STATUS
 from aliquot.kube.objects import ContainerStatus, Meta, Node, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
@@ -151,6 +151,27 @@ def test_a_quota_counts_what_plans_hold():
 
     assert ["0.50 of 1.00, 0.60 nominal", "1.0 GiB of -"] == bounds
     assert 'namespace "lab" holds 0.50' in "\n".join(lines_of(explained(seen, waits)))
+
+
+def test_a_list_of_sharepods_has_the_sizes_in_force_while_a_resize_waits():
+    """With the reason why it waits in the state; without one they are as they were asked for."""
+    spec = {"gpu": {"request": 0.45, "memory": "100Gi"}, "template": {}}
+    actual = {"request": "0.20", "limit": "0.50", "memory": "2.0 GiB"}
+    waits = [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]
+    status: list[dict[str, Any]] = [
+        {"phase": "Running", "actual": actual, "conditions": waits},
+        {"phase": "Running", "actual": actual},
+    ]
+    seen = scene()
+    for each in status:
+        body = {"metadata": {"name": "nb", "namespace": "lab"}, "spec": spec, "status": each}
+        seen.sharepods.append(msgspec.convert(body, SharePod))
+
+    keys = ("request", "limit", "memory", "state")
+    assert [
+        ("0.20", "0.50", "2.0 GiB", "Running, resize Infeasible"),
+        ("0.45", "", "100Gi", "Running"),
+    ] == [tuple(facts[key] for key in keys) for facts in sharepods(seen)]
 
 
 def test_a_cohorts_newest_borrowers_are_named_before_they_are_evicted():
