@@ -292,7 +292,7 @@ def test_kubectl_shows_the_columns_and_knows_the_short_names(control_plane: Cont
     control_plane.kubectl("--namespace", namespace, *patch)
     lines = control_plane.kubectl("get", "--namespace", namespace, "shp").splitlines()
 
-    assert ["NAME", "REQUEST", "LIMIT", "MEMORY", "PHASE", "NODE", "AGE"] == lines[0].split()
+    assert ["NAME", "REQUEST", "LIMIT", "MEMORY", "PHASE", "RESIZE", "NODE", "AGE"] == lines[0].split()
     assert ["a", "0.3", "600m", "25%", "Running", "node-1"] == lines[1].split()[:6]
     assert "Guaranteed part of a GPU" in control_plane.kubectl("explain", "shp.spec.gpu.request")
 

@@ -351,6 +351,9 @@ def _start_detached(context: click.Context, runtime: RuntimeDir) -> None:
     Raises:
         NotStarted: it ended before it was ready; its last sentence says why.
     """
+    from aliquot.standalone.client import NoEngine, ask
+    from aliquot.standalone.wire import InfoCall
+
     words = _given(context, but=("detach",))
     runtime.create()
     signals: list[int] = []
@@ -372,8 +375,9 @@ def _start_detached(context: click.Context, runtime: RuntimeDir) -> None:
         with runtime.engine_log.open("rb") as source:
             source.seek(start)
             lines = source.read().decode(errors="replace").splitlines()
-        if any(line.startswith(READY) for line in lines):
-            break
+        with contextlib.suppress(NoEngine):  # another that starts at this moment has the same log
+            if any(line.startswith(READY) for line in lines) and ask(runtime, InfoCall()).pid == process.pid:
+                break
         if status is not None:
             why = next((line.removeprefix(_OWN) for line in reversed(lines) if line.startswith(_OWN)), "")
             raise NotStarted(

@@ -156,6 +156,17 @@ def test_an_engine_in_the_background(aliquot_cli: Aliquot, tmp_path):
     assert f"no engine is up at {aliquot_cli.runtime}; there is nothing to end\n" == again.stdout
 
 
+def test_of_two_engines_that_start_in_the_background_at_once_one_is_refused(aliquot_cli: Aliquot):
+    """The other one's being ready, which the log of both has, is not taken for its own."""
+    words = ("up", "-d", "--emulate", "v100", "--no-web")
+    both = [aliquot_cli.start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    said = [command.communicate() for command in both]
+    aliquot_cli("down")
+
+    assert [0, 1] == sorted(command.returncode for command in both), said
+    assert 1 == sum(f"an engine is up at {aliquot_cli.runtime} already" in errors for _, errors in said)
+
+
 def test_a_background_engine_that_cannot_start_says_why(aliquot_cli: Aliquot):
     """The sentence of the engine in the background is that of the command."""
     done = aliquot_cli("up", "-d", "--emulate", "voodoo2")
