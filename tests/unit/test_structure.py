@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CODE = 40_929
+MAX_CODE = 40_933
 MAX_LAB_CODE = 8_000
 MAX_FILES = 290
 MAX_SINGLE_CALLERS = 0.1

@@ -576,11 +576,11 @@ def why_not_lent(tenant: Tenant) -> str:
     """Why no memory is lent to a tenant, as the end of a sentence: nothing would bring it back; empty if it is lent."""
     if any(grant.listens for grant in tenant.grants):
         return ""
-    why = why_not_called_off(tenant)
+    why = why_no_park(tenant)
     return why and f"{why}, and no program of it answers when memory is called back (aliquot.memory)"
 
 
-def why_not_called_off(tenant: Tenant) -> str:
+def why_no_park(tenant: Tenant) -> str:
     """Why what is lent to a tenant does not come back by a park, as the end of a sentence; empty if it does."""
     return why_not_parked(tenant, busy=True) if tenant.record.parks else "runs where nothing is parked"
 

@@ -30,7 +30,7 @@ from aliquot.tokens import TokenConfig, Turns, token_policy
 
 from .abi import MESSAGE_SIZE_BYTES, FailPolicy, MessageType, Refusal
 from .engine import Dispatcher, shares_of
-from .grants import GrantState, Process, Tenant, why_not_called_off, why_not_parked
+from .grants import GrantState, Process, Tenant, why_no_park, why_not_parked
 from .handover import NativeLoop, prepared
 from .leases import Earlier, Leases, digest
 from .linux import Timer, has_ended, start_ticks
@@ -212,7 +212,7 @@ class Server:
             if any(grant in over for grant in tenant.grants):
                 self.events.emit("borrower-ended", now_ns, tenant=tenant.name)
                 _LOG.warning(f"{tenant.name} is ended: memory that was lent to it did not come back in time")
-                tenant.lost = sum(g.lent_bytes for g in tenant.grants) >> 20, why_not_called_off(tenant)
+                tenant.lost = sum(g.lent_bytes for g in tenant.grants) >> 20, why_no_park(tenant)
                 tenant.kill()
 
     def add_tenant(self, record: TenantRecord) -> None:

@@ -42,6 +42,7 @@ from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import RunLease, fraction_of
 
 KEEPER_LOOK_S: Final = 0.5
+KEEPER_RETRY_S: Final = 5.0
 RESTART_S: Final = 60.0
 """How long runs wait for the next engine, which finds its GPUs within that time."""
 log = Logger("standalone")
@@ -190,12 +191,15 @@ class LockKeeper:
         self._runtime = runtime
         self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
+        self._retry_s = 0.0
         self.keep()
 
     def keep(self) -> None:
-        """Start it for the machine's engine, unless it is there."""
-        if not self._runtime.shared or (self._process is not None and self._process.poll() is None):
+        """Start it for the machine's engine, unless it is there or was tried a moment ago."""
+        lives = self._process is not None and self._process.poll() is None
+        if not self._runtime.shared or lives or time.monotonic() < self._retry_s:
             return
+        self._retry_s = time.monotonic() + KEEPER_RETRY_S
         lock, engine, runs = self._lock.descriptor, os.getpid(), self._runtime.runs
         try:
             self._process = subprocess.Popen(

@@ -108,8 +108,8 @@ class SnapshotSource:
     clock: Callable[[], float]
     recorder: Recorder | None
     as_of_s: float = 0.0
-    _snapshot: Snapshot = field(default_factory=lambda: Snapshot([], [], [], [], Pool("on-demand", [])))
-    _revision: int = 0
+    _snapshot: Snapshot = field(init=False, default_factory=lambda: Snapshot([], [], [], [], Pool("on-demand", [])))
+    _revision: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self._past: Past | None = self.recorder

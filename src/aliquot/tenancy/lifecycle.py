@@ -110,9 +110,9 @@ class Tenancy(Generic[T]):
     patience_s: float = 0.0
     end_programs: bool = False
     recovering: bool = False
-    tenants: Mapping[str, T] = field(default_factory=dict)
-    _entries: dict[str, _Entry[T]] = field(default_factory=dict)
-    _boot: int = 0
+    tenants: Mapping[str, T] = field(init=False, default_factory=dict)
+    _entries: dict[str, _Entry[T]] = field(init=False, default_factory=dict)
+    _boot: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.lock = threading.RLock()

@@ -105,9 +105,9 @@ class Feeds:
     stuck_s: float = STUCK_S
     max_streams: int = MAX_STREAMS
     ask_again_s: float = ASK_AGAIN_S
-    streams: int = 0
-    _feeds: dict[Hashable, Feed] = field(default_factory=dict)
-    _closing: bool = False
+    streams: int = field(init=False, default=0)
+    _feeds: dict[Hashable, Feed] = field(init=False, default_factory=dict)
+    _closing: bool = field(init=False, default=False)
 
     def close(self) -> None:
         """End every stream; call it in the loop's thread."""

@@ -106,14 +106,14 @@ class LongHistory:
     path: Path | None
     limits: Limits | None = None
     wall: Callable[[], float] = time.time
-    _recorder: MinuteSums = field(default_factory=MinuteSums)
-    _hour: HistoryRing = field(default_factory=HistoryRing)
-    _file: HistoryFile | None = None
-    _why: str = ""
-    _opening: threading.Lock = field(default_factory=threading.Lock)
-    _ended: queue.Queue[Minute | None] = field(default_factory=queue.Queue)
-    _waiting: deque[Minute] = field(default_factory=lambda: deque(maxlen=WAITING))
-    _thread: threading.Thread | None = None
+    _recorder: MinuteSums = field(init=False, default_factory=MinuteSums)
+    _hour: HistoryRing = field(init=False, default_factory=HistoryRing)
+    _file: HistoryFile | None = field(init=False, default=None)
+    _why: str = field(init=False, default="")
+    _opening: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _ended: queue.Queue[Minute | None] = field(init=False, default_factory=queue.Queue)
+    _waiting: deque[Minute] = field(init=False, default_factory=lambda: deque(maxlen=WAITING))
+    _thread: threading.Thread | None = field(init=False, default=None)
 
     def see(self, now_s: float, readings: Sequence[Reading]) -> None:
         """Add a reading; `now_s` is of a clock that only goes forward. One caller at a time."""

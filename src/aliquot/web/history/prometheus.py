@@ -60,10 +60,10 @@ class PrometheusPast:
     own: Past
     names: Callable[[str], Mapping[str, str]] = lambda gpu: {}
     clock: Callable[[], float] = time.time
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _kept: Bounded[Hashable, tuple[float, Any]] = field(default_factory=lambda: Bounded(MAX_KEPT))
-    _failed_s: float = -math.inf
-    _why: str = ""
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _kept: Bounded[Hashable, tuple[float, Any]] = field(init=False, default_factory=lambda: Bounded(MAX_KEPT))
+    _failed_s: float = field(init=False, default=-math.inf)
+    _why: str = field(init=False, default="")
 
     def timeline(self, gpu: str, span: Range) -> Timeline:
         """See `Past`; one answer serves all viewers for half a minute."""
